@@ -1,0 +1,221 @@
+// The only file that tests compiler, operating system and architecture macros.
+#pragma once
+
+#define CRUMB_VERSION_MAJOR 0
+#define CRUMB_VERSION_MINOR 1
+#define CRUMB_VERSION_PATCH 0
+
+#define CRUMB_PRAGMA(x) _Pragma(#x)
+#define CRUMB_CAT_(a, b) a##b
+#define CRUMB_CAT(a, b) CRUMB_CAT_(a, b)
+#define CRUMB_STRINGIFY_(x) #x
+#define CRUMB_STRINGIFY(x) CRUMB_STRINGIFY_(x)
+
+// ---- compiler ------------------------------------------------------------------------------------------
+#if defined(__clang__)
+#define CRUMB_CLANG __clang_major__
+#define CRUMB_GCC 0
+#elif defined(__GNUC__)
+#define CRUMB_CLANG 0
+#define CRUMB_GCC __GNUC__
+#else
+#error "crumb needs GCC 12 or newer, or clang 16 or newer (14 on x86-64)"
+#endif
+
+#define CRUMB_INLINE inline __attribute__((always_inline))
+#define CRUMB_NOINLINE __attribute__((noinline))
+#define CRUMB_RESTRICT __restrict
+#define CRUMB_PRINTF(text, first) __attribute__((format(printf, text, first)))
+
+#if CRUMB_CLANG
+#define CRUMB_UNROLL CRUMB_PRAGMA(clang loop unroll(full))
+#else
+#define CRUMB_UNROLL CRUMB_PRAGMA(GCC unroll 32)
+#endif
+
+// Functions between BEGIN and END are compiled for the named target. Intrinsics headers, the standard library
+// and every other foreign inline function are included before BEGIN, or they would be compiled for it as well.
+#if CRUMB_CLANG
+#define CRUMB_TARGET_BEGIN(features)                                                                         \
+    CRUMB_PRAGMA(clang attribute push(__attribute__((target(features))), apply_to = function))
+#define CRUMB_TARGET_END CRUMB_PRAGMA(clang attribute pop)
+#else
+#define CRUMB_TARGET_BEGIN(features) CRUMB_PRAGMA(GCC push_options) CRUMB_PRAGMA(GCC target(features))
+#define CRUMB_TARGET_END CRUMB_PRAGMA(GCC pop_options)
+#endif
+
+// ---- operating system ----------------------------------------------------------------------------------
+#if defined(__linux__)
+#define CRUMB_OS_LINUX 1
+#else
+#define CRUMB_OS_LINUX 0
+#endif
+#if defined(__APPLE__)
+#define CRUMB_OS_APPLE 1
+#else
+#define CRUMB_OS_APPLE 0
+#endif
+
+// ---- architecture --------------------------------------------------------------------------------------
+#if defined(__x86_64__)
+#define CRUMB_ARCH_X86_64 1
+#define CRUMB_ARCH_AARCH64 0
+#elif defined(__aarch64__) && defined(__AARCH64EL__)
+#define CRUMB_ARCH_X86_64 0
+#define CRUMB_ARCH_AARCH64 1
+#else
+#error "crumb supports x86-64 and little-endian AArch64"
+#endif
+
+// Which ISA headers this compiler can build. clang before 16 hides the dotprod and i8mm intrinsics of
+// arm_neon.h unless the whole translation unit is compiled for them.
+#if CRUMB_ARCH_X86_64
+#define CRUMB_BUILDS_X86 1
+#define CRUMB_BUILDS_NEON 0
+#define CRUMB_BUILDS_NEON_DOTPROD 0
+#define CRUMB_BUILDS_NEON_I8MM 0
+#else
+#define CRUMB_BUILDS_X86 0
+#define CRUMB_BUILDS_NEON 1
+#if CRUMB_GCC || CRUMB_CLANG >= 16 || defined(__ARM_FEATURE_DOTPROD)
+#define CRUMB_BUILDS_NEON_DOTPROD 1
+#else
+#define CRUMB_BUILDS_NEON_DOTPROD 0
+#endif
+#if CRUMB_GCC || CRUMB_CLANG >= 16 || (defined(__ARM_FEATURE_MATMUL_INT8) && defined(__ARM_FEATURE_DOTPROD))
+#define CRUMB_BUILDS_NEON_I8MM 1
+#else
+#define CRUMB_BUILDS_NEON_I8MM 0
+#endif
+#endif
+#define CRUMB_TARGET_AVX2 "avx2,fma,f16c"
+#define CRUMB_TARGET_AVX512_VNNI "avx2,fma,f16c,avx512f,avx512bw,avx512dq,avx512vl,avx512vnni"
+#if CRUMB_CLANG
+#define CRUMB_TARGET_NEON_DOTPROD "dotprod"
+#define CRUMB_TARGET_NEON_I8MM "dotprod,i8mm"
+#else
+#define CRUMB_TARGET_NEON_DOTPROD "arch=armv8.2-a+dotprod"
+#define CRUMB_TARGET_NEON_I8MM "arch=armv8.2-a+dotprod+i8mm"
+#endif
+
+// ---- the compiled architecture, as the name of an inline namespace ---------------------------------------
+// Code compiled under other flags is other code: with one name for both, the linker would keep either, and a
+// program could execute instructions its CPU lacks. So every name of the library carries the flags that matter.
+#if CRUMB_ARCH_X86_64
+#if defined(__SSE4_2__)
+#define CRUMB_ABI_A 1
+#else
+#define CRUMB_ABI_A 0
+#endif
+#if defined(__AVX__)
+#define CRUMB_ABI_B 1
+#else
+#define CRUMB_ABI_B 0
+#endif
+#if defined(__AVX2__)
+#define CRUMB_ABI_C 1
+#else
+#define CRUMB_ABI_C 0
+#endif
+#if defined(__FMA__)
+#define CRUMB_ABI_D 1
+#else
+#define CRUMB_ABI_D 0
+#endif
+#if defined(__F16C__)
+#define CRUMB_ABI_E 1
+#else
+#define CRUMB_ABI_E 0
+#endif
+#if defined(__BMI2__)
+#define CRUMB_ABI_F 1
+#else
+#define CRUMB_ABI_F 0
+#endif
+#if defined(__AVX512F__)
+#define CRUMB_ABI_G 1
+#else
+#define CRUMB_ABI_G 0
+#endif
+#if defined(__AVX512BW__) && defined(__AVX512VL__) && defined(__AVX512DQ__)
+#define CRUMB_ABI_H 1
+#else
+#define CRUMB_ABI_H 0
+#endif
+#if defined(__AVX512VNNI__)
+#define CRUMB_ABI_I 1
+#else
+#define CRUMB_ABI_I 0
+#endif
+#if defined(__AVX512VBMI__)
+#define CRUMB_ABI_J 1
+#else
+#define CRUMB_ABI_J 0
+#endif
+#if defined(__AVX512FP16__)
+#define CRUMB_ABI_K 1
+#else
+#define CRUMB_ABI_K 0
+#endif
+#define CRUMB_ABI_NAME x86_64_
+#else
+#if defined(__ARM_FEATURE_DOTPROD)
+#define CRUMB_ABI_A 1
+#else
+#define CRUMB_ABI_A 0
+#endif
+#if defined(__ARM_FEATURE_MATMUL_INT8)
+#define CRUMB_ABI_B 1
+#else
+#define CRUMB_ABI_B 0
+#endif
+#if defined(__ARM_FEATURE_FP16_VECTOR_ARITHMETIC)
+#define CRUMB_ABI_C 1
+#else
+#define CRUMB_ABI_C 0
+#endif
+#if defined(__ARM_FEATURE_ATOMICS)
+#define CRUMB_ABI_D 1
+#else
+#define CRUMB_ABI_D 0
+#endif
+#if defined(__ARM_FEATURE_BF16)
+#define CRUMB_ABI_E 1
+#else
+#define CRUMB_ABI_E 0
+#endif
+#if defined(__ARM_FEATURE_SVE)
+#define CRUMB_ABI_F 1
+#else
+#define CRUMB_ABI_F 0
+#endif
+#if defined(__ARM_FEATURE_SVE2)
+#define CRUMB_ABI_G 1
+#else
+#define CRUMB_ABI_G 0
+#endif
+#if defined(__ARM_FEATURE_SME)
+#define CRUMB_ABI_H 1
+#else
+#define CRUMB_ABI_H 0
+#endif
+#define CRUMB_ABI_I 0
+#define CRUMB_ABI_J 0
+#define CRUMB_ABI_K 0
+#define CRUMB_ABI_NAME aarch64_
+#endif
+#define CRUMB_ABI_PASTE_(n, a, b, c, d, e, f, g, h, i, j, k) n##a##b##c##d##e##f##g##h##i##j##k
+#define CRUMB_ABI_PASTE(n, a, b, c, d, e, f, g, h, i, j, k)                                                  \
+    CRUMB_ABI_PASTE_(n, a, b, c, d, e, f, g, h, i, j, k)
+#define CRUMB_ABI                                                                                            \
+    CRUMB_ABI_PASTE(CRUMB_ABI_NAME, CRUMB_ABI_A, CRUMB_ABI_B, CRUMB_ABI_C, CRUMB_ABI_D, CRUMB_ABI_E,         \
+                    CRUMB_ABI_F, CRUMB_ABI_G, CRUMB_ABI_H, CRUMB_ABI_I, CRUMB_ABI_J, CRUMB_ABI_K)
+
+// ---- debug checks of the hot path's preconditions --------------------------------------------------------
+#if !defined(CRUMB_DEBUG_CHECKS)
+#if defined(NDEBUG)
+#define CRUMB_DEBUG_CHECKS 0
+#else
+#define CRUMB_DEBUG_CHECKS 1
+#endif
+#endif

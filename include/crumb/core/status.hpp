@@ -1,0 +1,105 @@
+// Errors as values: a code and a message that names the argument at fault.
+#pragma once
+
+#include <crumb/config.hpp>
+
+#include <cstdarg>
+#include <cstdint>
+#include <cstdio>
+#include <cstdlib>
+#include <optional>
+#include <utility>
+
+namespace crumb::inline CRUMB_ABI {
+
+/// What kind of thing went wrong.
+enum class errc : std::uint8_t {
+    ok,
+    invalid_argument, ///< a parameter outside its domain
+    bad_shape,        ///< dimensions that do not fit each other
+    buffer_too_small, ///< the caller's memory is smaller than what was asked for by `*_bytes`
+    misaligned,       ///< the caller's memory is not aligned to `crumb::alignment`
+    not_finite,       ///< NaN or infinity where a number is needed
+    wrong_format,     ///< bytes that carry another format's tag
+    wrong_version,    ///< bytes of a layout version this build does not read
+    corrupt,          ///< bytes whose tag contradicts their size
+    unsupported       ///< an ISA that this CPU or this build does not have
+};
+
+/// Success, or an error code with a message. Holds its text itself: never allocates.
+class status {
+  public:
+    status() noexcept = default;
+
+    /// An error with a printf-style message.
+    CRUMB_PRINTF(2, 3) static status error(errc code, const char* format, ...) noexcept {
+        status s;
+        s.code_ = code;
+        va_list args;
+        va_start(args, format);
+        std::vsnprintf(s.message_, sizeof s.message_, format, args);
+        va_end(args);
+        return s;
+    }
+
+    [[nodiscard]] bool ok() const noexcept { return code_ == errc::ok; }
+    explicit operator bool() const noexcept { return ok(); }
+    [[nodiscard]] errc code() const noexcept { return code_; }
+    [[nodiscard]] const char* message() const noexcept { return message_; }
+
+  private:
+    errc code_ = errc::ok;
+    char message_[191] = {};
+};
+
+/// A value, or the status that says why there is none.
+template <class T>
+class [[nodiscard]] result {
+  public:
+    result(T value) noexcept : value_(std::move(value)) {}
+    result(status error) noexcept : status_(error) {}
+
+    explicit operator bool() const noexcept { return value_.has_value(); }
+    [[nodiscard]] bool ok() const noexcept { return value_.has_value(); }
+    [[nodiscard]] const status& error() const noexcept { return status_; }
+    [[nodiscard]] const char* message() const noexcept { return status_.message(); }
+
+    /// The value; aborts with the message when there is none.
+    T& value() noexcept {
+        require();
+        return *value_;
+    }
+    const T& value() const noexcept {
+        require();
+        return *value_;
+    }
+    T& operator*() noexcept { return value(); }
+    const T& operator*() const noexcept { return value(); }
+    T* operator->() noexcept { return &value(); }
+    const T* operator->() const noexcept { return &value(); }
+
+  private:
+    void require() const noexcept {
+        if (!value_) {
+            std::fprintf(stderr, "crumb: value of a failed result: %s\n", status_.message());
+            std::abort();
+        }
+    }
+    std::optional<T> value_;
+    status status_;
+};
+
+/// Aborts with a message. What debug checks call.
+[[noreturn]] inline void fail_check(const char* what, const char* file, int line) noexcept {
+    std::fprintf(stderr, "%s:%d: crumb: precondition violated: %s\n", file, line, what);
+    std::abort();
+}
+
+} // namespace crumb::inline CRUMB_ABI
+
+#if CRUMB_DEBUG_CHECKS
+#define CRUMB_CHECK(condition, what)                                                                         \
+    (static_cast<bool>(condition) ? void(0) : ::crumb::fail_check(what, __FILE__, __LINE__))
+#else
+#define CRUMB_CHECK(condition, what) void(0)
+#endif
