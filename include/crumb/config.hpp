@@ -44,6 +44,17 @@
 #define CRUMB_TARGET_END CRUMB_PRAGMA(GCC pop_options)
 #endif
 
+// GCC 12 takes the undefined pass-through operand inside its own AVX-512 intrinsics for an uninitialized use.
+#if CRUMB_GCC
+#define CRUMB_IGNORE_UNDEFINED_BEGIN                                                                         \
+    CRUMB_PRAGMA(GCC diagnostic push) CRUMB_PRAGMA(GCC diagnostic ignored "-Wmaybe-uninitialized")           \
+    CRUMB_PRAGMA(GCC diagnostic ignored "-Wuninitialized")
+#define CRUMB_IGNORE_UNDEFINED_END CRUMB_PRAGMA(GCC diagnostic pop)
+#else
+#define CRUMB_IGNORE_UNDEFINED_BEGIN
+#define CRUMB_IGNORE_UNDEFINED_END
+#endif
+
 // ---- operating system ----------------------------------------------------------------------------------
 #if defined(__linux__)
 #define CRUMB_OS_LINUX 1

@@ -1,0 +1,99 @@
+#!/bin/sh
+# Installs what building crumb needs and this machine lacks (Debian 12, Ubuntu 24.04 or newer; elsewhere it says
+# what is needed). Silent when nothing is missing.
+#
+#   cmake/setup.sh         to build, test and run
+#   cmake/setup.sh --ci    also clang, cross compilers, emulators and clang-format, as .ci/run wants them
+set -eu
+
+ci=no
+case "${1-}" in
+    "") ;;
+    --ci) ci=yes ;;
+    *) echo "usage: $0 [--ci]" >&2; exit 2 ;;
+esac
+
+has_command() { command -v "$1" >/dev/null 2>&1; }
+
+cmake_is_new_enough() {
+    has_command cmake || return 1
+    version=$(cmake --version | sed -n '1s/^cmake version \([0-9]*\)\.\([0-9]*\).*/\1 \2/p')
+    # shellcheck disable=SC2086 # two numbers
+    set -- $version
+    [ "${1-0}" -gt 3 ] || { [ "${1-0}" -eq 3 ] && [ "${2-0}" -ge 25 ]; }
+}
+
+if ! has_command apt-get || ! has_command dpkg-query; then
+    if cmake_is_new_enough && has_command ninja && { has_command c++ || [ -n "${CXX-}" ]; }; then
+        # The libraries are fetched during configuration if they are not installed.
+        [ "$ci" = no ] || echo "setup: no apt here; .ci/run needs Debian 12 or Ubuntu 24.04" >&2
+        exit 0
+    fi
+    cat >&2 <<'EOF'
+setup: this is neither Debian nor Ubuntu, please install:
+  CMake 3.25 or newer, Ninja, git
+  GCC 12 or newer, or clang 16 or newer (on x86-64: 14)
+and, if you do not want them fetched: xsimd, Eigen 3.4, GoogleTest, Google Benchmark, CLI11
+EOF
+    exit 1
+fi
+
+is_installed() { [ "$(dpkg-query -W -f '${db:Status-Status}' "$1" 2>/dev/null)" = installed ]; }
+is_available() { apt-cache show "$1" >/dev/null 2>&1; }
+
+missing=
+want() {
+    for package; do
+        is_installed "$package" || missing="$missing $package"
+    done
+}
+
+cmake_is_new_enough || want cmake
+has_command ninja || want ninja-build
+has_command git || want git
+has_command c++ || want g++
+want libxsimd-dev libeigen3-dev libgtest-dev libbenchmark-dev libcli11-dev
+
+# clang 19 if there is one, otherwise the newest known; older than 16 cannot compile the Arm kernels.
+clang=
+clang_versions="19 22 21 20 18 17 16"
+if [ "$ci" = yes ]; then
+    want googletest g++-aarch64-linux-gnu qemu-user clang-format-14
+    for version in $clang_versions; do
+        if is_installed "clang-$version"; then
+            clang=$version
+            want "libclang-rt-$version-dev" "libomp-$version-dev"
+            break
+        fi
+    done
+    [ -n "$clang" ] || missing="$missing clang"
+fi
+
+[ -n "$missing" ] || exit 0
+
+as_root=
+if [ "$(id -u)" -ne 0 ]; then
+    if ! has_command sudo; then
+        echo "setup: neither root nor sudo; please have these installed:$missing" >&2
+        exit 1
+    fi
+    as_root=sudo
+fi
+
+$as_root apt-get update
+if [ "$ci" = yes ] && [ -z "$clang" ]; then
+    missing=$(echo "$missing" | sed 's/ clang$//')
+    for version in $clang_versions; do
+        if is_available "clang-$version"; then
+            missing="$missing clang-$version libclang-rt-$version-dev libomp-$version-dev"
+            break
+        fi
+    done
+fi
+# shellcheck disable=SC2086 # a list of words
+$as_root env DEBIAN_FRONTEND=noninteractive apt-get install -y --no-install-recommends $missing
+
+if ! cmake_is_new_enough; then
+    echo "setup: CMake 3.25 or newer is needed, this system has $(cmake --version | head -n 1)" >&2
+    exit 1
+fi

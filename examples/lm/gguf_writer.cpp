@@ -1,0 +1,187 @@
+#include "gguf_writer.hpp"
+
+#include <bit>
+#include <cerrno>
+#include <cstdio>
+#include <cstring>
+#include <fcntl.h>
+#include <unistd.h>
+#include <utility>
+
+namespace lm {
+
+using crumb::errc;
+using crumb::status;
+
+namespace {
+
+template <class T>
+void append(std::vector<std::byte>& out, T value) {
+    const auto raw = std::as_bytes(std::span<const T>(&value, 1));
+    out.insert(out.end(), raw.begin(), raw.end());
+}
+
+void append_string(std::vector<std::byte>& out, std::string_view text) {
+    append(out, std::uint64_t{text.size()});
+    const auto raw = std::as_bytes(std::span(text));
+    out.insert(out.end(), raw.begin(), raw.end());
+}
+
+bool write_all(int file, std::span<const std::byte> bytes) noexcept {
+    while (!bytes.empty()) {
+        const ssize_t written = ::write(file, bytes.data(), bytes.size());
+        if (written < 0 && errno == EINTR)
+            continue;
+        if (written <= 0)
+            return false;
+        bytes = bytes.subspan(static_cast<std::size_t>(written));
+    }
+    return true;
+}
+
+bool is_name(std::string_view name) noexcept { return !name.empty() && name.size() <= 65535; }
+
+} // namespace
+
+gguf_writer::gguf_writer(std::uint32_t version, std::uint32_t alignment)
+    : version_(version), alignment_(alignment) {
+    if (version != 2 && version != 3)
+        fail(status::error(errc::invalid_argument, "version %u cannot be written (2 and 3 can)", version));
+    if (!std::has_single_bit(alignment) || alignment < 8)
+        fail(status::error(errc::invalid_argument, "alignment %u is not a power of two of at least 8",
+                           alignment));
+}
+
+void gguf_writer::fail(status error) {
+    if (error_.ok())
+        error_ = error;
+}
+
+void gguf_writer::set(std::string_view key, std::string_view value) {
+    std::vector<std::byte> bytes;
+    append_string(bytes, value);
+    put(key, gguf_kind::string, false, 1, std::move(bytes));
+}
+
+void gguf_writer::set_strings(std::string_view key, std::span<const std::string> values) {
+    std::vector<std::byte> bytes;
+    for (const std::string& value : values)
+        append_string(bytes, value);
+    put(key, gguf_kind::string, true, values.size(), std::move(bytes));
+}
+
+void gguf_writer::set(const gguf_value& value) {
+    put(value.key, value.kind, value.is_array, value.count, {value.bytes.begin(), value.bytes.end()});
+}
+
+void gguf_writer::put(std::string_view key, gguf_kind kind, bool is_array, std::uint64_t count,
+                      std::vector<std::byte> bytes) {
+    if (!is_name(key))
+        return fail(status::error(errc::invalid_argument, "a key of %zu bytes (1 to 65535 are possible)",
+                                  key.size()));
+    if (key == "general.alignment")
+        return;
+    const auto [found, is_new] = index_.try_emplace(std::string(key), entries_.size());
+    entry value{std::string(key), kind, is_array, count, std::move(bytes)};
+    if (is_new)
+        entries_.push_back(std::move(value));
+    else
+        entries_[found->second] = std::move(value);
+}
+
+void gguf_writer::add_tensor(std::string_view name, ggml_type type, std::span<const std::uint64_t> dims,
+                             std::span<const std::byte> data) {
+    const std::string what = quoted(name);
+    if (!is_name(name))
+        return fail(status::error(errc::invalid_argument,
+                                  "a tensor's name of %zu bytes (1 to 65535 are possible)", name.size()));
+    const auto size = ggml_bytes(type, dims);
+    if (!size)
+        return fail(status::error(size.error().code(), "tensor %s %s", what.c_str(), size.message()));
+    if (find_ggml_type(type) == nullptr)
+        return fail(status::error(errc::unsupported, "tensor %s: %s is unknown", what.c_str(),
+                                  ggml_type_name(type).c_str()));
+    if (data.size() != *size)
+        return fail(status::error(errc::bad_shape, "tensor %s has %zu bytes of data, its shape needs %llu",
+                                  what.c_str(), data.size(), static_cast<unsigned long long>(*size)));
+    if (!names_.emplace(name).second)
+        return fail(status::error(errc::invalid_argument, "tensor %s is added twice", what.c_str()));
+    tensors_.push_back({std::string(name), type, {dims.begin(), dims.end()}, data});
+}
+
+std::size_t gguf_writer::padding(std::size_t size) const noexcept {
+    return (std::size_t{alignment_} - size % alignment_) % alignment_;
+}
+
+std::vector<std::byte> gguf_writer::header() const {
+    const bool write_alignment = alignment_ != 32;
+    std::vector<std::byte> out;
+    for (char c : {'G', 'G', 'U', 'F'})
+        append(out, c);
+    append(out, version_);
+    append(out, std::uint64_t{tensors_.size()});
+    append(out, std::uint64_t{entries_.size() + (write_alignment ? 1 : 0)});
+    if (write_alignment) {
+        append_string(out, "general.alignment");
+        append(out, gguf_kind::u32);
+        append(out, alignment_);
+    }
+    for (const entry& value : entries_) {
+        append_string(out, value.key);
+        if (value.is_array)
+            append(out, gguf_kind::array);
+        append(out, value.kind);
+        if (value.is_array)
+            append(out, value.count);
+        out.insert(out.end(), value.bytes.begin(), value.bytes.end());
+    }
+    std::uint64_t offset = 0;
+    for (const tensor& t : tensors_) {
+        append_string(out, t.name);
+        append(out, static_cast<std::uint32_t>(t.dims.size()));
+        for (std::uint64_t dim : t.dims)
+            append(out, dim);
+        append(out, t.type);
+        append(out, offset);
+        offset += t.data.size() + padding(t.data.size());
+    }
+    if (!tensors_.empty())
+        out.resize(out.size() + padding(out.size()));
+    return out;
+}
+
+crumb::result<std::vector<std::byte>> gguf_writer::bytes() const {
+    if (!error_.ok())
+        return error_;
+    std::vector<std::byte> out = header();
+    for (const tensor& t : tensors_) {
+        out.insert(out.end(), t.data.begin(), t.data.end());
+        out.resize(out.size() + padding(t.data.size()));
+    }
+    return out;
+}
+
+status gguf_writer::write(const std::string& path) const {
+    if (!error_.ok())
+        return error_;
+    const std::string temporary = path + ".tmp" + std::to_string(::getpid());
+    const int file = ::open(temporary.c_str(), O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, 0666);
+    if (file < 0)
+        return status::error(errc::invalid_argument, "%s: cannot create: %s", temporary.c_str(),
+                             std::strerror(errno));
+    const std::vector<std::byte> zeros(alignment_);
+    bool written = write_all(file, header());
+    for (const tensor& t : tensors_)
+        written = written && write_all(file, t.data) &&
+                  write_all(file, std::span(zeros).first(padding(t.data.size())));
+    written = written && ::fsync(file) == 0;
+    const int write_error = errno;
+    const bool closed = ::close(file) == 0;
+    if (written && closed && std::rename(temporary.c_str(), path.c_str()) == 0)
+        return {};
+    const int error = written ? errno : write_error;
+    ::unlink(temporary.c_str());
+    return status::error(errc::invalid_argument, "%s: cannot write: %s", path.c_str(), std::strerror(error));
+}
+
+} // namespace lm

@@ -1,0 +1,448 @@
+#include "tokenizer.hpp"
+
+#include "unicode.hpp"
+
+#include <algorithm>
+#include <charconv>
+#include <queue>
+
+namespace lm {
+
+using crumb::errc;
+using crumb::status;
+
+namespace {
+
+/// Token types of `tokenizer.ggml.token_type`.
+enum token_type : std::int32_t {
+    normal = 1,
+    unknown = 2,
+    control = 3,
+    user_defined = 4,
+    unused = 5,
+    byte = 6
+};
+
+constexpr std::string_view space_mark = "\xE2\x96\x81";
+
+/// GPT-2's character for a byte: itself if printable, otherwise one from U+0100 on.
+constexpr std::array<char32_t, 256> byte_characters() noexcept {
+    std::array<char32_t, 256> characters = {};
+    char32_t next = 0x100;
+    for (char32_t b = 0; b < 256; ++b) {
+        const bool printable = (b >= 0x21 && b <= 0x7E) || (b >= 0xA1 && b != 0xAD);
+        characters[b] = printable ? b : next++;
+    }
+    return characters;
+}
+
+/// The bytes that GPT-2's characters stand for; characters without a byte are kept as they are.
+std::string from_characters(std::string_view text) {
+    constexpr auto characters = byte_characters();
+    std::string bytes;
+    for (std::size_t at = 0; at < text.size();) {
+        const utf8_char c = decode_utf8(text, at);
+        const auto found = std::find(characters.begin(), characters.end(), c.value);
+        if (found != characters.end())
+            bytes += static_cast<char>(found - characters.begin());
+        else
+            bytes += text.substr(at, c.size);
+        at += c.size;
+    }
+    return bytes;
+}
+
+std::string with_spaces(std::string_view text) {
+    std::string out;
+    for (std::size_t at = 0; at < text.size();) {
+        const bool mark = text.substr(at).starts_with(space_mark);
+        out += mark ? ' ' : text[at];
+        at += mark ? space_mark.size() : 1;
+    }
+    return out;
+}
+
+/// The byte that a piece `<0xXX>` stands for.
+std::optional<std::uint8_t> fallback_byte(std::string_view piece) noexcept {
+    std::uint8_t value = 0;
+    if (piece.size() != 6 || !piece.starts_with("<0x") || !piece.ends_with('>'))
+        return std::nullopt;
+    const auto [end, error] = std::from_chars(piece.data() + 3, piece.data() + 5, value, 16);
+    return error == std::errc() && end == piece.data() + 5 ? std::optional(value) : std::nullopt;
+}
+
+constexpr std::uint64_t pair_key(std::int32_t left, std::int32_t right) noexcept {
+    return std::uint64_t{static_cast<std::uint32_t>(left)} << 32 | static_cast<std::uint32_t>(right);
+}
+
+} // namespace
+
+/// Fills a `tokenizer` from the keys of a file.
+class tokenizer::builder {
+  public:
+    builder(const gguf& file, tokenizer& out) noexcept : file_(file), out_(out) {}
+
+    status run() {
+        const auto model = file_.get_string("tokenizer.ggml.model");
+        if (!model)
+            return model.error();
+        if (*model != "gpt2" && *model != "llama")
+            return status::error(errc::unsupported,
+                                 "key 'tokenizer.ggml.model': %s is unsupported (gpt2 and llama are)",
+                                 quoted(*model).c_str());
+        out_.is_bpe_ = *model == "gpt2";
+        if (status s = read_tokens(); !s)
+            return s;
+        if (status s = read_ids(); !s)
+            return s;
+        if (status s = out_.is_bpe_ ? read_bpe() : read_spm(); !s)
+            return s;
+        return out_.unknown_ ? status() : require_bytes();
+    }
+
+  private:
+    status read_tokens() {
+        const auto tokens = file_.get_strings("tokenizer.ggml.tokens");
+        if (!tokens)
+            return tokens.error();
+        if (tokens->size() == 0 || tokens->size() > INT32_MAX)
+            return status::error(errc::corrupt, "key 'tokenizer.ggml.tokens' has %zu elements",
+                                 tokens->size());
+        texts_.assign(tokens->begin(), tokens->end());
+        for (std::size_t i = 0; i < texts_.size(); ++i)
+            by_text_.try_emplace(texts_[i], static_cast<std::int32_t>(i));
+        if (file_.find("tokenizer.ggml.token_type") == nullptr)
+            return {};
+        auto types = file_.get_i32s("tokenizer.ggml.token_type");
+        if (!types)
+            return types.error();
+        types_ = std::move(*types);
+        return same_length("tokenizer.ggml.token_type", types_.size());
+    }
+
+    status same_length(const char* key, std::size_t size) const {
+        if (size == texts_.size())
+            return {};
+        return status::error(errc::corrupt, "key '%s' has %zu elements, but the vocabulary has %zu tokens",
+                             key, size, texts_.size());
+    }
+
+    status read_ids() {
+        struct id {
+            const char* key;
+            const char* usual;
+            std::optional<std::int32_t>& token;
+        };
+        for (const id& i : {id{"tokenizer.ggml.bos_token_id", "<s>", out_.bos_},
+                            id{"tokenizer.ggml.eos_token_id", "</s>", out_.eos_},
+                            id{"tokenizer.ggml.unknown_token_id", "<unk>", out_.unknown_}}) {
+            if (file_.find(i.key) == nullptr) {
+                if (const auto found = by_text_.find(i.usual); !out_.is_bpe_ && found != by_text_.end())
+                    i.token = found->second;
+                continue;
+            }
+            const auto token = file_.get_u32(i.key);
+            if (!token)
+                return token.error();
+            if (*token >= texts_.size())
+                return status::error(errc::corrupt, "key '%s' is %u, but the vocabulary has %zu tokens",
+                                     i.key, *token, texts_.size());
+            i.token = static_cast<std::int32_t>(*token);
+        }
+        if (status s = read_flag("add_bos_token", !out_.is_bpe_ && out_.bos_, out_.add_bos_); !s)
+            return s;
+        if (status s = read_flag("add_eos_token", false, out_.add_eos_); !s)
+            return s;
+        if (status s = read_flag("add_space_prefix", !out_.is_bpe_, out_.add_space_prefix_); !s)
+            return s;
+        if ((out_.add_bos_ && !out_.bos_) || (out_.add_eos_ && !out_.eos_))
+            return status::error(errc::corrupt,
+                                 "key 'tokenizer.ggml.add_%s_token' is set, but there is no such token",
+                                 out_.add_bos_ && !out_.bos_ ? "bos" : "eos");
+        return {};
+    }
+
+    status read_flag(const char* name, bool fallback, bool& flag) const {
+        const auto value = file_.get_bool(std::string("tokenizer.ggml.") + name, fallback);
+        if (!value)
+            return value.error();
+        flag = *value;
+        return {};
+    }
+
+    [[nodiscard]] std::int32_t type(std::size_t token) const noexcept {
+        if (!types_.empty())
+            return types_[token];
+        const auto id = static_cast<std::int32_t>(token);
+        if (out_.is_bpe_)
+            return normal;
+        if (id == out_.unknown_)
+            return unknown;
+        if (id == out_.bos_ || id == out_.eos_)
+            return control;
+        return fallback_byte(texts_[token]) ? byte : normal;
+    }
+
+    status read_bpe() {
+        const auto splitter = file_.get_string("tokenizer.ggml.pre", "gpt-2");
+        if (!splitter)
+            return splitter.error();
+        if (*splitter != "gpt-2" && *splitter != "default")
+            return status::error(errc::unsupported, "key 'tokenizer.ggml.pre': %s is unsupported (gpt-2 is)",
+                                 quoted(*splitter).c_str());
+        for (std::size_t i = 0; i < texts_.size(); ++i)
+            out_.pieces_.push_back(type(i) == control ? std::string() : from_characters(texts_[i]));
+        constexpr auto characters = byte_characters();
+        for (std::size_t b = 0; b < 256; ++b) {
+            std::string text;
+            append_utf8(text, characters[b]);
+            out_.byte_tokens_[b] = out_.symbol_tokens_[static_cast<std::size_t>(symbol_of(std::move(text)))];
+        }
+        return read_merges();
+    }
+
+    status read_merges() {
+        const auto merges = file_.get_strings("tokenizer.ggml.merges");
+        if (!merges)
+            return merges.error();
+        std::size_t rank = 0;
+        for (std::string_view text : *merges) {
+            const std::size_t space = text.find(' ');
+            if (space == 0 || space + 1 >= text.size() || text.find(' ', space + 1) != text.npos)
+                return status::error(errc::corrupt,
+                                     "key 'tokenizer.ggml.merges': element %zu is %s, not two symbols", rank,
+                                     quoted(text).c_str());
+            const std::string left(text.substr(0, space));
+            const std::string right(text.substr(space + 1));
+            const std::uint64_t key = pair_key(symbol_of(left), symbol_of(right));
+            out_.merges_.try_emplace(key, merge{static_cast<double>(rank), symbol_of(left + right)});
+            ++rank;
+        }
+        return {};
+    }
+
+    std::int32_t symbol_of(std::string text) {
+        const auto id = static_cast<std::int32_t>(symbols_.size());
+        const auto [found, is_new] = symbols_.try_emplace(std::move(text), id);
+        if (is_new) {
+            const auto token = by_text_.find(found->first);
+            out_.symbol_tokens_.push_back(token != by_text_.end() ? token->second : none);
+        }
+        return found->second;
+    }
+
+    status read_spm() {
+        auto scores = file_.get_f32s("tokenizer.ggml.scores");
+        if (!scores)
+            return scores.error();
+        out_.scores_ = std::move(*scores);
+        if (status s = same_length("tokenizer.ggml.scores", out_.scores_.size()); !s)
+            return s;
+        out_.byte_tokens_.fill(none);
+        out_.pieces_.resize(texts_.size());
+        for (std::size_t i = 0; i < texts_.size(); ++i)
+            if (status s = read_piece(i); !s)
+                return s;
+        for (std::size_t b = 0; b < 256; ++b) {
+            const char c = static_cast<char>(b);
+            const auto token = out_.tokens_.find(std::string_view(&c, 1));
+            if (out_.byte_tokens_[b] == none && token != out_.tokens_.end())
+                out_.byte_tokens_[b] = token->second;
+        }
+        return {};
+    }
+
+    status read_piece(std::size_t i) {
+        const auto id = static_cast<std::int32_t>(i);
+        std::string& piece = out_.pieces_[i];
+        switch (type(i)) {
+        case control:
+            return {};
+        case unknown:
+            piece = " \xE2\x81\x87 ";
+            return {};
+        case byte: {
+            const auto value = fallback_byte(texts_[i]);
+            if (!value)
+                return status::error(errc::corrupt,
+                                     "key 'tokenizer.ggml.tokens': byte token %zu is %s, not <0xXX>", i,
+                                     quoted(texts_[i]).c_str());
+            piece = static_cast<char>(*value);
+            out_.byte_tokens_[*value] = id;
+            return {};
+        }
+        default:
+            piece = with_spaces(texts_[i]);
+            if (!piece.empty())
+                out_.tokens_.try_emplace(piece, id);
+            out_.longest_piece_ = std::max(out_.longest_piece_, piece.size());
+            return {};
+        }
+    }
+
+    /// Without an unknown token, every byte needs a token of its own.
+    status require_bytes() const {
+        for (std::size_t b = 0; b < 256; ++b)
+            if (out_.byte_tokens_[b] == none)
+                return status::error(
+                    errc::corrupt,
+                    "key 'tokenizer.ggml.tokens': no token for the byte 0x%02zX, and no unknown token", b);
+        return {};
+    }
+
+    const gguf& file_;
+    tokenizer& out_;
+    std::vector<std::string_view> texts_;
+    std::vector<std::int32_t> types_;
+    std::unordered_map<std::string_view, std::int32_t> by_text_;
+    std::unordered_map<std::string, std::int32_t> symbols_;
+};
+
+crumb::result<tokenizer> tokenizer::make(const gguf& file) {
+    tokenizer out;
+    if (status s = builder(file, out).run(); !s)
+        return s;
+    return out;
+}
+
+/// The text's symbols as a linked list, and the merges that are possible. Reused for all words of a text.
+struct tokenizer::workspace {
+    std::vector<symbol> symbols;
+    std::priority_queue<candidate> queue;
+
+    void add(std::size_t start, std::size_t size, std::int32_t id) {
+        const std::size_t index = symbols.size();
+        symbols.push_back({start, size, id, index - 1, index + 1});
+    }
+};
+
+std::optional<tokenizer::merge> tokenizer::find_merge(std::string_view text, const symbol& left,
+                                                      const symbol& right) const {
+    if (is_bpe_) {
+        const auto found = merges_.find(pair_key(left.id, right.id));
+        return found != merges_.end() ? std::optional(found->second) : std::nullopt;
+    }
+    const std::size_t size = left.size + right.size;
+    if (size > longest_piece_)
+        return std::nullopt;
+    const auto found = tokens_.find(text.substr(left.start, size));
+    if (found == tokens_.end())
+        return std::nullopt;
+    return merge{-static_cast<double>(scores_[static_cast<std::size_t>(found->second)]), found->second};
+}
+
+void tokenizer::merge_all(std::string_view text, workspace& work) const {
+    std::vector<symbol>& symbols = work.symbols;
+    const auto consider = [&](std::size_t left) {
+        const std::size_t right = symbols[left].next;
+        if (right >= symbols.size())
+            return;
+        if (const auto found = find_merge(text, symbols[left], symbols[right]))
+            work.queue.push({found->cost, left, symbols[left].size + symbols[right].size, found->symbol});
+    };
+    for (std::size_t i = 0; i + 1 < symbols.size(); ++i)
+        consider(i);
+    while (!work.queue.empty()) {
+        const candidate best = work.queue.top();
+        work.queue.pop();
+        symbol& left = symbols[best.left];
+        // Since it was pushed, either part may have become another symbol, which shows in the size.
+        if (left.size == 0 || left.next >= symbols.size() || left.size + symbols[left.next].size != best.size)
+            continue;
+        symbol& right = symbols[left.next];
+        left.size = best.size;
+        left.id = best.symbol;
+        left.next = right.next;
+        if (right.next < symbols.size())
+            symbols[right.next].previous = best.left;
+        right.size = 0;
+        if (left.previous < symbols.size())
+            consider(left.previous);
+        consider(best.left);
+    }
+}
+
+void tokenizer::append_bytes(std::string_view bytes, std::vector<std::int32_t>& out) const {
+    const auto token = [this](char c) { return byte_tokens_[static_cast<std::uint8_t>(c)]; };
+    if (std::any_of(bytes.begin(), bytes.end(), [&](char c) { return token(c) == none; }))
+        return out.push_back(*unknown_);
+    std::transform(bytes.begin(), bytes.end(), std::back_inserter(out), token);
+}
+
+void tokenizer::encode_bpe(std::string_view text, std::vector<std::int32_t>& out) const {
+    if (merges_.empty()) {
+        for (char c : text)
+            append_bytes({&c, 1}, out);
+        return;
+    }
+    workspace work;
+    for (std::size_t at = 0; at < text.size();) {
+        const std::size_t end = gpt2_word_end(text, at);
+        const std::string_view word = text.substr(at, end - at);
+        work.symbols.clear();
+        // The symbols of the 256 bytes are numbered like the bytes.
+        for (std::size_t i = 0; i < word.size(); ++i)
+            work.add(i, 1, static_cast<std::uint8_t>(word[i]));
+        merge_all(word, work);
+        for (const symbol& s : work.symbols) {
+            if (s.size == 0)
+                continue;
+            const std::int32_t token = symbol_tokens_[static_cast<std::size_t>(s.id)];
+            if (token != none)
+                out.push_back(token);
+            else
+                append_bytes(word.substr(s.start, s.size), out);
+        }
+        at = end;
+    }
+}
+
+void tokenizer::encode_spm(std::string_view text, std::vector<std::int32_t>& out) const {
+    if (text.empty())
+        return;
+    const std::string spaced = (add_space_prefix_ ? " " : "") + with_spaces(text);
+    const std::string_view view = spaced;
+    workspace work;
+    for (std::size_t at = 0; at < view.size();) {
+        const std::size_t size = decode_utf8(view, at).size;
+        const auto found = tokens_.find(view.substr(at, size));
+        work.add(at, size, found != tokens_.end() ? found->second : none);
+        at += size;
+    }
+    merge_all(view, work);
+    for (const symbol& s : work.symbols) {
+        if (s.size == 0)
+            continue;
+        if (s.id != none)
+            out.push_back(s.id);
+        else
+            append_bytes(view.substr(s.start, s.size), out);
+    }
+}
+
+std::vector<std::int32_t> tokenizer::encode(std::string_view text, bool add_special) const {
+    std::vector<std::int32_t> out;
+    if (add_special && add_bos_)
+        out.push_back(*bos_);
+    if (is_bpe_)
+        encode_bpe(text, out);
+    else
+        encode_spm(text, out);
+    if (add_special && add_eos_)
+        out.push_back(*eos_);
+    return out;
+}
+
+std::string tokenizer::decode(std::int32_t token) const {
+    const auto index = static_cast<std::size_t>(static_cast<std::uint32_t>(token));
+    return index < pieces_.size() ? pieces_[index] : std::string();
+}
+
+std::string tokenizer::decode(std::span<const std::int32_t> tokens) const {
+    std::string text;
+    for (std::int32_t token : tokens)
+        text += decode(token);
+    return text;
+}
+
+} // namespace lm

@@ -1,0 +1,94 @@
+// Text to tokens and back, with the vocabulary of a GGUF file.
+#pragma once
+
+#include "gguf.hpp"
+
+#include <crumb/core/status.hpp>
+
+#include <array>
+#include <cstddef>
+#include <cstdint>
+#include <optional>
+#include <span>
+#include <string>
+#include <string_view>
+#include <unordered_map>
+#include <vector>
+
+namespace lm {
+
+/// A vocabulary: GPT-2's byte-level BPE (`tokenizer.ggml.model` is `gpt2`) or SentencePiece's merging by
+/// score
+/// (`llama`). Keeps nothing of the file. Const members may be called from several threads.
+///
+/// Text is text: the names of control and user-defined tokens in it are not recognized.
+class tokenizer {
+  public:
+    /// Reads the keys `tokenizer.ggml.*`. Errors name the key, and the element where there is one.
+    static crumb::result<tokenizer> make(const gguf& file);
+
+    /// The tokens of a text of any bytes. With `add_special`, BOS before and EOS behind it where the model
+    /// wants them (`add_bos_token`, by default for SentencePiece only; `add_eos_token`). SentencePiece puts a
+    /// space before the text unless `add_space_prefix` is false. Time is n log n in the text's length.
+    [[nodiscard]] std::vector<std::int32_t> encode(std::string_view text, bool add_special) const;
+
+    /// The bytes of a token, which may be a part of a UTF-8 character: nothing for control tokens and for
+    /// numbers outside the vocabulary.
+    [[nodiscard]] std::string decode(std::int32_t token) const;
+    /// The bytes of several tokens.
+    [[nodiscard]] std::string decode(std::span<const std::int32_t> tokens) const;
+
+    /// Begin and end of sequence, where the model has them.
+    [[nodiscard]] std::optional<std::int32_t> bos() const noexcept { return bos_; }
+    [[nodiscard]] std::optional<std::int32_t> eos() const noexcept { return eos_; }
+    [[nodiscard]] std::size_t vocab_size() const noexcept { return pieces_.size(); }
+
+  private:
+    class builder;
+    struct merge {
+        double cost; ///< lower ones come first
+        std::int32_t symbol;
+    };
+    struct symbol {
+        std::size_t start;
+        std::size_t size; ///< 0 once it is merged into its left neighbour
+        std::int32_t id;  ///< BPE: a symbol, SentencePiece: a token or `none`
+        std::size_t previous;
+        std::size_t next;
+    };
+    struct candidate {
+        double cost;
+        std::size_t left;
+        std::size_t size;
+        std::int32_t symbol;
+        bool operator<(const candidate& other) const noexcept {
+            return cost != other.cost ? cost > other.cost : left > other.left;
+        }
+    };
+    struct workspace;
+    static constexpr std::int32_t none = -1;
+
+    void encode_bpe(std::string_view text, std::vector<std::int32_t>& out) const;
+    void encode_spm(std::string_view text, std::vector<std::int32_t>& out) const;
+    void merge_all(std::string_view text, workspace& work) const;
+    [[nodiscard]] std::optional<merge> find_merge(std::string_view text, const symbol& left,
+                                                  const symbol& right) const;
+    void append_bytes(std::string_view bytes, std::vector<std::int32_t>& out) const;
+
+    bool is_bpe_ = false;
+    bool add_bos_ = false;
+    bool add_eos_ = false;
+    bool add_space_prefix_ = false;
+    std::optional<std::int32_t> bos_, eos_, unknown_;
+    std::vector<std::string> pieces_; ///< what each token decodes to
+    std::array<std::int32_t, 256> byte_tokens_ = {};
+
+    std::unordered_map<std::uint64_t, merge> merges_; ///< BPE: by both symbols
+    std::vector<std::int32_t> symbol_tokens_;         ///< BPE: the token of each symbol, or `none`
+
+    std::unordered_map<std::string_view, std::int32_t> tokens_; ///< SentencePiece: by text, into `pieces_`
+    std::vector<float> scores_;
+    std::size_t longest_piece_ = 0;
+};
+
+} // namespace lm

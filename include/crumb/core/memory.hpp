@@ -1,0 +1,35 @@
+// Alignment, and carving of the caller's buffers.
+#pragma once
+
+#include <crumb/core/status.hpp>
+
+#include <cstddef>
+#include <cstdint>
+#include <span>
+
+namespace crumb::inline CRUMB_ABI {
+
+/// The alignment in bytes of every buffer that the library asks for: one cache line, one AVX-512 register.
+inline constexpr std::size_t alignment = 64;
+
+/// `size` rounded up to a multiple of `unit`.
+constexpr std::size_t round_up(std::size_t size, std::size_t unit) noexcept {
+    return (size + unit - 1) / unit * unit;
+}
+
+/// Checks that the caller's buffer has `bytes` bytes and is aligned; `name` is what the message calls it.
+inline status check_buffer(std::span<const std::byte> buffer, std::size_t bytes, const char* name) noexcept {
+    if (buffer.size() < bytes)
+        return status::error(errc::buffer_too_small, "%s has %zu bytes, %zu are needed", name, buffer.size(),
+                             bytes);
+    if (bytes != 0 && reinterpret_cast<std::uintptr_t>(buffer.data()) % alignment != 0)
+        return status::error(errc::misaligned, "%s is not aligned to %zu bytes", name, alignment);
+    return {};
+}
+
+/// Whether a * b fits into size_t; the product goes to `out`.
+constexpr bool multiply(std::size_t a, std::size_t b, std::size_t& out) noexcept {
+    return !__builtin_mul_overflow(a, b, &out);
+}
+
+} // namespace crumb::inline CRUMB_ABI

@@ -1,0 +1,77 @@
+// What a weight format has to say about itself, and the bit layouts that packed codes can have.
+#pragma once
+
+#include <crumb/core/half.hpp>
+
+#include <concepts>
+#include <cstddef>
+#include <cstdint>
+
+namespace crumb::inline CRUMB_ABI {
+
+/// Output channels that are interleaved in a packed tile.
+inline constexpr std::size_t tile_channels = 16;
+/// Input channels of a group: they share a scale.
+inline constexpr std::size_t group_size = 32;
+/// Bytes of a register row of a tile: 4 bytes of each of 16 channels.
+inline constexpr std::size_t tile_row_bytes = 64;
+
+/// Packed codes of 4 bits, two's complement. Row j (0..3) of a tile holds, for channel c, bytes
+/// 64 j + 4 c + i, i = 0..3: code 4 j + i of the group in the low nibble, code 16 + 4 j + i in the high one.
+/// Two's complement nibbles are the paper's sign-toggled ones (section 4.1.2): shifted left or masked they are
+/// 16 times the code, as a signed byte.
+struct nibble_codes {
+    static constexpr std::size_t rows = 4; ///< register rows per tile
+    static constexpr int minimum = -8;
+    static constexpr int maximum = 7;
+
+    static constexpr std::size_t byte_of(std::size_t channel, std::size_t k) noexcept {
+        return k % 16 / 4 * tile_row_bytes + 4 * channel + k % 4;
+    }
+    /// Writes code `k` of channel `channel` into a tile whose bytes were zero.
+    static constexpr void put(std::uint8_t* tile, std::size_t channel, std::size_t k, int code) noexcept {
+        auto& byte = tile[byte_of(channel, k)];
+        byte = static_cast<std::uint8_t>(byte | (k < 16 ? code & 15 : (code & 15) << 4));
+    }
+    static constexpr int get(const std::uint8_t* tile, std::size_t channel, std::size_t k) noexcept {
+        const int nibble = (tile[byte_of(channel, k)] >> (k < 16 ? 0 : 4)) & 15;
+        return nibble < 8 ? nibble : nibble - 16;
+    }
+};
+
+/// Packed codes of 8 bits, two's complement. Row j (0..7) holds, for channel c, bytes 64 j + 4 c + i: code
+/// 4 j + i of the group.
+struct byte_codes {
+    static constexpr std::size_t rows = 8;
+    static constexpr int minimum = -128;
+    static constexpr int maximum = 127;
+
+    static constexpr std::size_t byte_of(std::size_t channel, std::size_t k) noexcept {
+        return k / 4 * tile_row_bytes + 4 * channel + k % 4;
+    }
+    static constexpr void put(std::uint8_t* tile, std::size_t channel, std::size_t k, int code) noexcept {
+        tile[byte_of(channel, k)] = static_cast<std::uint8_t>(code);
+    }
+    static constexpr int get(const std::uint8_t* tile, std::size_t channel, std::size_t k) noexcept {
+        return static_cast<std::int8_t>(tile[byte_of(channel, k)]);
+    }
+};
+
+/// A group-quantized weight format: weight = scale(block) * code(block, i). Anyone's type that satisfies this
+/// can be packed and multiplied; the library's own are listed in format/list.hpp.
+template <class F>
+concept weight_format = requires(const typename F::block& block, typename F::block& out, const float* x) {
+    { F::name } -> std::convertible_to<const char*>;           // up to 15 characters, the tag of packed weights
+    requires F::group == group_size;                           // weights per block
+    requires F::codes::rows % 2 == 0;                          // bit layout of the packed codes
+    { F::scale(block) } -> std::same_as<half>;                 // the group's scale
+    { F::code(block, std::size_t{}) } -> std::same_as<int>;    // signed code i of the group
+    { F::set(out, half{}, static_cast<const int*>(nullptr)) }; // a block from a scale and 32 codes
+    { F::encode(x, out) };                                     // 32 finite floats, rounded to nearest
+};
+
+/// Bits that a format stores per weight, its scales included.
+template <weight_format F>
+inline constexpr double bits_per_weight = 8.0 * double(sizeof(typename F::block)) / double(F::group);
+
+} // namespace crumb::inline CRUMB_ABI

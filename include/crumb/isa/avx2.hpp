@@ -1,0 +1,189 @@
+// The primitives of AVX2 with FMA and F16C: 32-byte registers, vpmaddubsw (unsigned times signed, 16-bit sums).
+#pragma once
+
+#include <crumb/core/half.hpp>
+#include <crumb/isa/cpu.hpp>
+#include <crumb/kernel/kernel.hpp>
+
+#if CRUMB_BUILDS_X86
+
+#include <immintrin.h>
+
+CRUMB_TARGET_BEGIN(CRUMB_TARGET_AVX2)
+
+namespace crumb::inline CRUMB_ABI::isa {
+
+struct avx2 {
+    static constexpr const char* name = "avx2";
+    static constexpr int width = 32;
+    static constexpr int lanes = 8;
+    static constexpr bool has_matrix_product = false;
+    static constexpr std::size_t row_block = 8;
+    static constexpr bool supported(const cpu_features& cpu) noexcept { return cpu.avx2_fma_f16c; }
+
+    using f32 = __m256;
+    using i32 = __m256i;
+    using bytes = __m256i;
+    using act = const std::int8_t*;
+
+    // ---- floats ----
+    static CRUMB_INLINE f32 zero() noexcept { return _mm256_setzero_ps(); }
+    static CRUMB_INLINE f32 set1(float x) noexcept { return _mm256_set1_ps(x); }
+    static CRUMB_INLINE f32 load(const float* p) noexcept { return _mm256_loadu_ps(p); }
+    static CRUMB_INLINE void store(float* p, f32 x) noexcept { _mm256_storeu_ps(p, x); }
+    static CRUMB_INLINE f32 load_partial(const float* p, std::size_t n) noexcept {
+        return _mm256_maskload_ps(p, mask(n));
+    }
+    static CRUMB_INLINE void store_partial(float* p, f32 x, std::size_t n) noexcept {
+        _mm256_maskstore_ps(p, mask(n), x);
+    }
+    static CRUMB_INLINE f32 load(const half* p) noexcept {
+        return _mm256_cvtph_ps(_mm_loadu_si128(reinterpret_cast<const __m128i*>(p)));
+    }
+    static CRUMB_INLINE void store(half* p, f32 x) noexcept {
+        _mm_storeu_si128(reinterpret_cast<__m128i*>(p), _mm256_cvtps_ph(x, _MM_FROUND_TO_NEAREST_INT));
+    }
+    static CRUMB_INLINE f32 add(f32 a, f32 b) noexcept { return _mm256_add_ps(a, b); }
+    static CRUMB_INLINE f32 sub(f32 a, f32 b) noexcept { return _mm256_sub_ps(a, b); }
+    static CRUMB_INLINE f32 mul(f32 a, f32 b) noexcept { return _mm256_mul_ps(a, b); }
+    static CRUMB_INLINE f32 div(f32 a, f32 b) noexcept { return _mm256_div_ps(a, b); }
+    static CRUMB_INLINE f32 fma(f32 a, f32 b, f32 c) noexcept { return _mm256_fmadd_ps(a, b, c); }
+    static CRUMB_INLINE f32 min(f32 a, f32 b) noexcept { return _mm256_min_ps(a, b); }
+    static CRUMB_INLINE f32 max(f32 a, f32 b) noexcept { return _mm256_max_ps(a, b); }
+    static CRUMB_INLINE f32 sqrt(f32 a) noexcept { return _mm256_sqrt_ps(a); }
+    static CRUMB_INLINE f32 abs(f32 a) noexcept { return _mm256_andnot_ps(_mm256_set1_ps(-0.0f), a); }
+    static CRUMB_INLINE f32 copy_sign(f32 magnitude, f32 sign) noexcept {
+        const __m256 top = _mm256_set1_ps(-0.0f);
+        return _mm256_or_ps(_mm256_andnot_ps(top, magnitude), _mm256_and_ps(top, sign));
+    }
+    static CRUMB_INLINE f32 select_less(f32 a, f32 b, f32 yes, f32 no) noexcept {
+        return _mm256_blendv_ps(no, yes, _mm256_cmp_ps(a, b, _CMP_LT_OQ));
+    }
+    static CRUMB_INLINE float sum(f32 a) noexcept {
+        __m128 s = _mm_add_ps(_mm256_castps256_ps128(a), _mm256_extractf128_ps(a, 1));
+        s = _mm_add_ps(s, _mm_movehl_ps(s, s));
+        return _mm_cvtss_f32(_mm_add_ss(s, _mm_movehdup_ps(s)));
+    }
+    static CRUMB_INLINE float maximum(f32 a) noexcept {
+        __m128 s = _mm_max_ps(_mm256_castps256_ps128(a), _mm256_extractf128_ps(a, 1));
+        s = _mm_max_ps(s, _mm_movehl_ps(s, s));
+        return _mm_cvtss_f32(_mm_max_ss(s, _mm_movehdup_ps(s)));
+    }
+
+    // ---- integers ----
+    static CRUMB_INLINE i32 set1_i32(std::int32_t x) noexcept { return _mm256_set1_epi32(x); }
+    static CRUMB_INLINE i32 add_i32(i32 a, i32 b) noexcept { return _mm256_add_epi32(a, b); }
+    static CRUMB_INLINE i32 max_i32(i32 a, i32 b) noexcept { return _mm256_max_epi32(a, b); }
+    static CRUMB_INLINE std::int32_t maximum_i32(i32 a) noexcept {
+        __m128i s = _mm_max_epi32(_mm256_castsi256_si128(a), _mm256_extracti128_si256(a, 1));
+        s = _mm_max_epi32(s, _mm_shuffle_epi32(s, 0x4e));
+        return _mm_cvtsi128_si32(_mm_max_epi32(s, _mm_shuffle_epi32(s, 0xb1)));
+    }
+    static CRUMB_INLINE i32 magnitude_bits(f32 a) noexcept { return as_i32(abs(a)); }
+    static CRUMB_INLINE i32 round_to_i32(f32 a) noexcept { return _mm256_cvtps_epi32(a); }
+    static CRUMB_INLINE f32 to_f32(i32 a) noexcept { return _mm256_cvtepi32_ps(a); }
+    static CRUMB_INLINE f32 power_of_two(i32 n) noexcept {
+        return as_f32(_mm256_slli_epi32(_mm256_add_epi32(n, _mm256_set1_epi32(127)), 23));
+    }
+    static CRUMB_INLINE f32 as_f32(i32 a) noexcept { return _mm256_castsi256_ps(a); }
+    static CRUMB_INLINE i32 as_i32(f32 a) noexcept { return _mm256_castps_si256(a); }
+
+    // ---- codes ----
+    static CRUMB_INLINE bytes load_bytes(const std::uint8_t* p) noexcept {
+        return _mm256_loadu_si256(reinterpret_cast<const __m256i*>(p));
+    }
+    static CRUMB_INLINE act load_act(const std::int8_t* p) noexcept { return p; }
+    static CRUMB_INLINE act load_act_half(const std::int8_t* p) noexcept { return p; }
+
+    static CRUMB_INLINE void round_group(const float* x, float inverse, std::int8_t* out) noexcept {
+        const __m256 scale = _mm256_set1_ps(inverse);
+        const __m256i q0 = _mm256_cvtps_epi32(_mm256_mul_ps(_mm256_loadu_ps(x), scale));
+        const __m256i q1 = _mm256_cvtps_epi32(_mm256_mul_ps(_mm256_loadu_ps(x + 8), scale));
+        const __m256i q2 = _mm256_cvtps_epi32(_mm256_mul_ps(_mm256_loadu_ps(x + 16), scale));
+        const __m256i q3 = _mm256_cvtps_epi32(_mm256_mul_ps(_mm256_loadu_ps(x + 24), scale));
+        const __m256i packed = _mm256_packs_epi16(_mm256_packs_epi32(q0, q1), _mm256_packs_epi32(q2, q3));
+        const __m256i order = _mm256_setr_epi32(0, 4, 1, 5, 2, 6, 3, 7);
+        _mm256_storeu_si256(reinterpret_cast<__m256i*>(out), _mm256_permutevar8x32_epi32(packed, order));
+    }
+    static CRUMB_INLINE std::int32_t sum_group(const std::int8_t* codes) noexcept {
+        const __m256i q = _mm256_loadu_si256(reinterpret_cast<const __m256i*>(codes));
+        const __m256i pairs = _mm256_maddubs_epi16(_mm256_set1_epi8(1), q);
+        const __m256i sums = _mm256_madd_epi16(pairs, _mm256_set1_epi16(1));
+        __m128i s = _mm_add_epi32(_mm256_castsi256_si128(sums), _mm256_extracti128_si256(sums, 1));
+        s = _mm_add_epi32(s, _mm_shuffle_epi32(s, 0x4e));
+        s = _mm_add_epi32(s, _mm_shuffle_epi32(s, 0xb1));
+        return _mm_cvtsi128_si32(s);
+    }
+
+    // Operand = code + 8, at most 15: eight products of a lane pair stay below 8 * 2 * 15 * 127 = 30480, so a
+    // whole group is summed in 16 bits and widened once.
+    struct nibbles {
+        static constexpr int offset = 8;
+        static constexpr float factor = 1;
+        using operand = __m256i;
+        struct acc {
+            __m256i pairs;
+            const std::int32_t* sum;
+        };
+        template <int X>
+        static CRUMB_INLINE operand expand(bytes raw) noexcept {
+            const __m256i nibble = X == 0 ? raw : _mm256_srli_epi16(raw, 4);
+            return _mm256_xor_si256(_mm256_and_si256(nibble, _mm256_set1_epi8(15)), _mm256_set1_epi8(8));
+        }
+        static CRUMB_INLINE acc start(const std::int32_t* sum) noexcept { return {_mm256_setzero_si256(), sum}; }
+        template <int X, int Half>
+        static CRUMB_INLINE void step(acc& s, operand w0, operand w1, act a) noexcept {
+            s.pairs = _mm256_add_epi16(s.pairs, _mm256_maddubs_epi16(w0, four(a + 8 * Half)));
+            s.pairs = _mm256_add_epi16(s.pairs, _mm256_maddubs_epi16(w1, four(a + 8 * Half + 4)));
+        }
+        static CRUMB_INLINE i32 finish(const acc& s) noexcept {
+            return _mm256_add_epi32(_mm256_madd_epi16(s.pairs, _mm256_set1_epi16(1)), _mm256_set1_epi32(*s.sum));
+        }
+    };
+
+    // |code| times the activation with the code's sign: at most 2 * 128 * 127 = 32512 per 16-bit lane.
+    struct int8s {
+        static constexpr int offset = 0;
+        static constexpr float factor = 1;
+        using operand = __m256i;
+        using acc = __m256i;
+        template <int X>
+        static CRUMB_INLINE operand expand(bytes raw) noexcept {
+            return raw;
+        }
+        static CRUMB_INLINE acc start(const std::int32_t*) noexcept { return _mm256_setzero_si256(); }
+        template <int X, int Half>
+        static CRUMB_INLINE void step(acc& s, operand w0, operand w1, act a) noexcept {
+            s = _mm256_add_epi32(s, dot(w0, four(a + 8 * Half)));
+            s = _mm256_add_epi32(s, dot(w1, four(a + 8 * Half + 4)));
+        }
+        static CRUMB_INLINE i32 finish(const acc& s) noexcept { return s; }
+
+      private:
+        static CRUMB_INLINE __m256i dot(__m256i w, __m256i a) noexcept {
+            const __m256i pairs = _mm256_maddubs_epi16(_mm256_abs_epi8(w), _mm256_sign_epi8(a, w));
+            return _mm256_madd_epi16(pairs, _mm256_set1_epi16(1));
+        }
+    };
+
+  private:
+    static CRUMB_INLINE __m256i mask(std::size_t n) noexcept {
+        const __m256i lane = _mm256_setr_epi32(0, 1, 2, 3, 4, 5, 6, 7);
+        return _mm256_cmpgt_epi32(_mm256_set1_epi32(static_cast<int>(n)), lane);
+    }
+    static CRUMB_INLINE __m256i four(const std::int8_t* a) noexcept {
+        std::int32_t x;
+        __builtin_memcpy(&x, a, sizeof x);
+        return _mm256_set1_epi32(x);
+    }
+};
+
+} // namespace crumb::inline CRUMB_ABI::isa
+
+#define CRUMB_THIS_ISA avx2
+#include <crumb/kernel/all.inl>
+#undef CRUMB_THIS_ISA
+
+CRUMB_TARGET_END
+
+#endif

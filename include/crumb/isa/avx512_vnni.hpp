@@ -1,0 +1,170 @@
+// The primitives of AVX-512 with VNNI: 64-byte registers, vpdpbusd (unsigned weights, signed activations).
+#pragma once
+
+#include <crumb/core/half.hpp>
+#include <crumb/isa/cpu.hpp>
+#include <crumb/kernel/kernel.hpp>
+
+#if CRUMB_BUILDS_X86
+
+#include <immintrin.h>
+
+CRUMB_TARGET_BEGIN(CRUMB_TARGET_AVX512_VNNI)
+CRUMB_IGNORE_UNDEFINED_BEGIN
+
+namespace crumb::inline CRUMB_ABI::isa {
+
+struct avx512_vnni {
+    static constexpr const char* name = "avx512_vnni";
+    static constexpr int width = 64;
+    static constexpr int lanes = 16;
+    static constexpr bool has_matrix_product = false;
+    static constexpr std::size_t row_block = 16;
+    static constexpr bool supported(const cpu_features& cpu) noexcept { return cpu.avx512_vnni; }
+
+    using f32 = __m512;
+    using i32 = __m512i;
+    using bytes = __m512i;
+    using act = const std::int8_t*;
+
+    // ---- floats ----
+    static CRUMB_INLINE f32 zero() noexcept { return _mm512_setzero_ps(); }
+    static CRUMB_INLINE f32 set1(float x) noexcept { return _mm512_set1_ps(x); }
+    static CRUMB_INLINE f32 load(const float* p) noexcept { return _mm512_loadu_ps(p); }
+    static CRUMB_INLINE void store(float* p, f32 x) noexcept { _mm512_storeu_ps(p, x); }
+    static CRUMB_INLINE f32 load_partial(const float* p, std::size_t n) noexcept {
+        return _mm512_maskz_loadu_ps(mask(n), p);
+    }
+    static CRUMB_INLINE void store_partial(float* p, f32 x, std::size_t n) noexcept {
+        _mm512_mask_storeu_ps(p, mask(n), x);
+    }
+    static CRUMB_INLINE f32 load(const half* p) noexcept {
+        return _mm512_cvtph_ps(_mm256_loadu_si256(reinterpret_cast<const __m256i*>(p)));
+    }
+    static CRUMB_INLINE void store(half* p, f32 x) noexcept {
+        _mm256_storeu_si256(reinterpret_cast<__m256i*>(p),
+                            _mm512_cvtps_ph(x, _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC));
+    }
+    static CRUMB_INLINE f32 add(f32 a, f32 b) noexcept { return _mm512_add_ps(a, b); }
+    static CRUMB_INLINE f32 sub(f32 a, f32 b) noexcept { return _mm512_sub_ps(a, b); }
+    static CRUMB_INLINE f32 mul(f32 a, f32 b) noexcept { return _mm512_mul_ps(a, b); }
+    static CRUMB_INLINE f32 div(f32 a, f32 b) noexcept { return _mm512_div_ps(a, b); }
+    static CRUMB_INLINE f32 fma(f32 a, f32 b, f32 c) noexcept { return _mm512_fmadd_ps(a, b, c); }
+    static CRUMB_INLINE f32 min(f32 a, f32 b) noexcept { return _mm512_min_ps(a, b); }
+    static CRUMB_INLINE f32 max(f32 a, f32 b) noexcept { return _mm512_max_ps(a, b); }
+    static CRUMB_INLINE f32 sqrt(f32 a) noexcept { return _mm512_sqrt_ps(a); }
+    static CRUMB_INLINE f32 abs(f32 a) noexcept { return _mm512_abs_ps(a); }
+    static CRUMB_INLINE f32 copy_sign(f32 magnitude, f32 sign) noexcept {
+        const __m512i top = _mm512_set1_epi32(INT32_MIN);
+        return as_f32(_mm512_ternarylogic_epi32(top, as_i32(sign), as_i32(magnitude), 0xca));
+    }
+    static CRUMB_INLINE f32 select_less(f32 a, f32 b, f32 yes, f32 no) noexcept {
+        return _mm512_mask_blend_ps(_mm512_cmp_ps_mask(a, b, _CMP_LT_OQ), no, yes);
+    }
+    static CRUMB_INLINE float sum(f32 a) noexcept { return _mm512_reduce_add_ps(a); }
+    static CRUMB_INLINE float maximum(f32 a) noexcept { return _mm512_reduce_max_ps(a); }
+
+    // ---- integers ----
+    static CRUMB_INLINE i32 set1_i32(std::int32_t x) noexcept { return _mm512_set1_epi32(x); }
+    static CRUMB_INLINE i32 add_i32(i32 a, i32 b) noexcept { return _mm512_add_epi32(a, b); }
+    static CRUMB_INLINE i32 max_i32(i32 a, i32 b) noexcept { return _mm512_max_epi32(a, b); }
+    static CRUMB_INLINE std::int32_t maximum_i32(i32 a) noexcept { return _mm512_reduce_max_epi32(a); }
+    static CRUMB_INLINE i32 magnitude_bits(f32 a) noexcept {
+        return _mm512_and_si512(as_i32(a), _mm512_set1_epi32(INT32_MAX));
+    }
+    static CRUMB_INLINE i32 round_to_i32(f32 a) noexcept { return _mm512_cvtps_epi32(a); }
+    static CRUMB_INLINE f32 to_f32(i32 a) noexcept { return _mm512_cvtepi32_ps(a); }
+    static CRUMB_INLINE f32 power_of_two(i32 n) noexcept {
+        return as_f32(_mm512_slli_epi32(_mm512_add_epi32(n, _mm512_set1_epi32(127)), 23));
+    }
+    static CRUMB_INLINE f32 as_f32(i32 a) noexcept { return _mm512_castsi512_ps(a); }
+    static CRUMB_INLINE i32 as_i32(f32 a) noexcept { return _mm512_castps_si512(a); }
+
+    // ---- codes ----
+    static CRUMB_INLINE bytes load_bytes(const std::uint8_t* p) noexcept { return _mm512_loadu_si512(p); }
+    static CRUMB_INLINE act load_act(const std::int8_t* p) noexcept { return p; }
+    static CRUMB_INLINE act load_act_half(const std::int8_t* p) noexcept { return p; }
+
+    static CRUMB_INLINE void round_group(const float* x, float inverse, std::int8_t* out) noexcept {
+        const __m512 scale = _mm512_set1_ps(inverse);
+        for (int i = 0; i < 2; ++i) {
+            const __m512i q = _mm512_cvtps_epi32(_mm512_mul_ps(_mm512_loadu_ps(x + 16 * i), scale));
+            _mm_storeu_si128(reinterpret_cast<__m128i*>(out + 16 * i), _mm512_cvtepi32_epi8(q));
+        }
+    }
+    static CRUMB_INLINE std::int32_t sum_group(const std::int8_t* codes) noexcept {
+        const __m256i q = _mm256_loadu_si256(reinterpret_cast<const __m256i*>(codes));
+        const __m256i sums = _mm256_dpbusd_epi32(_mm256_setzero_si256(), _mm256_set1_epi8(1), q);
+        __m128i s = _mm_add_epi32(_mm256_castsi256_si128(sums), _mm256_extracti128_si256(sums, 1));
+        s = _mm_add_epi32(s, _mm_shuffle_epi32(s, 0x4e));
+        s = _mm_add_epi32(s, _mm_shuffle_epi32(s, 0xb1));
+        return _mm_cvtsi128_si32(s);
+    }
+
+    // Operand = code + 8 from the low nibble, 16 (code + 8) from the high one: one vpternlog each. The two sums
+    // meet at the end of the group, which saves the shift of every high nibble.
+    struct nibbles {
+        static constexpr int offset = 8;
+        static constexpr float factor = 1;
+        using operand = __m512i;
+        struct acc {
+            __m512i low, high;
+        };
+        template <int X>
+        static CRUMB_INLINE operand expand(bytes raw) noexcept {
+            const __m512i mask = _mm512_set1_epi8(static_cast<char>(X == 0 ? 0x0f : 0xf0));
+            const __m512i toggle = _mm512_set1_epi8(static_cast<char>(X == 0 ? 0x08 : 0x80));
+            return _mm512_ternarylogic_epi32(raw, mask, toggle, 0x6a);
+        }
+        static CRUMB_INLINE acc start(const std::int32_t* sum) noexcept {
+            return {_mm512_set1_epi32(*sum), _mm512_setzero_si512()};
+        }
+        template <int X, int Half>
+        static CRUMB_INLINE void step(acc& s, operand w0, operand w1, act a) noexcept {
+            __m512i& to = X == 0 ? s.low : s.high;
+            to = dot(dot(to, w0, a + 8 * Half), w1, a + 8 * Half + 4);
+        }
+        static CRUMB_INLINE i32 finish(const acc& s) noexcept {
+            return _mm512_add_epi32(s.low, _mm512_srai_epi32(s.high, 4));
+        }
+    };
+
+    // Operand = code + 128.
+    struct int8s {
+        static constexpr int offset = 128;
+        static constexpr float factor = 1;
+        using operand = __m512i;
+        using acc = __m512i;
+        template <int X>
+        static CRUMB_INLINE operand expand(bytes raw) noexcept {
+            return _mm512_xor_si512(raw, _mm512_set1_epi8(-128));
+        }
+        static CRUMB_INLINE acc start(const std::int32_t* sum) noexcept { return _mm512_set1_epi32(*sum); }
+        template <int X, int Half>
+        static CRUMB_INLINE void step(acc& s, operand w0, operand w1, act a) noexcept {
+            s = dot(dot(s, w0, a + 8 * Half), w1, a + 8 * Half + 4);
+        }
+        static CRUMB_INLINE i32 finish(const acc& s) noexcept { return s; }
+    };
+
+  private:
+    static CRUMB_INLINE __mmask16 mask(std::size_t n) noexcept {
+        return static_cast<__mmask16>((1u << n) - 1u);
+    }
+    static CRUMB_INLINE __m512i dot(__m512i s, __m512i w, const std::int8_t* a) noexcept {
+        std::int32_t four;
+        __builtin_memcpy(&four, a, sizeof four);
+        return _mm512_dpbusd_epi32(s, w, _mm512_set1_epi32(four));
+    }
+};
+
+} // namespace crumb::inline CRUMB_ABI::isa
+
+#define CRUMB_THIS_ISA avx512_vnni
+#include <crumb/kernel/all.inl>
+#undef CRUMB_THIS_ISA
+
+CRUMB_IGNORE_UNDEFINED_END
+CRUMB_TARGET_END
+
+#endif

@@ -1,0 +1,162 @@
+// The primitives of baseline AArch64: 16-byte registers, SMULL/SMLAL and pairwise additions for products.
+#pragma once
+
+#include <crumb/core/half.hpp>
+#include <crumb/isa/cpu.hpp>
+#include <crumb/kernel/kernel.hpp>
+
+#if CRUMB_BUILDS_NEON
+
+#include <arm_neon.h>
+
+namespace crumb::inline CRUMB_ABI::isa {
+
+/// Also the base of the ISAs with dotprod and i8mm, which replace the products.
+struct neon {
+    static constexpr const char* name = "neon";
+    static constexpr int width = 16;
+    static constexpr int lanes = 4;
+    static constexpr bool has_matrix_product = false;
+    static constexpr std::size_t row_block = 8;
+    static constexpr bool supported(const cpu_features&) noexcept { return true; }
+
+    using f32 = float32x4_t;
+    using i32 = int32x4_t;
+    using bytes = uint8x16_t;
+    using act = int8x16_t;
+
+    // ---- floats ----
+    static CRUMB_INLINE f32 zero() noexcept { return vdupq_n_f32(0); }
+    static CRUMB_INLINE f32 set1(float x) noexcept { return vdupq_n_f32(x); }
+    static CRUMB_INLINE f32 load(const float* p) noexcept { return vld1q_f32(p); }
+    static CRUMB_INLINE void store(float* p, f32 x) noexcept { vst1q_f32(p, x); }
+    static CRUMB_INLINE f32 load_partial(const float* p, std::size_t n) noexcept {
+        float x[4] = {};
+        for (std::size_t i = 0; i < n; ++i)
+            x[i] = p[i];
+        return vld1q_f32(x);
+    }
+    static CRUMB_INLINE void store_partial(float* p, f32 v, std::size_t n) noexcept {
+        float x[4];
+        vst1q_f32(x, v);
+        for (std::size_t i = 0; i < n; ++i)
+            p[i] = x[i];
+    }
+    static CRUMB_INLINE f32 load(const half* p) noexcept {
+        return vcvt_f32_f16(vreinterpret_f16_u16(vld1_u16(reinterpret_cast<const std::uint16_t*>(p))));
+    }
+    static CRUMB_INLINE void store(half* p, f32 x) noexcept {
+        vst1_u16(reinterpret_cast<std::uint16_t*>(p), vreinterpret_u16_f16(vcvt_f16_f32(x)));
+    }
+    static CRUMB_INLINE f32 add(f32 a, f32 b) noexcept { return vaddq_f32(a, b); }
+    static CRUMB_INLINE f32 sub(f32 a, f32 b) noexcept { return vsubq_f32(a, b); }
+    static CRUMB_INLINE f32 mul(f32 a, f32 b) noexcept { return vmulq_f32(a, b); }
+    static CRUMB_INLINE f32 div(f32 a, f32 b) noexcept { return vdivq_f32(a, b); }
+    static CRUMB_INLINE f32 fma(f32 a, f32 b, f32 c) noexcept { return vfmaq_f32(c, a, b); }
+    static CRUMB_INLINE f32 min(f32 a, f32 b) noexcept { return vminq_f32(a, b); }
+    static CRUMB_INLINE f32 max(f32 a, f32 b) noexcept { return vmaxq_f32(a, b); }
+    static CRUMB_INLINE f32 sqrt(f32 a) noexcept { return vsqrtq_f32(a); }
+    static CRUMB_INLINE f32 abs(f32 a) noexcept { return vabsq_f32(a); }
+    static CRUMB_INLINE f32 copy_sign(f32 magnitude, f32 sign) noexcept {
+        return vbslq_f32(vdupq_n_u32(0x80000000u), sign, magnitude);
+    }
+    static CRUMB_INLINE f32 select_less(f32 a, f32 b, f32 yes, f32 no) noexcept {
+        return vbslq_f32(vcltq_f32(a, b), yes, no);
+    }
+    static CRUMB_INLINE float sum(f32 a) noexcept { return vaddvq_f32(a); }
+    static CRUMB_INLINE float maximum(f32 a) noexcept { return vmaxvq_f32(a); }
+
+    // ---- integers ----
+    static CRUMB_INLINE i32 set1_i32(std::int32_t x) noexcept { return vdupq_n_s32(x); }
+    static CRUMB_INLINE i32 add_i32(i32 a, i32 b) noexcept { return vaddq_s32(a, b); }
+    static CRUMB_INLINE i32 max_i32(i32 a, i32 b) noexcept { return vmaxq_s32(a, b); }
+    static CRUMB_INLINE std::int32_t maximum_i32(i32 a) noexcept { return vmaxvq_s32(a); }
+    static CRUMB_INLINE i32 magnitude_bits(f32 a) noexcept { return as_i32(vabsq_f32(a)); }
+    static CRUMB_INLINE i32 round_to_i32(f32 a) noexcept { return vcvtnq_s32_f32(a); }
+    static CRUMB_INLINE f32 to_f32(i32 a) noexcept { return vcvtq_f32_s32(a); }
+    static CRUMB_INLINE f32 power_of_two(i32 n) noexcept {
+        return as_f32(vshlq_n_s32(vaddq_s32(n, vdupq_n_s32(127)), 23));
+    }
+    static CRUMB_INLINE f32 as_f32(i32 a) noexcept { return vreinterpretq_f32_s32(a); }
+    static CRUMB_INLINE i32 as_i32(f32 a) noexcept { return vreinterpretq_s32_f32(a); }
+
+    // ---- codes ----
+    static CRUMB_INLINE bytes load_bytes(const std::uint8_t* p) noexcept { return vld1q_u8(p); }
+    static CRUMB_INLINE act load_act(const std::int8_t* p) noexcept { return vld1q_s8(p); }
+    static CRUMB_INLINE act load_act_half(const std::int8_t* p) noexcept {
+        return vcombine_s8(vld1_s8(p), vdup_n_s8(0));
+    }
+
+    static CRUMB_INLINE void round_group(const float* x, float inverse, std::int8_t* out) noexcept {
+        for (int i = 0; i < 2; ++i, x += 16) {
+            const int32x4_t q0 = vcvtnq_s32_f32(vmulq_n_f32(vld1q_f32(x), inverse));
+            const int32x4_t q1 = vcvtnq_s32_f32(vmulq_n_f32(vld1q_f32(x + 4), inverse));
+            const int32x4_t q2 = vcvtnq_s32_f32(vmulq_n_f32(vld1q_f32(x + 8), inverse));
+            const int32x4_t q3 = vcvtnq_s32_f32(vmulq_n_f32(vld1q_f32(x + 12), inverse));
+            const int16x8_t h0 = vuzp1q_s16(vreinterpretq_s16_s32(q0), vreinterpretq_s16_s32(q1));
+            const int16x8_t h1 = vuzp1q_s16(vreinterpretq_s16_s32(q2), vreinterpretq_s16_s32(q3));
+            vst1q_s8(out + 16 * i, vuzp1q_s8(vreinterpretq_s8_s16(h0), vreinterpretq_s8_s16(h1)));
+        }
+    }
+    static CRUMB_INLINE std::int32_t sum_group(const std::int8_t* codes) noexcept {
+        const int16x8_t s = vpaddlq_s8(vld1q_s8(codes));
+        return vaddlvq_s16(vpadalq_s8(s, vld1q_s8(codes + 16)));
+    }
+
+    /// Operands of nibble tiles: 16 times the code, by one shift or one mask.
+    struct nibble_operands {
+        static constexpr int offset = 0;
+        static constexpr float factor = 0.0625f;
+        using operand = int8x16_t;
+        template <int X>
+        static CRUMB_INLINE operand expand(bytes raw) noexcept {
+            if constexpr (X == 0)
+                return vreinterpretq_s8_u8(vshlq_n_u8(raw, 4));
+            else
+                return vreinterpretq_s8_u8(vandq_u8(raw, vdupq_n_u8(0xf0)));
+        }
+    };
+    /// Operands of byte tiles: the code.
+    struct byte_operands {
+        static constexpr int offset = 0;
+        static constexpr float factor = 1;
+        using operand = int8x16_t;
+        template <int X>
+        static CRUMB_INLINE operand expand(bytes raw) noexcept {
+            return vreinterpretq_s8_u8(raw);
+        }
+    };
+
+    // Two products of at most 128 * 127 share a 16-bit lane; pairs of lanes belong to one channel until the end.
+    template <class Operands>
+    struct product : Operands {
+        using operand = int8x16_t;
+        struct acc {
+            int32x4_t low, high; ///< channels 0 and 1, channels 2 and 3; two partial sums each
+        };
+        static CRUMB_INLINE acc start(const std::int32_t*) noexcept { return {vdupq_n_s32(0), vdupq_n_s32(0)}; }
+        template <int, int Half>
+        static CRUMB_INLINE void step(acc& s, operand w0, operand w1, act a) noexcept {
+            const int32x4_t four = vreinterpretq_s32_s8(a);
+            const int8x16_t a0 = vreinterpretq_s8_s32(vdupq_laneq_s32(four, 2 * Half));
+            const int8x16_t a1 = vreinterpretq_s8_s32(vdupq_laneq_s32(four, 2 * Half + 1));
+            int16x8_t low = vmull_s8(vget_low_s8(w0), vget_low_s8(a0));
+            int16x8_t high = vmull_high_s8(w0, a0);
+            low = vmlal_s8(low, vget_low_s8(w1), vget_low_s8(a1));
+            high = vmlal_high_s8(high, w1, a1);
+            s.low = vpadalq_s16(s.low, low);
+            s.high = vpadalq_s16(s.high, high);
+        }
+        static CRUMB_INLINE i32 finish(const acc& s) noexcept { return vpaddq_s32(s.low, s.high); }
+    };
+    using nibbles = product<nibble_operands>;
+    using int8s = product<byte_operands>;
+};
+
+} // namespace crumb::inline CRUMB_ABI::isa
+
+#define CRUMB_THIS_ISA neon
+#include <crumb/kernel/all.inl>
+#undef CRUMB_THIS_ISA
+
+#endif

@@ -1,0 +1,186 @@
+// The primitives on xsimd: whatever vector unit the translation unit is compiled for.
+#pragma once
+
+#include <crumb/core/half.hpp>
+#include <crumb/isa/cpu.hpp>
+#include <crumb/kernel/kernel.hpp>
+
+#include <xsimd/xsimd.hpp>
+
+#include <bit>
+#include <cstring>
+
+namespace crumb::inline CRUMB_ABI::isa {
+
+struct portable {
+    static constexpr const char* name = "portable";
+    using f32 = xsimd::batch<float>;
+    using i32 = xsimd::batch<std::int32_t>;
+    using bytes = xsimd::batch<std::int16_t>; ///< two bytes per lane
+    using act = const std::int8_t*;
+    static constexpr int lanes = static_cast<int>(f32::size);
+    static constexpr int width = 4 * lanes;
+    static_assert(width <= 64 && 64 % width == 0 && sizeof(f32) == width && sizeof(bytes) == width);
+    static constexpr bool has_matrix_product = false;
+    static constexpr std::size_t row_block = 8;
+    static constexpr bool supported(const cpu_features&) noexcept { return true; }
+
+    // ---- floats ----
+    static CRUMB_INLINE f32 zero() noexcept { return f32(0.0f); }
+    static CRUMB_INLINE f32 set1(float x) noexcept { return f32(x); }
+    static CRUMB_INLINE f32 load(const float* p) noexcept { return f32::load_unaligned(p); }
+    static CRUMB_INLINE void store(float* p, f32 x) noexcept { x.store_unaligned(p); }
+    static CRUMB_INLINE f32 load_partial(const float* p, std::size_t n) noexcept {
+        float x[lanes] = {};
+        for (std::size_t i = 0; i < n; ++i)
+            x[i] = p[i];
+        return load(x);
+    }
+    static CRUMB_INLINE void store_partial(float* p, f32 v, std::size_t n) noexcept {
+        float x[lanes];
+        store(x, v);
+        for (std::size_t i = 0; i < n; ++i)
+            p[i] = x[i];
+    }
+    static CRUMB_INLINE f32 load(const half* p) noexcept {
+        float x[lanes];
+        for (int i = 0; i < lanes; ++i)
+            x[i] = to_float(p[i]);
+        return load(x);
+    }
+    static CRUMB_INLINE void store(half* p, f32 v) noexcept {
+        float x[lanes];
+        store(x, v);
+        for (int i = 0; i < lanes; ++i)
+            p[i] = to_half(x[i]);
+    }
+    static CRUMB_INLINE f32 add(f32 a, f32 b) noexcept { return a + b; }
+    static CRUMB_INLINE f32 sub(f32 a, f32 b) noexcept { return a - b; }
+    static CRUMB_INLINE f32 mul(f32 a, f32 b) noexcept { return a * b; }
+    static CRUMB_INLINE f32 div(f32 a, f32 b) noexcept { return a / b; }
+    static CRUMB_INLINE f32 fma(f32 a, f32 b, f32 c) noexcept { return xsimd::fma(a, b, c); }
+    static CRUMB_INLINE f32 min(f32 a, f32 b) noexcept { return xsimd::min(a, b); }
+    static CRUMB_INLINE f32 max(f32 a, f32 b) noexcept { return xsimd::max(a, b); }
+    static CRUMB_INLINE f32 sqrt(f32 a) noexcept { return xsimd::sqrt(a); }
+    static CRUMB_INLINE f32 abs(f32 a) noexcept { return xsimd::abs(a); }
+    static CRUMB_INLINE f32 copy_sign(f32 magnitude, f32 sign) noexcept {
+        const i32 top = set1_i32(INT32_MIN);
+        return as_f32((as_i32(magnitude) & ~top) | (as_i32(sign) & top));
+    }
+    static CRUMB_INLINE f32 select_less(f32 a, f32 b, f32 yes, f32 no) noexcept {
+        return xsimd::select(a < b, yes, no);
+    }
+    static CRUMB_INLINE float sum(f32 a) noexcept {
+        float x[lanes];
+        store(x, a);
+        for (int n = lanes / 2; n > 0; n /= 2)
+            for (int i = 0; i < n; ++i)
+                x[i] += x[i + n];
+        return x[0];
+    }
+    static CRUMB_INLINE float maximum(f32 a) noexcept {
+        float x[lanes];
+        store(x, a);
+        float most = x[0];
+        for (int i = 1; i < lanes; ++i)
+            most = x[i] > most ? x[i] : most;
+        return most;
+    }
+
+    // ---- integers ----
+    static CRUMB_INLINE i32 set1_i32(std::int32_t x) noexcept { return i32(x); }
+    static CRUMB_INLINE i32 add_i32(i32 a, i32 b) noexcept { return a + b; }
+    static CRUMB_INLINE i32 max_i32(i32 a, i32 b) noexcept { return xsimd::max(a, b); }
+    static CRUMB_INLINE std::int32_t maximum_i32(i32 a) noexcept {
+        std::int32_t x[lanes];
+        a.store_unaligned(x);
+        std::int32_t most = x[0];
+        for (int i = 1; i < lanes; ++i)
+            most = x[i] > most ? x[i] : most;
+        return most;
+    }
+    static CRUMB_INLINE i32 magnitude_bits(f32 a) noexcept { return as_i32(xsimd::abs(a)); }
+    // Adding 1.5 * 2^23 rounds to an integer, ties to even, for |a| < 2^22.
+    static CRUMB_INLINE i32 round_to_i32(f32 a) noexcept {
+        return as_i32(a + f32(12582912.0f)) - i32(std::bit_cast<std::int32_t>(12582912.0f));
+    }
+    static CRUMB_INLINE f32 to_f32(i32 a) noexcept { return xsimd::to_float(a); }
+    static CRUMB_INLINE f32 power_of_two(i32 n) noexcept { return as_f32((n + i32(127)) << 23); }
+    static CRUMB_INLINE f32 as_f32(i32 a) noexcept { return cast<f32>(a); }
+    static CRUMB_INLINE i32 as_i32(f32 a) noexcept { return cast<i32>(a); }
+
+    // ---- codes ----
+    static CRUMB_INLINE bytes load_bytes(const std::uint8_t* p) noexcept {
+        bytes b;
+        std::memcpy(static_cast<void*>(&b), p, sizeof b);
+        return b;
+    }
+    static CRUMB_INLINE act load_act(const std::int8_t* p) noexcept { return p; }
+    static CRUMB_INLINE act load_act_half(const std::int8_t* p) noexcept { return p; }
+
+    static CRUMB_INLINE void round_group(const float* x, float inverse, std::int8_t* out) noexcept {
+        for (int i = 0; i < 32; i += lanes) {
+            std::int32_t q[lanes];
+            round_to_i32(load(x + i) * f32(inverse)).store_unaligned(q);
+            for (int j = 0; j < lanes; ++j)
+                out[i + j] = static_cast<std::int8_t>(q[j]);
+        }
+    }
+    static CRUMB_INLINE std::int32_t sum_group(const std::int8_t* codes) noexcept {
+        std::int32_t s = 0;
+        for (int i = 0; i < 32; ++i)
+            s += codes[i];
+        return s;
+    }
+
+    // Even and odd bytes as 16-bit lanes; two products of at most 128 * 127 share a lane.
+    struct product {
+        static constexpr int offset = 0;
+        using operand = bytes;
+        using acc = i32;
+        static CRUMB_INLINE acc start(const std::int32_t*) noexcept { return i32(0); }
+        template <int, int Half>
+        static CRUMB_INLINE void step(acc& s, operand w0, operand w1, act a) noexcept {
+            s = s + dot(w0, a + 8 * Half) + dot(w1, a + 8 * Half + 4);
+        }
+        static CRUMB_INLINE i32 finish(const acc& s) noexcept { return s; }
+
+      private:
+        static CRUMB_INLINE i32 dot(bytes w, const std::int8_t* a) noexcept {
+            std::int32_t four;
+            std::memcpy(&four, a, sizeof four);
+            const bytes x = cast<bytes>(i32(four));
+            const i32 pairs = cast<i32>(((w << 8) >> 8) * ((x << 8) >> 8) + (w >> 8) * (x >> 8));
+            return ((pairs << 16) >> 16) + (pairs >> 16);
+        }
+    };
+    struct nibbles : product {
+        static constexpr float factor = 0.0625f;
+        template <int X>
+        static CRUMB_INLINE operand expand(bytes raw) noexcept {
+            return (X == 0 ? raw << 4 : raw) & bytes(static_cast<std::int16_t>(0xf0f0));
+        }
+    };
+    struct int8s : product {
+        static constexpr float factor = 1;
+        template <int X>
+        static CRUMB_INLINE operand expand(bytes raw) noexcept {
+            return raw;
+        }
+    };
+
+  private:
+    template <class To, class From>
+    static CRUMB_INLINE To cast(const From& x) noexcept {
+        To out;
+        static_assert(sizeof out == sizeof x);
+        std::memcpy(static_cast<void*>(&out), static_cast<const void*>(&x), sizeof out);
+        return out;
+    }
+};
+
+} // namespace crumb::inline CRUMB_ABI::isa
+
+#define CRUMB_THIS_ISA portable
+#include <crumb/kernel/all.inl>
+#undef CRUMB_THIS_ISA

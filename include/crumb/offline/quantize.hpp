@@ -1,0 +1,49 @@
+// Round-to-nearest quantization of float matrices into a storage format.
+#pragma once
+
+#include <crumb/core/view.hpp>
+#include <crumb/format/packed.hpp>
+
+#include <cmath>
+#include <vector>
+
+namespace crumb::inline CRUMB_ABI {
+
+/// Weights in storage format, owned.
+template <weight_format F>
+struct quantized {
+    std::vector<typename F::block> blocks; ///< row after row, ceil(k / 32) blocks each
+    std::size_t n = 0;
+    std::size_t k = 0;
+
+    operator storage_view<F>() const noexcept { return storage<F>(blocks.data(), n, k); }
+};
+
+/// Rounds n x k weights to format `F`, group by group; surplus weights of a ragged k count as zero. Refuses NaN,
+/// infinity and magnitudes whose scale does not fit a half.
+template <weight_format F>
+result<quantized<F>> quantize(const matrix_view<const float>& w) {
+    const std::size_t groups = (w.cols + F::group - 1) / F::group;
+    quantized<F> q;
+    q.n = w.rows;
+    q.k = w.cols;
+    q.blocks.resize(w.rows * groups);
+    for (std::size_t r = 0; r < w.rows; ++r) {
+        for (std::size_t g = 0; g < groups; ++g) {
+            float x[F::group] = {};
+            for (std::size_t i = 0; i < F::group && g * F::group + i < w.cols; ++i) {
+                x[i] = w.row(r)[g * F::group + i];
+                if (!std::isfinite(x[i]))
+                    return status::error(errc::not_finite, "weight (%zu, %zu) is not finite", r, g * F::group + i);
+            }
+            auto& block = q.blocks[r * groups + g];
+            F::encode(x, block);
+            if (!is_finite(F::scale(block)))
+                return status::error(errc::not_finite,
+                                     "weights of row %zu, group %zu are too large for a half-precision scale", r, g);
+        }
+    }
+    return q;
+}
+
+} // namespace crumb::inline CRUMB_ABI

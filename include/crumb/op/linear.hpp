@@ -1,0 +1,96 @@
+// y = x W^T + bias with group-quantized weights: plan once, run from any thread.
+#pragma once
+
+#include <crumb/dispatch/linear.hpp>
+#include <crumb/op/activations.hpp>
+
+namespace crumb::inline CRUMB_ABI {
+
+/// Choices that a plan fixes.
+struct linear_options {
+    std::size_t max_rows = 1u << 20;  ///< most rows of activations that `run` will be given
+    std::span<const float> bias = {}; ///< empty, or one value per output channel; must outlive the plan
+    const char* isa = nullptr;        ///< name of an ISA, or null for the choice of `choose_isa`
+};
+
+/// The part of the output that one call of `run` computes; default: everything.
+struct linear_part {
+    range rows = {};
+    range channels = {};
+};
+
+/// A matrix product with weights in format `F`. Refers to the packed weights and the bias, owns nothing; copy it
+/// freely. Integer group sums are exact; float accumulation is one fused multiply-add per group, in order, so a
+/// result does not depend on the split into parts, on the number of rows or on which thread computes it.
+/// Error: |y - exact| <= (groups + 2) eps sum_k |w x| for the quantized operands, eps = 2^-24 (portable ISA
+/// without FMA: 2 (groups + 2) eps).
+template <weight_format F>
+class linear {
+  public:
+    /// Checks shapes and chooses the ISA.
+    static result<linear> plan(const packed_view<F>& weights, const linear_options& options = {}) noexcept {
+        const auto isa = choose_isa(options.isa);
+        if (!isa)
+            return isa.error();
+        if (!options.bias.empty() && options.bias.size() != weights.n())
+            return status::error(errc::bad_shape, "bias has %zu values, the weights have %zu output channels",
+                                 options.bias.size(), weights.n());
+        linear p;
+        p.weights_ = weights;
+        p.bias_ = options.bias.empty() ? nullptr : options.bias.data();
+        p.max_rows_ = options.max_rows;
+        p.functions_ = &dispatch::linear_table<F>::entries[*isa];
+        return p;
+    }
+
+    std::size_t n() const noexcept { return weights_.n(); }
+    std::size_t k() const noexcept { return weights_.k(); }
+    /// Name of the ISA that `run` executes.
+    const char* isa() const noexcept { return functions_->isa; }
+    /// Sub-ranges of channels that begin and end at multiples of this waste nothing.
+    static constexpr std::size_t channel_step() noexcept { return tile_channels; }
+    /// Sub-ranges of rows that begin and end at multiples of this waste nothing.
+    std::size_t row_step() const noexcept { return functions_->row_block; }
+    /// How `activations` for this plan lie in memory; plans with equal layouts can share them.
+    activation_plan activation_layout() const noexcept {
+        return {{weights_.k(), functions_->row_block, functions_->offset}, functions_->quantize};
+    }
+
+    /// y[r, c] = bias[c] + sum over k of w[c, k] x[r, k] for rows and channels of `part`. `y` is the whole output,
+    /// x.rows() x n. Writes nothing else. Any number of threads may call it for disjoint parts.
+    void run(const activations& x, const matrix_view<float>& y, const linear_part& part = {}) const noexcept {
+        CRUMB_CHECK(functions_ != nullptr, "linear::run: the plan is empty");
+        CRUMB_CHECK(x.layout() == activation_layout().layout, "linear::run: activations of another layout");
+        CRUMB_CHECK(y.rows == x.rows() && y.cols == n(), "linear::run: y is not x.rows() x n");
+        CRUMB_CHECK(y.rows <= 1 || y.stride >= y.cols, "linear::run: the rows of y overlap");
+        CRUMB_CHECK(x.rows() <= max_rows_, "linear::run: more rows than max_rows");
+        kernel::linear_args args;
+        args.scales = weights_.scales();
+        args.codes = weights_.codes();
+        args.groups = weights_.groups();
+        args.n = weights_.n();
+        args.x_codes = x.codes();
+        args.x_scales = x.scales();
+        args.x_sums = x.sums();
+        args.x_rows = x.rows();
+        args.y = y.data;
+        args.y_stride = y.stride;
+        args.bias = bias_;
+        args.rows = part.rows.within(x.rows());
+        args.channels = part.channels.within(n());
+        if (args.rows.size() == 0 || args.channels.size() == 0)
+            return;
+        if (x.rows() == 1)
+            functions_->gemv(args);
+        else
+            functions_->gemm(args);
+    }
+
+  private:
+    packed_view<F> weights_;
+    const float* bias_ = nullptr;
+    std::size_t max_rows_ = 0;
+    const dispatch::linear_functions* functions_ = nullptr;
+};
+
+} // namespace crumb::inline CRUMB_ABI
