@@ -4,7 +4,7 @@
 
 #include <algorithm>
 #include <charconv>
-#include <queue>
+#include <iterator>
 
 namespace lm {
 
@@ -24,33 +24,6 @@ enum token_type : std::int32_t {
 };
 
 constexpr std::string_view space_mark = "\xE2\x96\x81";
-
-/// GPT-2's character for a byte: itself if printable, otherwise one from U+0100 on.
-constexpr std::array<char32_t, 256> byte_characters() noexcept {
-    std::array<char32_t, 256> characters = {};
-    char32_t next = 0x100;
-    for (char32_t b = 0; b < 256; ++b) {
-        const bool printable = (b >= 0x21 && b <= 0x7E) || (b >= 0xA1 && b != 0xAD);
-        characters[b] = printable ? b : next++;
-    }
-    return characters;
-}
-
-/// The bytes that GPT-2's characters stand for; characters without a byte are kept as they are.
-std::string from_characters(std::string_view text) {
-    constexpr auto characters = byte_characters();
-    std::string bytes;
-    for (std::size_t at = 0; at < text.size();) {
-        const utf8_char c = decode_utf8(text, at);
-        const auto found = std::find(characters.begin(), characters.end(), c.value);
-        if (found != characters.end())
-            bytes += static_cast<char>(found - characters.begin());
-        else
-            bytes += text.substr(at, c.size);
-        at += c.size;
-    }
-    return bytes;
-}
 
 std::string with_spaces(std::string_view text) {
     std::string out;
@@ -191,11 +164,10 @@ class tokenizer::builder {
             return status::error(errc::unsupported, "key 'tokenizer.ggml.pre': %s is unsupported (gpt-2 is)",
                                  quoted(*splitter).c_str());
         for (std::size_t i = 0; i < texts_.size(); ++i)
-            out_.pieces_.push_back(type(i) == control ? std::string() : from_characters(texts_[i]));
-        constexpr auto characters = byte_characters();
+            out_.pieces_.push_back(type(i) == control ? std::string() : gpt2_bytes(texts_[i]));
         for (std::size_t b = 0; b < 256; ++b) {
             std::string text;
-            append_utf8(text, characters[b]);
+            append_utf8(text, gpt2_characters[b]);
             out_.byte_tokens_[b] = out_.symbol_tokens_[static_cast<std::size_t>(symbol_of(std::move(text)))];
         }
         return read_merges();
@@ -208,14 +180,15 @@ class tokenizer::builder {
         std::size_t rank = 0;
         for (std::string_view text : *merges) {
             const std::size_t space = text.find(' ');
-            if (space == 0 || space + 1 >= text.size() || text.find(' ', space + 1) != text.npos)
+            if (space == text.npos || space == 0 || space + 1 == text.size() ||
+                text.find(' ', space + 1) != text.npos)
                 return status::error(errc::corrupt,
                                      "key 'tokenizer.ggml.merges': element %zu is %s, not two symbols", rank,
                                      quoted(text).c_str());
             const std::string left(text.substr(0, space));
             const std::string right(text.substr(space + 1));
             const std::uint64_t key = pair_key(symbol_of(left), symbol_of(right));
-            out_.merges_.try_emplace(key, merge{static_cast<double>(rank), symbol_of(left + right)});
+            out_.merges_.try_emplace(key, symbol_merge{static_cast<double>(rank), symbol_of(left + right)});
             ++rank;
         }
         return {};
@@ -305,95 +278,33 @@ crumb::result<tokenizer> tokenizer::make(const gguf& file) {
     return out;
 }
 
-/// The text's symbols as a linked list, and the merges that are possible. Reused for all words of a text.
-struct tokenizer::workspace {
-    std::vector<symbol> symbols;
-    std::priority_queue<candidate> queue;
-
-    void add(std::size_t start, std::size_t size, std::int32_t id) {
-        const std::size_t index = symbols.size();
-        symbols.push_back({start, size, id, index - 1, index + 1});
-    }
-};
-
-std::optional<tokenizer::merge> tokenizer::find_merge(std::string_view text, const symbol& left,
-                                                      const symbol& right) const {
-    if (is_bpe_) {
-        const auto found = merges_.find(pair_key(left.id, right.id));
-        return found != merges_.end() ? std::optional(found->second) : std::nullopt;
-    }
-    const std::size_t size = left.size + right.size;
-    if (size > longest_piece_)
-        return std::nullopt;
-    const auto found = tokens_.find(text.substr(left.start, size));
-    if (found == tokens_.end())
-        return std::nullopt;
-    return merge{-static_cast<double>(scores_[static_cast<std::size_t>(found->second)]), found->second};
-}
-
-void tokenizer::merge_all(std::string_view text, workspace& work) const {
-    std::vector<symbol>& symbols = work.symbols;
-    const auto consider = [&](std::size_t left) {
-        const std::size_t right = symbols[left].next;
-        if (right >= symbols.size())
-            return;
-        if (const auto found = find_merge(text, symbols[left], symbols[right]))
-            work.queue.push({found->cost, left, symbols[left].size + symbols[right].size, found->symbol});
-    };
-    for (std::size_t i = 0; i + 1 < symbols.size(); ++i)
-        consider(i);
-    while (!work.queue.empty()) {
-        const candidate best = work.queue.top();
-        work.queue.pop();
-        symbol& left = symbols[best.left];
-        // Since it was pushed, either part may have become another symbol, which shows in the size.
-        if (left.size == 0 || left.next >= symbols.size() || left.size + symbols[left.next].size != best.size)
-            continue;
-        symbol& right = symbols[left.next];
-        left.size = best.size;
-        left.id = best.symbol;
-        left.next = right.next;
-        if (right.next < symbols.size())
-            symbols[right.next].previous = best.left;
-        right.size = 0;
-        if (left.previous < symbols.size())
-            consider(left.previous);
-        consider(best.left);
-    }
-}
-
-void tokenizer::append_bytes(std::string_view bytes, std::vector<std::int32_t>& out) const {
-    const auto token = [this](char c) { return byte_tokens_[static_cast<std::uint8_t>(c)]; };
-    if (std::any_of(bytes.begin(), bytes.end(), [&](char c) { return token(c) == none; }))
-        return out.push_back(*unknown_);
-    std::transform(bytes.begin(), bytes.end(), std::back_inserter(out), token);
+void tokenizer::append(std::int32_t token, std::string_view bytes, std::vector<std::int32_t>& out) const {
+    const auto byte_token = [this](char c) { return byte_tokens_[static_cast<std::uint8_t>(c)]; };
+    if (token != none)
+        out.push_back(token);
+    else if (std::any_of(bytes.begin(), bytes.end(), [&](char c) { return byte_token(c) == none; }))
+        out.push_back(*unknown_);
+    else
+        std::transform(bytes.begin(), bytes.end(), std::back_inserter(out), byte_token);
 }
 
 void tokenizer::encode_bpe(std::string_view text, std::vector<std::int32_t>& out) const {
-    if (merges_.empty()) {
-        for (char c : text)
-            append_bytes({&c, 1}, out);
-        return;
-    }
-    workspace work;
-    for (std::size_t at = 0; at < text.size();) {
-        const std::size_t end = gpt2_word_end(text, at);
+    symbol_merger merger;
+    for (std::size_t at = 0, end = 0; at < text.size(); at = end) {
+        // Without merges, words do not matter.
+        end = merges_.empty() ? text.size() : gpt2_word_end(text, at);
         const std::string_view word = text.substr(at, end - at);
-        work.symbols.clear();
-        // The symbols of the 256 bytes are numbered like the bytes.
+        merger.clear();
+        // The symbols of the 256 bytes have the bytes' numbers.
         for (std::size_t i = 0; i < word.size(); ++i)
-            work.add(i, 1, static_cast<std::uint8_t>(word[i]));
-        merge_all(word, work);
-        for (const symbol& s : work.symbols) {
-            if (s.size == 0)
-                continue;
-            const std::int32_t token = symbol_tokens_[static_cast<std::size_t>(s.id)];
-            if (token != none)
-                out.push_back(token);
-            else
-                append_bytes(word.substr(s.start, s.size), out);
-        }
-        at = end;
+            merger.add(i, 1, static_cast<std::uint8_t>(word[i]));
+        merger.run([this](const text_symbol& left, const text_symbol& right) -> std::optional<symbol_merge> {
+            const auto found = merges_.find(pair_key(left.id, right.id));
+            return found != merges_.end() ? std::optional(found->second) : std::nullopt;
+        });
+        merger.for_each([&](const text_symbol& s) {
+            append(symbol_tokens_[static_cast<std::size_t>(s.id)], word.substr(s.start, s.size), out);
+        });
     }
 }
 
@@ -402,22 +313,23 @@ void tokenizer::encode_spm(std::string_view text, std::vector<std::int32_t>& out
         return;
     const std::string spaced = (add_space_prefix_ ? " " : "") + with_spaces(text);
     const std::string_view view = spaced;
-    workspace work;
+    symbol_merger merger;
     for (std::size_t at = 0; at < view.size();) {
         const std::size_t size = decode_utf8(view, at).size;
         const auto found = tokens_.find(view.substr(at, size));
-        work.add(at, size, found != tokens_.end() ? found->second : none);
+        merger.add(at, size, found != tokens_.end() ? found->second : none);
         at += size;
     }
-    merge_all(view, work);
-    for (const symbol& s : work.symbols) {
-        if (s.size == 0)
-            continue;
-        if (s.id != none)
-            out.push_back(s.id);
-        else
-            append_bytes(view.substr(s.start, s.size), out);
-    }
+    merger.run([&](const text_symbol& left, const text_symbol& right) -> std::optional<symbol_merge> {
+        const std::size_t size = left.size + right.size;
+        const auto found =
+            size <= longest_piece_ ? tokens_.find(view.substr(left.start, size)) : tokens_.end();
+        if (found == tokens_.end())
+            return std::nullopt;
+        const auto token = static_cast<std::size_t>(found->second);
+        return symbol_merge{-static_cast<double>(scores_[token]), found->second};
+    });
+    merger.for_each([&](const text_symbol& s) { append(s.id, view.substr(s.start, s.size), out); });
 }
 
 std::vector<std::int32_t> tokenizer::encode(std::string_view text, bool add_special) const {

@@ -2,6 +2,7 @@
 #pragma once
 
 #include "gguf.hpp"
+#include "symbol_merger.hpp"
 
 #include <crumb/core/status.hpp>
 
@@ -18,12 +19,14 @@
 namespace lm {
 
 /// A vocabulary: GPT-2's byte-level BPE (`tokenizer.ggml.model` is `gpt2`) or SentencePiece's merging by
-/// score
-/// (`llama`). Keeps nothing of the file. Const members may be called from several threads.
+/// score (`llama`). Keeps nothing of the file. Const members may be called from several threads.
 ///
 /// Text is text: the names of control and user-defined tokens in it are not recognized.
 class tokenizer {
   public:
+    tokenizer(tokenizer&&) noexcept = default;
+    tokenizer& operator=(tokenizer&&) noexcept = default;
+
     /// Reads the keys `tokenizer.ggml.*`. Errors name the key, and the element where there is one.
     static crumb::result<tokenizer> make(const gguf& file);
 
@@ -45,35 +48,13 @@ class tokenizer {
 
   private:
     class builder;
-    struct merge {
-        double cost; ///< lower ones come first
-        std::int32_t symbol;
-    };
-    struct symbol {
-        std::size_t start;
-        std::size_t size; ///< 0 once it is merged into its left neighbour
-        std::int32_t id;  ///< BPE: a symbol, SentencePiece: a token or `none`
-        std::size_t previous;
-        std::size_t next;
-    };
-    struct candidate {
-        double cost;
-        std::size_t left;
-        std::size_t size;
-        std::int32_t symbol;
-        bool operator<(const candidate& other) const noexcept {
-            return cost != other.cost ? cost > other.cost : left > other.left;
-        }
-    };
-    struct workspace;
+    tokenizer() = default;
     static constexpr std::int32_t none = -1;
 
     void encode_bpe(std::string_view text, std::vector<std::int32_t>& out) const;
     void encode_spm(std::string_view text, std::vector<std::int32_t>& out) const;
-    void merge_all(std::string_view text, workspace& work) const;
-    [[nodiscard]] std::optional<merge> find_merge(std::string_view text, const symbol& left,
-                                                  const symbol& right) const;
-    void append_bytes(std::string_view bytes, std::vector<std::int32_t>& out) const;
+    /// A token, or if there is none, what stands for its bytes.
+    void append(std::int32_t token, std::string_view bytes, std::vector<std::int32_t>& out) const;
 
     bool is_bpe_ = false;
     bool add_bos_ = false;
@@ -83,8 +64,8 @@ class tokenizer {
     std::vector<std::string> pieces_; ///< what each token decodes to
     std::array<std::int32_t, 256> byte_tokens_ = {};
 
-    std::unordered_map<std::uint64_t, merge> merges_; ///< BPE: by both symbols
-    std::vector<std::int32_t> symbol_tokens_;         ///< BPE: the token of each symbol, or `none`
+    std::unordered_map<std::uint64_t, symbol_merge> merges_; ///< BPE: by both symbols
+    std::vector<std::int32_t> symbol_tokens_;                ///< BPE: the token of each symbol, or `none`
 
     std::unordered_map<std::string_view, std::int32_t> tokens_; ///< SentencePiece: by text, into `pieces_`
     std::vector<float> scores_;

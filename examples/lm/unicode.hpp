@@ -2,6 +2,7 @@
 #pragma once
 
 #include <algorithm>
+#include <array>
 #include <cstddef>
 #include <cstdint>
 #include <iterator>
@@ -136,6 +137,38 @@ inline void append_utf8(std::string& out, char32_t c) {
     }
 }
 
+/// GPT-2's character for each byte: the byte's own if that is printable, otherwise one from U+0100 on.
+inline constexpr auto gpt2_characters = [] {
+    std::array<char32_t, 256> characters = {};
+    char32_t next = 0x100;
+    for (char32_t b = 0; b < 256; ++b) {
+        const bool printable = (b >= 0x21 && b <= 0x7E) || (b >= 0xA1 && b != 0xAD);
+        characters[b] = printable ? b : next++;
+    }
+    return characters;
+}();
+
+/// The bytes that a text of GPT-2's characters stands for; other characters are kept as they are.
+inline std::string gpt2_bytes(std::string_view text) {
+    constexpr auto bytes = [] {
+        std::array<std::int16_t, 0x144> table = {};
+        table.fill(-1);
+        for (std::size_t b = 0; b < 256; ++b)
+            table[gpt2_characters[b]] = static_cast<std::int16_t>(b);
+        return table;
+    }();
+    std::string out;
+    for (std::size_t at = 0; at < text.size();) {
+        const utf8_char c = decode_utf8(text, at);
+        if (c.value < bytes.size() && bytes[c.value] >= 0)
+            out += static_cast<char>(bytes[c.value]);
+        else
+            out += text.substr(at, c.size);
+        at += c.size;
+    }
+    return out;
+}
+
 namespace detail {
 
 inline std::size_t end_of_run(std::string_view text, std::size_t at, char_class kind) noexcept {
@@ -158,7 +191,6 @@ inline std::size_t contraction_size(std::string_view text) noexcept {
 } // namespace detail
 
 /// Where the word that begins at `text[at]` ends, `at < text.size()`, when text is cut as by GPT-2's
-/// expression
 /// `'s|'t|'re|'ve|'m|'ll|'d| ?\p{L}+| ?\p{N}+| ?[^\s\p{L}\p{N}]+|\s+(?!\S)|\s+`.
 inline std::size_t gpt2_word_end(std::string_view text, std::size_t at) noexcept {
     if (const std::size_t size = detail::contraction_size(text.substr(at)))

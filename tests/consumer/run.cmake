@@ -8,17 +8,18 @@ set(settings
     "-DCMAKE_BUILD_TYPE=Release"
     "-DCMAKE_CXX_FLAGS=${FLAGS}")
 if(TOOLCHAIN)
-    list(APPEND settings "-DCMAKE_TOOLCHAIN_FILE=${TOOLCHAIN}" "-DCMAKE_FIND_ROOT_PATH_MODE_PACKAGE=BOTH")
+    # A cross build looks for packages below the target's root directories only, so the prefix becomes one.
+    list(APPEND settings "-DCMAKE_TOOLCHAIN_FILE=${TOOLCHAIN}" "-DCMAKE_FIND_ROOT_PATH=${WORK}/prefix")
 else()
     list(APPEND settings "-DCMAKE_CXX_COMPILER=${COMPILER}")
 endif()
 
-function(run)
-    execute_process(COMMAND ${ARGN} COMMAND_ECHO STDOUT COMMAND_ERROR_IS_FATAL ANY)
-endfunction()
-run("${CMAKE_COMMAND}" --install "${BUILD}" --prefix "${WORK}/prefix")
+execute_process(
+    COMMAND "${CMAKE_COMMAND}" --install "${BUILD}" --prefix "${WORK}/prefix"
+    OUTPUT_QUIET COMMAND_ECHO STDOUT COMMAND_ERROR_IS_FATAL ANY)
 execute_process(
     COMMAND "${CMAKE_COMMAND}" -S "${CMAKE_CURRENT_LIST_DIR}" -B "${WORK}/build" -G "${GENERATOR}" ${settings}
     COMMAND_ECHO STDOUT COMMAND_ERROR_IS_FATAL ANY)
-run("${CMAKE_COMMAND}" --build "${WORK}/build")
-run("${CMAKE_COMMAND}" --build "${WORK}/build" --target run)
+execute_process(
+    COMMAND "${CMAKE_COMMAND}" --build "${WORK}/build" --target run
+    COMMAND_ECHO STDOUT COMMAND_ERROR_IS_FATAL ANY)

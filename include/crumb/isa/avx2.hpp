@@ -3,6 +3,8 @@
 
 #include <crumb/core/half.hpp>
 #include <crumb/isa/cpu.hpp>
+#include <crumb/kernel/dense.hpp>
+#include <crumb/kernel/float_kernels.hpp>
 #include <crumb/kernel/kernel.hpp>
 
 #if CRUMB_BUILDS_X86
@@ -17,6 +19,7 @@ struct avx2 {
     static constexpr const char* name = "avx2";
     static constexpr int width = 32;
     static constexpr int lanes = 8;
+    static constexpr int registers = 16;
     static constexpr bool has_matrix_product = false;
     static constexpr std::size_t row_block = 8;
     static constexpr bool supported(const cpu_features& cpu) noexcept { return cpu.avx2_fma_f16c; }
@@ -68,6 +71,22 @@ struct avx2 {
         __m128 s = _mm_max_ps(_mm256_castps256_ps128(a), _mm256_extractf128_ps(a, 1));
         s = _mm_max_ps(s, _mm_movehl_ps(s, s));
         return _mm_cvtss_f32(_mm_max_ss(s, _mm_movehdup_ps(s)));
+    }
+
+    static CRUMB_INLINE void sum4(f32 a, f32 b, f32 c, f32 d, float* out) noexcept {
+        const __m256 s = _mm256_hadd_ps(_mm256_hadd_ps(a, b), _mm256_hadd_ps(c, d));
+        _mm_storeu_ps(out, _mm_add_ps(_mm256_castps256_ps128(s), _mm256_extractf128_ps(s, 1)));
+    }
+    static CRUMB_INLINE void load_pairs(const float* p, f32& even, f32& odd) noexcept {
+        const __m256 a = _mm256_loadu_ps(p), b = _mm256_loadu_ps(p + 8);
+        const __m256 low = _mm256_permute2f128_ps(a, b, 0x20), high = _mm256_permute2f128_ps(a, b, 0x31);
+        even = _mm256_shuffle_ps(low, high, 0x88);
+        odd = _mm256_shuffle_ps(low, high, 0xdd);
+    }
+    static CRUMB_INLINE void store_pairs(float* p, f32 even, f32 odd) noexcept {
+        const __m256 low = _mm256_unpacklo_ps(even, odd), high = _mm256_unpackhi_ps(even, odd);
+        _mm256_storeu_ps(p, _mm256_permute2f128_ps(low, high, 0x20));
+        _mm256_storeu_ps(p + 8, _mm256_permute2f128_ps(low, high, 0x31));
     }
 
     // ---- integers ----

@@ -3,6 +3,8 @@
 
 #include <crumb/core/half.hpp>
 #include <crumb/isa/cpu.hpp>
+#include <crumb/kernel/dense.hpp>
+#include <crumb/kernel/float_kernels.hpp>
 #include <crumb/kernel/kernel.hpp>
 
 #if CRUMB_BUILDS_X86
@@ -18,6 +20,7 @@ struct avx512_vnni {
     static constexpr const char* name = "avx512_vnni";
     static constexpr int width = 64;
     static constexpr int lanes = 16;
+    static constexpr int registers = 32;
     static constexpr bool has_matrix_product = false;
     static constexpr std::size_t row_block = 16;
     static constexpr bool supported(const cpu_features& cpu) noexcept { return cpu.avx512_vnni; }
@@ -63,6 +66,26 @@ struct avx512_vnni {
     }
     static CRUMB_INLINE float sum(f32 a) noexcept { return _mm512_reduce_add_ps(a); }
     static CRUMB_INLINE float maximum(f32 a) noexcept { return _mm512_reduce_max_ps(a); }
+
+    static CRUMB_INLINE void sum4(f32 a, f32 b, f32 c, f32 d, float* out) noexcept {
+        const __m512d ab = _mm512_castps_pd(_mm512_add_ps(_mm512_unpacklo_ps(a, b), _mm512_unpackhi_ps(a, b)));
+        const __m512d cd = _mm512_castps_pd(_mm512_add_ps(_mm512_unpacklo_ps(c, d), _mm512_unpackhi_ps(c, d)));
+        const __m512 s = _mm512_add_ps(_mm512_castpd_ps(_mm512_unpacklo_pd(ab, cd)),
+                                       _mm512_castpd_ps(_mm512_unpackhi_pd(ab, cd)));
+        const __m256 t = _mm256_add_ps(_mm512_castps512_ps256(s), _mm512_extractf32x8_ps(s, 1));
+        _mm_storeu_ps(out, _mm_add_ps(_mm256_castps256_ps128(t), _mm256_extractf128_ps(t, 1)));
+    }
+    static CRUMB_INLINE void load_pairs(const float* p, f32& even, f32& odd) noexcept {
+        const __m512i i = _mm512_setr_epi32(0, 2, 4, 6, 8, 10, 12, 14, 16, 18, 20, 22, 24, 26, 28, 30);
+        const __m512 a = _mm512_loadu_ps(p), b = _mm512_loadu_ps(p + 16);
+        even = _mm512_permutex2var_ps(a, i, b);
+        odd = _mm512_permutex2var_ps(a, _mm512_or_si512(i, _mm512_set1_epi32(1)), b);
+    }
+    static CRUMB_INLINE void store_pairs(float* p, f32 even, f32 odd) noexcept {
+        const __m512i i = _mm512_setr_epi32(0, 16, 1, 17, 2, 18, 3, 19, 4, 20, 5, 21, 6, 22, 7, 23);
+        _mm512_storeu_ps(p, _mm512_permutex2var_ps(even, i, odd));
+        _mm512_storeu_ps(p + 16, _mm512_permutex2var_ps(even, _mm512_or_si512(i, _mm512_set1_epi32(8)), odd));
+    }
 
     // ---- integers ----
     static CRUMB_INLINE i32 set1_i32(std::int32_t x) noexcept { return _mm512_set1_epi32(x); }

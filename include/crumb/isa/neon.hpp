@@ -3,6 +3,8 @@
 
 #include <crumb/core/half.hpp>
 #include <crumb/isa/cpu.hpp>
+#include <crumb/kernel/dense.hpp>
+#include <crumb/kernel/float_kernels.hpp>
 #include <crumb/kernel/kernel.hpp>
 
 #if CRUMB_BUILDS_NEON
@@ -16,6 +18,7 @@ struct neon {
     static constexpr const char* name = "neon";
     static constexpr int width = 16;
     static constexpr int lanes = 4;
+    static constexpr int registers = 32;
     static constexpr bool has_matrix_product = false;
     static constexpr std::size_t row_block = 8;
     static constexpr bool supported(const cpu_features&) noexcept { return true; }
@@ -65,6 +68,18 @@ struct neon {
     }
     static CRUMB_INLINE float sum(f32 a) noexcept { return vaddvq_f32(a); }
     static CRUMB_INLINE float maximum(f32 a) noexcept { return vmaxvq_f32(a); }
+
+    static CRUMB_INLINE void sum4(f32 a, f32 b, f32 c, f32 d, float* out) noexcept {
+        vst1q_f32(out, vpaddq_f32(vpaddq_f32(a, b), vpaddq_f32(c, d)));
+    }
+    static CRUMB_INLINE void load_pairs(const float* p, f32& even, f32& odd) noexcept {
+        const float32x4x2_t x = vld2q_f32(p);
+        even = x.val[0];
+        odd = x.val[1];
+    }
+    static CRUMB_INLINE void store_pairs(float* p, f32 even, f32 odd) noexcept {
+        vst2q_f32(p, float32x4x2_t{{even, odd}});
+    }
 
     // ---- integers ----
     static CRUMB_INLINE i32 set1_i32(std::int32_t x) noexcept { return vdupq_n_s32(x); }

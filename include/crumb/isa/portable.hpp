@@ -3,6 +3,8 @@
 
 #include <crumb/core/half.hpp>
 #include <crumb/isa/cpu.hpp>
+#include <crumb/kernel/dense.hpp>
+#include <crumb/kernel/float_kernels.hpp>
 #include <crumb/kernel/kernel.hpp>
 
 #include <xsimd/xsimd.hpp>
@@ -20,6 +22,7 @@ struct portable {
     using act = const std::int8_t*;
     static constexpr int lanes = static_cast<int>(f32::size);
     static constexpr int width = 4 * lanes;
+    static constexpr int registers = CRUMB_ARCH_AARCH64 || width == 64 ? 32 : 16;
     static_assert(width <= 64 && 64 % width == 0 && sizeof(f32) == width && sizeof(bytes) == width);
     static constexpr bool has_matrix_product = false;
     static constexpr std::size_t row_block = 8;
@@ -85,6 +88,31 @@ struct portable {
         for (int i = 1; i < lanes; ++i)
             most = x[i] > most ? x[i] : most;
         return most;
+    }
+
+    static CRUMB_INLINE void sum4(f32 a, f32 b, f32 c, f32 d, float* out) noexcept {
+        out[0] = sum(a);
+        out[1] = sum(b);
+        out[2] = sum(c);
+        out[3] = sum(d);
+    }
+    static CRUMB_INLINE void load_pairs(const float* p, f32& even, f32& odd) noexcept {
+        float x[2 * lanes];
+        for (int i = 0; i < lanes; ++i) {
+            x[i] = p[2 * i];
+            x[lanes + i] = p[2 * i + 1];
+        }
+        even = load(x);
+        odd = load(x + lanes);
+    }
+    static CRUMB_INLINE void store_pairs(float* p, f32 even, f32 odd) noexcept {
+        float x[2 * lanes];
+        store(x, even);
+        store(x + lanes, odd);
+        for (int i = 0; i < lanes; ++i) {
+            p[2 * i] = x[i];
+            p[2 * i + 1] = x[lanes + i];
+        }
     }
 
     // ---- integers ----

@@ -1,0 +1,270 @@
+// Rows of matrix products: crumb's, and the plain baseline's.
+#include "plain.hpp"
+#include "problem.hpp"
+#include "rows.hpp"
+
+#include <crumb/op/linear.hpp>
+
+#include <memory>
+
+namespace crumb::bench {
+namespace {
+
+constexpr std::size_t most_rows = 512;
+constexpr std::size_t row_counts[] = {1, 2, 4, 8, 16, 32, 128, most_rows};
+
+/// Equal copies of weights, one after another on huge pages.
+struct copies {
+    copies(std::size_t one, std::size_t working_set)
+        : stride(round_up(one, alignment)),
+          count(std::max<std::size_t>(1, (working_set + stride - 1) / stride)), memory(stride * count) {}
+    void fill() {
+        for (std::size_t i = 1; i < count; ++i)
+            std::memcpy(at(i), at(0), stride);
+    }
+    std::byte* at(std::size_t i) const noexcept { return memory.data() + i * stride; }
+    std::size_t stride, count;
+    buffer memory;
+};
+
+/// Weights and activations that the rows of one format and memory level share. One is alive at a time.
+template <weight_format F>
+struct fixture {
+    explicit fixture(const memory_level& at)
+        : level(at), stored(random_weights<F>(at.n, at.k)), x(random_floats(most_rows * at.k, 2)),
+          y(most_rows * at.n * sizeof(float)) {}
+
+    const copies& packed() {
+        if (!packed_) {
+            packed_ = std::make_unique<copies>(packed_bytes<F>(level.n, level.k), level.bytes);
+            (void)pack<F>(stored, {packed_->at(0), packed_->stride}).value();
+            packed_->fill();
+        }
+        return *packed_;
+    }
+    const copies& blocks() {
+        if (!blocks_) {
+            blocks_ = std::make_unique<copies>(stored.blocks.size() * sizeof(typename F::block), level.bytes);
+            std::memcpy(blocks_->at(0), stored.blocks.data(),
+                        stored.blocks.size() * sizeof(typename F::block));
+            blocks_->fill();
+        }
+        return *blocks_;
+    }
+    matrix_view<const float> input(std::size_t m) const { return matrix(x.data(), m, level.k); }
+    matrix_view<float> output(std::size_t m, std::size_t n) const {
+        return matrix(reinterpret_cast<float*>(y.data()), m, n);
+    }
+
+    memory_level level;
+    quantized<F> stored;
+    std::vector<float> x;
+    buffer y;
+
+  private:
+    std::unique_ptr<copies> packed_, blocks_;
+};
+
+struct fixture_slot {
+    std::string name;
+    std::shared_ptr<void> fixture;
+};
+fixture_slot& current_fixture() {
+    static fixture_slot slot;
+    return slot;
+}
+
+/// The fixture of a format and level; it replaces the one before, as each takes hundreds of megabytes.
+template <weight_format F>
+fixture<F>& fixture_of(const memory_level& level) {
+    fixture_slot& slot = current_fixture();
+    const std::string name = std::string(F::name) + level.name;
+    if (slot.name != name) {
+        slot.fixture.reset();
+        slot.fixture = std::make_shared<fixture<F>>(level);
+        slot.name = name;
+    }
+    return *static_cast<fixture<F>*>(slot.fixture.get());
+}
+
+template <weight_format F>
+result<linear<F>> plan_for(const std::byte* packed, std::size_t bytes, std::size_t m, const char* isa) {
+    const auto view = packed_view<F>::open({packed, bytes});
+    return view ? linear<F>::plan(*view, {.max_rows = m, .isa = isa}) : view.error();
+}
+
+/// crumb's product as a user calls it: float rows in, quantized on the way, float rows out.
+template <weight_format F, class Isa>
+struct linear_task {
+    linear_task(fixture<F>& f, std::size_t rows) : y(f.output(rows, f.level.n)), x(f.input(rows)) {
+        const copies& packed = f.packed();
+        for (std::size_t i = 0; i < packed.count; ++i) {
+            auto plan = plan_for<F>(packed.at(i), packed.stride, rows, Isa::name);
+            if (!plan)
+                return void(error = plan.message());
+            plans.push_back(*plan);
+        }
+        if (std::strcmp(plans[0].isa(), Isa::name) != 0)
+            return void(error = std::string("the plan fell back to ") + plans[0].isa());
+        const auto layout = plans[0].activation_layout();
+        codes = buffer(activation_bytes(layout, rows));
+        quantized_x = *activations::create({codes.data(), codes.size()}, layout, rows);
+        weight_bytes = packed_bytes<F>(f.level.n, f.level.k);
+        working_set = packed.memory.size();
+        run();
+        error = check_product<F>(f.stored, x, y, 2);
+    }
+    void run() {
+        quantized_x.quantize(x);
+        plans[next].run(quantized_x, y);
+        next = next + 1 == plans.size() ? 0 : next + 1;
+    }
+    double macs() const { return double(y.rows) * double(y.cols) * double(x.cols); }
+
+    std::string error;
+    std::vector<linear<F>> plans;
+    buffer codes;
+    activations quantized_x;
+    matrix_view<float> y;
+    matrix_view<const float> x;
+    std::size_t next = 0, weight_bytes = 0, working_set = 0;
+};
+
+/// The plain product on activations that are already quantized. With several rows it takes a slice of the
+/// channels at a time: every channel is computed on its own, so the time per multiply-accumulate does not
+/// depend on n.
+template <weight_format F, class Isa>
+struct plain_task {
+    plain_task(fixture<F>& f, std::size_t rows)
+        : n(slice(f.level, rows)), channels(f.level.n), groups(f.stored.blocks.size() / channels),
+          blocks(f.blocks()), y(f.output(rows, n)), x(f.input(rows)),
+          weight_bytes(n * groups * sizeof(typename F::block)) {
+        const auto plan = plan_for<F>(f.packed().at(0), f.packed().stride, rows, Isa::name);
+        const std::size_t bytes = activation_bytes(plan->activation_layout(), 1);
+        codes = buffer(bytes * rows);
+        for (std::size_t r = 0; r < rows; ++r) {
+            auto a = *activations::create({codes.data() + r * bytes, bytes}, plan->activation_layout(), 1);
+            a.quantize(matrix(x.row(r), 1, x.cols));
+            quantized_x.push_back({a.codes(), a.scales()});
+        }
+        run();
+        error = check_product<F>(storage<F>(f.stored.blocks.data(), n, f.level.k), x, y, 2);
+    }
+    static std::size_t slice(const memory_level& level, std::size_t rows) {
+        return std::max<std::size_t>(64, level.n / rows);
+    }
+    void run() {
+        const auto* w = reinterpret_cast<const typename F::block*>(blocks.at(copy)) + first * groups;
+        plain<Isa>::product(w, n, groups, quantized_x.data(), y.rows, y.data, y.stride);
+        first += n;
+        if (first + n > channels) {
+            first = 0;
+            copy = copy + 1 == blocks.count ? 0 : copy + 1;
+        }
+    }
+    double macs() const { return double(y.rows) * double(y.cols) * double(x.cols); }
+
+    std::string error;
+    std::size_t n, channels, groups;
+    const copies& blocks;
+    matrix_view<float> y;
+    matrix_view<const float> x;
+    std::size_t weight_bytes;
+    buffer codes;
+    std::vector<plain_row> quantized_x;
+    std::size_t first = 0, copy = 0;
+};
+
+std::string row_name(const char* kind, const char* format, const char* isa, std::size_t m, std::size_t n,
+                     const memory_level& level) {
+    return std::string(kind) + "/" + format + "/" + isa + "/m:" + std::to_string(m) +
+           "/n:" + std::to_string(n) + "/k:" + std::to_string(level.k) + "/" + level.name;
+}
+
+template <weight_format F, class Isa>
+std::string plain_name(std::size_t m, const memory_level& level) {
+    return row_name("plain", F::name, Isa::name, m, plain_task<F, Isa>::slice(level, m), level);
+}
+
+/// Multiply-accumulates per second of the plain baseline; from its row, or measured now.
+template <weight_format F, class Isa>
+double plain_rate(std::size_t m, const memory_level& level) {
+    return this_run().rate(plain_name<F, Isa>(m, level), [&] {
+        plain_task<F, Isa> task(fixture_of<F>(level), m);
+        return task.macs() / quick_sample([&] { task.run(); });
+    });
+}
+
+/// Times a task whose result has been checked and fills the counters.
+template <weight_format F, class Isa, class Task>
+double time_task(benchmark::State& state, Task& task, const memory_level& level, double working_set) {
+    const double seconds = sample(state, level.bytes != 0 ? 1 : 16, [&] { task.run(); });
+    const double bytes = static_cast<double>(task.weight_bytes) / seconds;
+    const double macs = task.macs() / seconds;
+    state.counters["bytes_per_second"] = bytes;
+    state.counters["of_read_bandwidth"] = bytes / read_bandwidth(level);
+    state.counters["mac_per_second"] = macs;
+    state.counters["of_mac_peak"] = macs / mac_rate<Isa, typename F::codes>();
+    state.counters["working_set_bytes"] = working_set;
+    return macs;
+}
+
+template <weight_format F, class Isa>
+void plain_row_of(benchmark::State& state, std::size_t m, const memory_level& level) {
+    if (!isa_supported(isa_index<Isa>()))
+        return skip(state, std::string("this CPU lacks ") + Isa::name);
+    plain_task<F, Isa> task(fixture_of<F>(level), m);
+    if (!task.error.empty())
+        return fail(state, task.error);
+    const double macs = time_task<F, Isa>(state, task, level, static_cast<double>(task.blocks.memory.size()));
+    this_run().record(plain_name<F, Isa>(m, level), macs);
+}
+
+template <weight_format F, class Isa>
+void linear_row_of(benchmark::State& state, std::size_t m, const memory_level& level) {
+    if (!isa_supported(isa_index<Isa>()))
+        return skip(state, std::string("this CPU lacks ") + Isa::name);
+    linear_task<F, Isa> task(fixture_of<F>(level), m);
+    if (!task.error.empty())
+        return fail(state, task.error);
+    const double macs = time_task<F, Isa>(state, task, level, static_cast<double>(task.working_set));
+    if constexpr (has_plain<F, Isa>)
+        state.counters["vs_plain"] = macs / plain_rate<F, Isa>(m, level);
+}
+
+template <class Function>
+benchmark::internal::Benchmark* add(const std::string& name, Function f, std::size_t m,
+                                    const memory_level& level) {
+    return benchmark::RegisterBenchmark(name.c_str(), [=](benchmark::State& state) { f(state, m, level); })
+        ->UseManualTime()
+        ->Unit(benchmark::kMicrosecond);
+}
+
+template <weight_format F>
+void register_format(const memory_level& level) {
+    const auto for_each_row = [&](auto&& f) {
+        isa_list::for_each([&]<class Isa>() {
+            for (const std::size_t m : row_counts)
+                if (m == 1 || level.bytes != 0)
+                    f(std::type_identity<Isa>{}, m);
+        });
+    };
+    for_each_row([&]<class Isa>(std::type_identity<Isa>, std::size_t m) {
+        if constexpr (has_plain<F, Isa>)
+            add(plain_name<F, Isa>(m, level), plain_row_of<F, Isa>, m, level)->MinTime(0.1);
+    });
+    for_each_row([&]<class Isa>(std::type_identity<Isa>, std::size_t m) {
+        add(row_name("linear", F::name, Isa::name, m, level.n, level), linear_row_of<F, Isa>, m, level);
+    });
+}
+
+} // namespace
+
+void register_linear() {
+    format_list::for_each([]<class F>() {
+        register_format<F>(dram());
+        register_format<F>(l2());
+    });
+}
+
+} // namespace crumb::bench

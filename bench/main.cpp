@@ -1,0 +1,116 @@
+// crumb-bench: ceilings of this machine, the plain baseline and crumb's products, in one run.
+#include "rows.hpp"
+
+#include <cstdio>
+#include <fstream>
+#include <string_view>
+
+namespace crumb::bench {
+namespace {
+
+std::string cpu_model() {
+    std::ifstream info("/proc/cpuinfo");
+    for (std::string line; std::getline(info, line);)
+        if (line.starts_with("model name") && line.find(": ") != std::string::npos)
+            return line.substr(line.find(": ") + 2);
+    std::string model;
+    std::getline(std::ifstream("/sys/firmware/devicetree/base/model"), model, '\0');
+    return model.empty() ? "unknown" : model;
+}
+
+std::string isas() {
+    std::string list;
+    for (std::size_t i = 0; i < isa_names.size(); ++i)
+        list +=
+            (i == 0 ? "" : " ") + std::string(isa_names[i]) + (isa_supported(i) ? "" : " (not on this CPU)");
+    return list;
+}
+
+std::string mebibytes(std::size_t bytes) { return std::to_string(bytes >> 20) + " MiB"; }
+
+/// One line per row, with the counters in columns.
+class table : public benchmark::BenchmarkReporter {
+  public:
+    bool ReportContext(const Context& context) override {
+        std::printf("%s, %d CPUs; last-level cache %s, rows from memory rotate over %s\nISAs: %s\n",
+                    cpu_model().c_str(), context.cpu_info.num_cpus, mebibytes(last_level_cache()).c_str(),
+                    mebibytes(dram_working_set()).c_str(), isas().c_str());
+        if (dram_working_set() <= last_level_cache())
+            std::printf(
+                "The cache is larger than the limit of the working set: dram rows may be served by it.\n");
+        if (context.cpu_info.scaling == benchmark::CPUInfo::ENABLED)
+            std::printf(
+                "CPU frequency scaling is on: set the governor to performance for steadier figures.\n");
+        std::printf("One thread, medians. of read, of MAC: fraction of the ceilings measured in this "
+                    "run.\n\n%-50s %13s %7s "
+                    "%7s %7s %7s %8s\n",
+                    "row", "time", "GB/s", "of read", "GMAC/s", "of MAC", "vs plain");
+        std::fflush(stdout);
+        return true;
+    }
+    void ReportRuns(const std::vector<Run>& runs) override {
+        for (const Run& run : runs)
+            if (run.run_type == Run::RT_Iteration ? run.repetitions <= 1 || run.error_occurred
+                                                  : run.aggregate_name == "median")
+                print(run);
+        std::fflush(stdout);
+    }
+
+  private:
+    static void print(const Run& run) {
+        // The framework appends "/min_time:..." and "/manual_time", which are the same for all.
+        const std::string name =
+            run.run_name.function_name + (run.run_name.args.empty() ? "" : "/" + run.run_name.args);
+        if (run.error_occurred) {
+            std::printf("%-50s %s\n", name.c_str(), run.error_message.c_str());
+            return;
+        }
+        std::printf("%-50s %10.1f us", name.c_str(),
+                    run.GetAdjustedRealTime() * microseconds_per(run.time_unit));
+        column(run, "bytes_per_second", "%8.1f", 1e-9, 8);
+        column(run, "of_read_bandwidth", "%7.1f%%", 100, 8);
+        column(run, "mac_per_second", "%8.1f", 1e-9, 8);
+        column(run, "of_mac_peak", "%7.1f%%", 100, 8);
+        column(run, "vs_plain", "%8.2fx", 1, 9);
+        std::printf("%s%s\n", run.report_label.empty() ? "" : "  ", run.report_label.c_str());
+    }
+    static void column(const Run& run, const char* counter, const char* format, double unit, int width) {
+        const auto found = run.counters.find(counter);
+        if (found == run.counters.end())
+            std::printf("%*s", width, "");
+        else
+            std::printf(format, found->second.value * unit);
+    }
+    static double microseconds_per(benchmark::TimeUnit unit) {
+        return 1e6 / benchmark::GetTimeUnitMultiplier(unit);
+    }
+};
+
+/// Whether the command line leaves the choice of the console's format to us.
+bool wants_table(int argc, char** argv) {
+    for (int i = 1; i < argc; ++i)
+        if (std::string_view(argv[i]).starts_with("--benchmark_format="))
+            return false;
+    return true;
+}
+
+} // namespace
+} // namespace crumb::bench
+
+int main(int argc, char** argv) {
+    using namespace crumb::bench;
+    const bool as_table = wants_table(argc, argv);
+    benchmark::Initialize(&argc, argv);
+    if (benchmark::ReportUnrecognizedArguments(argc, argv))
+        return 2;
+    benchmark::AddCustomContext("cpu_model", cpu_model());
+    benchmark::AddCustomContext("isas", isas());
+    benchmark::AddCustomContext("last_level_cache_bytes", std::to_string(last_level_cache()));
+    benchmark::AddCustomContext("dram_working_set_bytes", std::to_string(dram_working_set()));
+    register_ceilings();
+    register_linear();
+    table console;
+    benchmark::RunSpecifiedBenchmarks(as_table ? &console : nullptr);
+    benchmark::Shutdown();
+    return any_failure() ? 1 : 0;
+}

@@ -1,0 +1,93 @@
+// Timing by medians, and the figures of this run that later rows are compared with.
+#pragma once
+
+#include <benchmark/benchmark.h>
+
+#include <algorithm>
+#include <chrono>
+#include <functional>
+#include <map>
+#include <string>
+#include <vector>
+
+namespace crumb::bench {
+
+inline double median(std::vector<double>& samples) {
+    const auto middle = samples.begin() + static_cast<std::ptrdiff_t>(samples.size() / 2);
+    std::nth_element(samples.begin(), middle, samples.end());
+    return *middle;
+}
+
+/// Seconds of one call.
+template <class F>
+double seconds_of(F&& f) {
+    const auto start = std::chrono::steady_clock::now();
+    f();
+    return std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
+}
+
+/// Runs `f` as often as the framework wants, `batch` calls per sample, and makes the median what the row
+/// reports: on a shared machine the mean says more about the neighbours. Returns the median in seconds per
+/// call.
+template <class F>
+double sample(benchmark::State& state, benchmark::IterationCount batch, F&& f) {
+    std::vector<double> samples;
+    f();
+    while (state.KeepRunningBatch(batch))
+        samples.push_back(seconds_of([&] {
+            for (benchmark::IterationCount i = 0; i < batch; ++i)
+                f();
+        }));
+    if (samples.empty())
+        return 0;
+    const auto calls = static_cast<double>(batch) * static_cast<double>(samples.size());
+    const double seconds = median(samples) / static_cast<double>(batch);
+    state.SetIterationTime(seconds * calls);
+    return seconds;
+}
+
+/// Median seconds of `f` outside of a row, over at least five calls and a tenth of a second.
+template <class F>
+double quick_sample(F&& f) {
+    std::vector<double> samples;
+    f();
+    for (double total = 0; total < 0.1 || samples.size() < 5; total += samples.back())
+        samples.push_back(seconds_of(f));
+    return median(samples);
+}
+
+/// Rates (bytes or multiply-accumulates per second) by row name. A rate whose row the filter left out is
+/// measured when it is first asked for.
+class ledger {
+  public:
+    void record(const std::string& row, double rate) { rates_[row] = rate; }
+    double rate(const std::string& row, const std::function<double()>& measure) {
+        const auto found = rates_.find(row);
+        return found != rates_.end() ? found->second : rates_.emplace(row, measure()).first->second;
+    }
+
+  private:
+    std::map<std::string, double> rates_;
+};
+
+inline ledger& this_run() {
+    static ledger rates;
+    return rates;
+}
+
+/// Whether a row has failed; a skipped one has not.
+inline bool& any_failure() {
+    static bool failed = false;
+    return failed;
+}
+
+inline void fail(benchmark::State& state, const std::string& message) {
+    any_failure() = true;
+    state.SkipWithError(message.c_str());
+}
+
+inline void skip(benchmark::State& state, const std::string& message) {
+    state.SkipWithError(("skipped: " + message).c_str());
+}
+
+} // namespace crumb::bench

@@ -1,0 +1,68 @@
+// What the rows of crumb-bench share.
+#pragma once
+
+#include "ceilings.hpp"
+#include "measure.hpp"
+#include "memory.hpp"
+
+#include <crumb/dispatch/isa.hpp>
+#include <crumb/format/list.hpp>
+
+#include <string>
+#include <type_traits>
+
+namespace crumb::bench {
+
+/// Where the weights of a row come from.
+struct memory_level {
+    const char* name;
+    std::size_t n, k;  ///< shape of the product
+    std::size_t bytes; ///< working set to rotate over; 0: one copy of the weights
+};
+inline memory_level dram() { return {"dram", 4096, 4096, dram_working_set()}; }
+inline memory_level l2() { return {"l2", 1024, 1024, 0}; }
+
+/// Position of an ISA in `isa_list`.
+template <class Isa>
+std::size_t isa_index() {
+    std::size_t index = 0;
+    while (std::strcmp(isa_names[index], Isa::name) != 0)
+        ++index;
+    return index;
+}
+
+/// Bytes per second that one thread can read; from its row, or measured now.
+double read_bandwidth(const memory_level& level);
+
+/// Name of the row with the multiply-accumulate peak of an ISA for a bit layout.
+template <class Isa, class Codes>
+std::string peak_row() {
+    const bool own =
+        !std::is_same_v<Codes, byte_codes> && mac_peak<Isa, Codes>::macs != mac_peak<Isa, byte_codes>::macs;
+    return std::string("ceiling/mac/") + Isa::name + (own ? "/4bit" : "");
+}
+
+/// A few hundred microseconds of multiply-accumulates in registers; how many they are.
+template <class Isa, class Codes>
+double run_mac_peak() {
+    constexpr std::size_t rounds = 20000;
+    benchmark::DoNotOptimize(mac_peak<Isa, Codes>::run(rounds));
+    return static_cast<double>(rounds) * mac_peak<Isa, Codes>::macs;
+}
+
+/// Multiply-accumulates per second of an ISA for a bit layout; from its row, or measured now.
+template <class Isa, class Codes>
+double mac_rate() {
+    return this_run().rate(peak_row<Isa, Codes>(), [] {
+        double macs = 0;
+        const double seconds = quick_sample([&] { macs = run_mac_peak<Isa, Codes>(); });
+        return macs / seconds;
+    });
+}
+
+/// `ceiling/...`: the read bandwidth of each level and the multiply-accumulate peak of each ISA.
+void register_ceilings();
+/// `plain/...` and `linear/...`: products by format, ISA and shape.
+void register_linear();
+
+} // namespace crumb::bench

@@ -1,0 +1,132 @@
+#include "commands.hpp"
+#include "evaluate.hpp"
+#include "report.hpp"
+#include "sampler.hpp"
+
+#include <chrono>
+#include <filesystem>
+
+namespace lm {
+namespace {
+
+/// Writes `count` tokens after `start` (at least one token), window by window of the model's context.
+std::vector<std::int32_t> write_text(session& s, const std::vector<std::int32_t>& start, std::size_t count, float temperature,
+                                     std::size_t top_k, std::uint64_t seed, const std::function<void(std::int32_t)>& each) {
+    sampler next(temperature, top_k, seed);
+    std::vector<std::int32_t> text;
+    while (text.size() < count) {
+        s.reset();
+        auto logits = s.feed(start, 1);
+        while (text.size() < count) {
+            const std::int32_t token = next(logits);
+            text.push_back(token);
+            if (each)
+                each(token);
+            if (s.length() == s.context())
+                break;
+            logits = s.feed({&token, 1}, 1);
+        }
+    }
+    return text;
+}
+
+crumb::status show(const std::string& path, std::size_t threads) {
+    common_options full;
+    full.model = path;
+    full.weights = weight_type::f32;
+    full.activations = activation_type::f32;
+    full.threads = threads;
+    auto reference = load(full, 0, 512);
+    if (!reference)
+        return reference.error();
+    const model& m = *reference->weights;
+    const auto& d = m.shape();
+    std::printf("\n%s: %zu layers, width %zu, %zu query and %zu key-value heads, %s feed-forward of %zu\n\n",
+                std::filesystem::path(path).stem().c_str(), d.layers, d.width, d.heads, d.kv_heads,
+                d.arch == architecture::llama ? "gated" : "GELU", d.hidden);
+
+    common_options stored = full;
+    stored.weights = weight_type::stored;
+    stored.activations = activation_type::int8;
+    auto writer = load(stored, 0, 512);
+    if (!writer)
+        return writer.error();
+    const std::string prompt = "It was a dark evening, and ";
+    std::printf("  %s", prompt.c_str());
+    std::size_t column = prompt.size();
+    write_text(*writer->run, m.vocabulary().encode(prompt, true), 400, 0.7f, 20, 3, [&](std::int32_t token) {
+        for (const char c : m.vocabulary().decode(token)) {
+            const bool wrap = c == '\n' || (c == ' ' && column > 90);
+            std::fputs(wrap ? "\n  " : std::string(1, c).c_str(), stdout);
+            column = wrap ? 0 : column + 1;
+        }
+        std::fflush(stdout);
+    });
+    std::printf("\n\n");
+
+    const std::size_t windows = 4, ctx = std::min<std::size_t>(d.context, 512);
+    progress_line writing("the full-precision model writes a text");
+    std::size_t written = 0;
+    const auto text = write_text(*reference->run, m.vocabulary().encode(" ", true), windows * ctx, 1.0f, 0, 7,
+                                 [&](std::int32_t) { writing(++written, windows * ctx); });
+    writing.clear();
+
+    std::printf("  %-8s %-12s %12s %10s %14s %14s %12s %12s\n", "weights", "activations", "bits/weight", "size", "prompt", "generation",
+                "KL", "top-1");
+    std::printf("  %-8s %-12s %12s %10s %14s %14s %12s %12s\n", "", "", "", "MB", "tokens/s", "tokens/s", "nats", "agreement");
+    for (const weight_type type : {weight_type::f32, weight_type::q8_0, weight_type::q4_0}) {
+        common_options o = stored;
+        o.weights = type;
+        auto each = load(o, 0, 512);
+        if (!each)
+            return each.error();
+        session& s = *each->run;
+        progress_line measuring(std::string(weight_names[static_cast<std::size_t>(type)]));
+        const auto e = evaluate(s, &*reference->run, text, ctx, windows, [&](std::size_t done, std::size_t all) { measuring(done, all); });
+        measuring.clear();
+        if (!e)
+            return e.error();
+        s.reset();
+        auto logits = s.feed(std::span(text).first(1), 1);
+        const std::size_t steps = std::min<std::size_t>(256, ctx - 1);
+        const auto start = std::chrono::steady_clock::now();
+        for (std::size_t i = 0; i < steps; ++i)
+            logits = s.feed(std::span(text).subspan(1 + i, 1), 1);
+        const double seconds = std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
+        std::printf("  %-8s %-12s %12.3f %10.2f %14.0f %14.0f %12.6f %11.2f%%\n", weight_names[static_cast<std::size_t>(type)].data(),
+                    type == weight_type::f32 ? "f32" : "int8", each->weights->bits_per_weight(),
+                    static_cast<double>(each->weights->weight_bytes()) / 1e6, static_cast<double>(e->fed) / e->seconds,
+                    static_cast<double>(steps) / seconds, e->kl, 100 * e->agreement);
+        std::fflush(stdout);
+    }
+    return {};
+}
+
+} // namespace
+
+crumb::status demo(const demo_options& options) {
+    const std::string directory = !options.models.empty() ? options.models : CRUMB_MODEL_DIR;
+    std::vector<std::string> models;
+    std::error_code error;
+    for (const auto& entry : std::filesystem::directory_iterator(directory, error))
+        if (entry.path().extension() == ".gguf")
+            models.push_back(entry.path().string());
+    if (error || models.empty())
+        return crumb::status::error(crumb::errc::invalid_argument, "no models in '%s': give the directory with --models",
+                                    directory.c_str());
+    std::sort(models.begin(), models.end());
+    const auto isa = crumb::choose_isa();
+    if (!isa)
+        return isa.error();
+    std::printf("crumb on %s, %zu threads. The models are bytewise, 5 million weights, trained on public-domain novels.\n",
+                crumb::isa_names[*isa], team(options.threads).size());
+    for (const auto& path : models)
+        if (const crumb::status s = show(path, options.threads); !s)
+            return s;
+    std::printf("\nKL: mean Kullback-Leibler divergence from the full-precision model (f32 weights, f16 cache) on text that it wrote\n"
+                "itself; top-1: share of positions where both models' likeliest bytes agree. Size: all matrices, embedding included.\n"
+                "Attention and feed-forward matrices have the stated precision; embedding and output stay as the file has them.\n");
+    return {};
+}
+
+} // namespace lm

@@ -1,0 +1,103 @@
+#include "commands.hpp"
+#include "report.hpp"
+#include "sampler.hpp"
+
+#include <chrono>
+
+namespace lm {
+
+using crumb::errc;
+using crumb::result;
+using crumb::status;
+
+result<loaded_model> load(const common_options& options, std::size_t context, std::size_t batch) {
+    auto m = model::load(options.model, {options.weights, options.activations});
+    if (!m)
+        return m.error();
+    loaded_model l;
+    l.weights = std::make_unique<model>(std::move(*m));
+    auto s = session::make(*l.weights, team(options.threads), options.kv, context == 0 ? l.weights->shape().context : context, batch);
+    if (!s)
+        return s.error();
+    l.run.emplace(std::move(*s));
+    return l;
+}
+
+std::string weights_name(const model& m, weight_type type) {
+    return type == weight_type::stored ? m.stored_type() : std::string(weight_names[static_cast<std::size_t>(type)]);
+}
+
+status generate(const generate_options& o) {
+    auto loaded = load(o, 0, 128);
+    if (!loaded)
+        return loaded.error();
+    const model& m = *loaded->weights;
+    session& s = *loaded->run;
+    const auto prompt = m.vocabulary().encode(o.prompt, true);
+    if (prompt.empty())
+        return status::error(errc::invalid_argument, "the prompt is empty");
+    if (prompt.size() > s.context())
+        return status::error(errc::invalid_argument, "the prompt has %zu tokens, the model's context is %zu", prompt.size(), s.context());
+
+    using clock = std::chrono::steady_clock;
+    const auto seconds = [](clock::duration d) { return std::chrono::duration<double>(d).count(); };
+    const auto start = clock::now();
+    auto logits = s.feed(prompt, 1);
+    const double prompt_seconds = seconds(clock::now() - start);
+
+    sampler next(o.temperature, o.top_k, o.seed);
+    std::string text;
+    std::size_t produced = 0;
+    if (!o.json) {
+        std::fputs(o.prompt.c_str(), stdout);
+        std::fflush(stdout);
+    }
+    const auto generation_start = clock::now();
+    const char* stop = "length";
+    while (produced < o.tokens) {
+        const std::int32_t token = next(logits);
+        ++produced;
+        // Byte-level models have every byte as text, and their end-of-sequence number is one of them.
+        if (m.vocabulary().eos() == token && m.vocabulary().decode(token).empty()) {
+            stop = "end of sequence";
+            break;
+        }
+        const std::string piece = m.vocabulary().decode(token);
+        text += piece;
+        if (!o.json) {
+            std::fwrite(piece.data(), 1, piece.size(), stdout);
+            std::fflush(stdout);
+        }
+        if (s.length() == s.context()) {
+            stop = "context is full";
+            break;
+        }
+        if (produced < o.tokens)
+            logits = s.feed({&token, 1}, 1);
+    }
+    const double generation_seconds = seconds(clock::now() - generation_start);
+    const double prompt_speed = static_cast<double>(prompt.size()) / prompt_seconds;
+    const double speed = static_cast<double>(produced) / generation_seconds;
+    if (o.json) {
+        std::printf("%s\n", json_object()
+                                .put("model", o.model)
+                                .put("weights", weights_name(m, o.weights))
+                                .put("kv", kv_names[static_cast<std::size_t>(o.kv)])
+                                .put("text", text)
+                                .put("stop", stop)
+                                .put("prompt_tokens", prompt.size())
+                                .put("tokens", produced)
+                                .put("prompt_tokens_per_second", prompt_speed)
+                                .put("tokens_per_second", speed)
+                                .text()
+                                .c_str());
+        return {};
+    }
+    std::printf("\n\n");
+    std::fflush(stdout);
+    std::fprintf(stderr, "prompt:     %5zu tokens, %9.1f tokens/s\n", prompt.size(), prompt_speed);
+    std::fprintf(stderr, "generation: %5zu tokens, %9.1f tokens/s (stopped: %s)\n", produced, speed, stop);
+    return {};
+}
+
+} // namespace lm

@@ -1,0 +1,84 @@
+// crumb-lm: runs language models in GGUF files on crumb's kernels.
+#include "commands.hpp"
+
+#include <CLI/CLI.hpp>
+
+#include <cstdio>
+#include <map>
+
+namespace {
+
+template <class Enum, std::size_t N>
+std::map<std::string, Enum> choices(const std::string_view (&names)[N]) {
+    std::map<std::string, Enum> out;
+    for (std::size_t i = 0; i < N; ++i)
+        out.emplace(std::string(names[i]), static_cast<Enum>(i));
+    return out;
+}
+
+/// An option whose value is one of a list of names; another value is an error that prints the list.
+template <class Enum>
+void add_choice(CLI::App* app, const std::string& name, Enum& value, const std::map<std::string, Enum>& names, const std::string& help) {
+    std::vector<std::string> valid;
+    std::string shown;
+    for (const auto& [text, each] : names) {
+        valid.push_back(text);
+        if (each == value)
+            shown = text;
+    }
+    app->add_option_function<std::string>(name, [&value, names](const std::string& text) { value = names.at(text); }, help)
+        ->check(CLI::IsMember(valid))
+        ->default_str(shown);
+}
+
+void add_common(CLI::App* app, lm::common_options& o) {
+    constexpr std::string_view activation_names[] = {"int8", "f32"};
+    app->add_option("model", o.model, "GGUF file, architecture llama or gpt2")->required();
+    add_choice(app, "--weights", o.weights, choices<lm::weight_type>(lm::weight_names),
+               "What attention and feed-forward matrices are quantized to");
+    add_choice(app, "--activations", o.activations, choices<lm::activation_type>(activation_names),
+               "What quantized weights are multiplied with");
+    add_choice(app, "--kv", o.kv, choices<lm::kv_type>(lm::kv_names), "Number type of the key-value cache");
+    app->add_option("--threads", o.threads, "Threads; 0 takes all cores")->check(CLI::Range(0, 1024))->capture_default_str();
+    app->add_flag("--json", o.json, "Print one JSON object on stdout");
+}
+
+} // namespace
+
+int main(int argc, char** argv) {
+    CLI::App app{"Runs language models in GGUF files on crumb's kernels"};
+    app.require_subcommand(1);
+    app.get_formatter()->column_width(34);
+
+    lm::generate_options g;
+    auto* generate = app.add_subcommand("generate", "Continue a text");
+    add_common(generate, g);
+    generate->add_option("--prompt,-p", g.prompt, "Text to continue")->required();
+    generate->add_option("-n", g.tokens, "Most tokens to generate")->capture_default_str();
+    generate->add_option("--temperature", g.temperature, "0 takes the likeliest token")->check(CLI::Range(0.0, 100.0))->capture_default_str();
+    generate->add_option("--top-k", g.top_k, "Sample among this many; 0 takes all")->capture_default_str();
+    generate->add_option("--seed", g.seed, "Seed of the sampler")->capture_default_str();
+
+    lm::perplexity_options p;
+    auto* perplexity = app.add_subcommand("perplexity", "Measure how well a model predicts a text");
+    add_common(perplexity, p);
+    perplexity->add_option("--text", p.text, "File with the text")->required();
+    perplexity->add_option("--ctx", p.ctx, "Tokens per window; the second half is scored")->capture_default_str();
+    perplexity->add_option("--chunks", p.chunks, "Most windows; 0 takes all")->capture_default_str();
+    perplexity->add_option("--against", p.against, "Model to compare with: run in full precision with an f16 cache");
+
+    lm::demo_options d;
+    auto* demo = app.add_subcommand("demo", "Run the two models that come with the program and compare precisions");
+    demo->add_option("--models", d.models, "Directory of the models");
+    demo->add_option("--threads", d.threads, "Threads; 0 takes all cores")->check(CLI::Range(0, 1024))->capture_default_str();
+
+    CLI11_PARSE(app, argc, argv);
+
+    const crumb::status s = generate->parsed() ? lm::generate(g) : perplexity->parsed() ? lm::perplexity(p) : lm::demo(d);
+    if (!s) {
+        std::fflush(stdout);
+        std::fprintf(stderr, "crumb-lm: %s\n", s.message());
+        return 1;
+    }
+    return 0;
+}

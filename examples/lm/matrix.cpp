@@ -1,0 +1,177 @@
+#include "matrix.hpp"
+
+#include <crumb/offline/quantize.hpp>
+
+#include <cmath>
+#include <cstring>
+
+namespace lm {
+namespace {
+
+template <class F>
+void decode(const gguf_tensor& tensor, std::vector<float>& out) {
+    const auto* blocks = reinterpret_cast<const typename F::block*>(tensor.data.data());
+    for (std::size_t i = 0; i < out.size(); ++i) {
+        const auto& block = blocks[i / F::group];
+        out[i] = crumb::to_float(F::scale(block)) * static_cast<float>(F::code(block, i % F::group));
+    }
+}
+
+crumb::status in_tensor(const gguf_tensor& tensor, const crumb::status& error) {
+    return crumb::status::error(error.code(), "tensor %.*s: %s", static_cast<int>(std::min<std::size_t>(tensor.name.size(), 64)),
+                                tensor.name.data(), error.message());
+}
+
+} // namespace
+
+crumb::result<std::vector<float>> to_floats(const gguf_tensor& tensor) {
+    std::vector<float> out(tensor.elements());
+    switch (tensor.type) {
+    case ggml_type::f32:
+        std::memcpy(out.data(), tensor.data.data(), tensor.data.size());
+        break;
+    case ggml_type::f16:
+        for (std::size_t i = 0; i < out.size(); ++i) {
+            crumb::half h;
+            std::memcpy(&h, tensor.data.data() + i * sizeof h, sizeof h);
+            out[i] = crumb::to_float(h);
+        }
+        break;
+    case ggml_type::q8_0:
+        decode<crumb::q8_0>(tensor, out);
+        break;
+    case ggml_type::q4_0:
+        decode<crumb::q4_0>(tensor, out);
+        break;
+    default:
+        return in_tensor(tensor, crumb::status::error(crumb::errc::unsupported, "type %s is not supported (F32, F16, Q8_0, Q4_0 are)",
+                                                      ggml_type_name(tensor.type).c_str()));
+    }
+    for (std::size_t i = 0; i < out.size(); ++i)
+        if (!std::isfinite(out[i]))
+            return in_tensor(tensor, crumb::status::error(crumb::errc::not_finite, "element %zu is not finite", i));
+    return out;
+}
+
+crumb::activations& matrix_input::slot(const crumb::activation_plan& plan, bool& fresh) {
+    for (std::size_t i = 0; i < used_; ++i)
+        if (copies_[i].plan == plan)
+            return fresh = false, copies_[i].rows;
+    auto& c = copies_.at(used_++);
+    const std::size_t bytes = crumb::activation_bytes(plan, x_.rows);
+    if (c.memory.bytes().size() < bytes) {
+        crumb::activation_plan most = plan;
+        most.layout.k = std::max(max_k_, plan.layout.k);
+        c.memory = buffer(crumb::activation_bytes(most, std::max(max_rows_, x_.rows)));
+    }
+    c.plan = plan;
+    c.rows = *crumb::activations::create(c.memory.bytes(), plan, x_.rows);
+    fresh = true;
+    return c.rows;
+}
+
+template <class F>
+crumb::status matrix::plan_quantized(const gguf_tensor& tensor, activation_type activations, std::span<const float> bias) {
+    constexpr ggml_type own = std::is_same_v<F, crumb::q8_0> ? ggml_type::q8_0 : ggml_type::q4_0;
+    crumb::storage_view<F> view;
+    crumb::quantized<F> owned;
+    if (tensor.type == own) {
+        view = crumb::storage<F>(reinterpret_cast<const typename F::block*>(tensor.data.data()), n_, k_);
+    } else {
+        const auto floats = to_floats(tensor);
+        if (!floats)
+            return floats.error();
+        auto q = crumb::quantize<F>(crumb::matrix<const float>(floats->data(), n_, k_));
+        if (!q)
+            return in_tensor(tensor, q.error());
+        owned = std::move(*q);
+        view = owned;
+    }
+    stored_bytes_ = n_ * view.groups() * sizeof(typename F::block);
+    if (activations == activation_type::f32) {
+        memory_ = buffer(n_ * k_ * sizeof(float));
+        for (std::size_t r = 0; r < n_; ++r) {
+            for (std::size_t i = 0; i < k_; ++i) {
+                const auto& block = view.block(r, i / F::group);
+                memory_.as<float>()[r * k_ + i] =
+                    crumb::to_float(F::scale(block)) * static_cast<float>(F::code(block, i % F::group));
+            }
+        }
+        return plan_dense(bias);
+    }
+    memory_ = buffer(crumb::packed_bytes<F>(n_, k_));
+    const auto packed = crumb::pack(view, memory_.bytes());
+    if (!packed)
+        return in_tensor(tensor, packed.error());
+    const auto plan = crumb::linear<F>::plan(*packed, {.bias = bias});
+    if (!plan)
+        return plan.error();
+    plan_ = *plan;
+    return {};
+}
+
+crumb::status matrix::plan_dense(std::span<const float> bias) {
+    const auto plan = crumb::dense_linear<float>::plan(crumb::matrix<const float>(memory_.as<float>(), n_, k_), {.bias = bias});
+    if (!plan)
+        return plan.error();
+    plan_ = *plan;
+    return {};
+}
+
+crumb::result<matrix> matrix::make(const gguf_tensor& tensor, std::size_t n, std::size_t k, weight_type type,
+                                   activation_type activations, std::span<const float> bias) {
+    if (tensor.dims[0] != k || tensor.dims[1] != n || tensor.rank > 2)
+        return in_tensor(tensor, crumb::status::error(crumb::errc::bad_shape, "shape is %llu x %llu, %zu x %zu is needed",
+                                                      static_cast<unsigned long long>(tensor.dims[0]),
+                                                      static_cast<unsigned long long>(tensor.dims[1]), k, n));
+    matrix m;
+    m.n_ = n;
+    m.k_ = k;
+    if (type == weight_type::stored && tensor.type == ggml_type::q8_0)
+        type = weight_type::q8_0;
+    if (type == weight_type::stored && tensor.type == ggml_type::q4_0)
+        type = weight_type::q4_0;
+    crumb::status s;
+    if (type == weight_type::q8_0) {
+        s = m.plan_quantized<crumb::q8_0>(tensor, activations, bias);
+    } else if (type == weight_type::q4_0) {
+        s = m.plan_quantized<crumb::q4_0>(tensor, activations, bias);
+    } else {
+        const auto floats = to_floats(tensor);
+        if (!floats)
+            return floats.error();
+        m.memory_ = buffer(n * k * sizeof(float));
+        std::memcpy(m.memory_.as<float>(), floats->data(), n * k * sizeof(float));
+        m.stored_bytes_ = n * k * (type == weight_type::stored && tensor.type == ggml_type::f16 ? 2 : 4);
+        s = m.plan_dense(bias);
+    }
+    if (!s)
+        return s;
+    return m;
+}
+
+std::optional<crumb::activation_plan> matrix::activation_plan() const {
+    return std::visit(
+        [](const auto& plan) -> std::optional<crumb::activation_plan> {
+            if constexpr (requires { plan.activation_layout(); })
+                return plan.activation_layout();
+            else
+                return std::nullopt;
+        },
+        plan_);
+}
+
+void matrix::run(matrix_input& input, const crumb::matrix_view<float>& y, crumb::range channels) const {
+    std::visit(
+        [&](const auto& plan) {
+            if constexpr (requires { plan.activation_layout(); }) {
+                bool fresh = false;
+                plan.run(input.slot(plan.activation_layout(), fresh), y, {.channels = channels});
+            } else {
+                plan.run(input.x(), y, {.channels = channels});
+            }
+        },
+        plan_);
+}
+
+} // namespace lm

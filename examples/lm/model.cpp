@@ -1,0 +1,228 @@
+#include "model.hpp"
+
+#include <cmath>
+
+namespace lm {
+
+using crumb::errc;
+using crumb::result;
+using crumb::status;
+
+/// Reads into a model and remembers the first error.
+class model::loader {
+  public:
+    loader(model& m, const model_options& options) : m_(m), options_(options) {}
+
+    status load() {
+        if (const status s = shape(); !s)
+            return s;
+        const auto& d = m_.shape_;
+        embedding();
+        if (d.arch == architecture::gpt2)
+            floats("position_embd.weight", d.context * d.width, m_.positions_);
+        norm("output_norm", m_.output_norm_, m_.output_norm_bias_);
+        m_.layers_.resize(d.layers);
+        for (std::size_t i = 0; i < d.layers && error_.ok(); ++i)
+            layer(m_.layers_[i], "blk." + std::to_string(i) + ".");
+        // A model without an output matrix uses its embedding.
+        const bool tied = m_.file_.find_tensor("output.weight") == nullptr;
+        convert(tied ? "token_embd.weight" : "output.weight", d.vocabulary, d.width, m_.output_, {}, weight_type::stored);
+        if (tied && error_.ok()) {
+            m_.weight_bytes_ -= m_.output_.stored_bytes();
+            m_.weight_count_ -= d.vocabulary * d.width;
+        }
+        return error_;
+    }
+
+  private:
+    std::string key(const char* name) const { return prefix_ + "." + name; }
+
+    std::size_t number(const char* name, std::optional<std::uint32_t> fallback = {}) {
+        const auto v = fallback ? m_.file_.get_u32(key(name), *fallback) : m_.file_.get_u32(key(name));
+        if (!v && error_.ok())
+            error_ = v.error();
+        return v ? *v : 0;
+    }
+    float real(const char* name, std::optional<float> fallback = {}) {
+        const auto v = fallback ? m_.file_.get_f32(key(name), *fallback) : m_.file_.get_f32(key(name));
+        if (!v && error_.ok())
+            error_ = v.error();
+        return v ? *v : 0.0f;
+    }
+    status bad(const char* name, std::size_t value, const char* why) const {
+        return status::error(errc::bad_shape, "key %s is %zu: %s", key(name).c_str(), value, why);
+    }
+
+    status shape() {
+        const auto arch = m_.file_.get_string("general.architecture");
+        if (!arch)
+            return arch.error();
+        prefix_ = std::string(*arch);
+        auto& d = m_.shape_;
+        if (prefix_ == "llama")
+            d.arch = architecture::llama;
+        else if (prefix_ == "gpt2")
+            d.arch = architecture::gpt2;
+        else
+            return status::error(errc::unsupported, "architecture '%.40s' is not supported (llama, gpt2 are)", prefix_.c_str());
+        const bool is_llama = d.arch == architecture::llama;
+        d.context = number("context_length");
+        d.width = number("embedding_length");
+        d.layers = number("block_count");
+        d.hidden = number("feed_forward_length");
+        d.heads = number("attention.head_count");
+        d.kv_heads = number("attention.head_count_kv", static_cast<std::uint32_t>(d.heads));
+        d.norm_epsilon = real(is_llama ? "attention.layer_norm_rms_epsilon" : "attention.layer_norm_epsilon");
+        if (!error_.ok())
+            return error_;
+        // Beyond these a product of sizes could overflow, and no model comes near them.
+        constexpr std::size_t most = 1u << 20;
+        if (d.context == 0 || d.context > 64 * most)
+            return bad("context_length", d.context, "1 to 67108864 are possible");
+        if (d.width == 0 || d.width > most)
+            return bad("embedding_length", d.width, "1 to 1048576 are possible");
+        if (d.layers == 0 || d.layers > 4096)
+            return bad("block_count", d.layers, "1 to 4096 are possible");
+        if (d.hidden == 0 || d.hidden > 16 * most)
+            return bad("feed_forward_length", d.hidden, "1 to 16777216 are possible");
+        if (d.heads == 0 || d.width % d.heads != 0)
+            return bad("attention.head_count", d.heads, "it must divide the embedding length");
+        d.head_size = d.width / d.heads;
+        if (d.kv_heads == 0 || d.heads % d.kv_heads != 0)
+            return bad("attention.head_count_kv", d.kv_heads, "it must divide the number of heads");
+        if (!is_llama && d.kv_heads != d.heads)
+            return bad("attention.head_count_kv", d.kv_heads, "gpt2 has as many as heads");
+        if (!(d.norm_epsilon > 0) || d.norm_epsilon > 1)
+            return status::error(errc::invalid_argument, "the norm's epsilon %g is not within 0 to 1", static_cast<double>(d.norm_epsilon));
+        if (is_llama) {
+            d.rope_dims = number("rope.dimension_count", static_cast<std::uint32_t>(d.head_size));
+            d.rope_base = real("rope.freq_base", 10000.0f);
+            for (const char* name : {"attention.key_length", "attention.value_length"})
+                if (number(name, static_cast<std::uint32_t>(d.head_size)) != d.head_size && error_.ok())
+                    return bad(name, number(name), "only embedding_length / head_count is supported");
+            if (number("expert_count", 0) != 0)
+                return bad("expert_count", number("expert_count"), "mixtures of experts are not supported");
+            const auto scaling = m_.file_.get_string(key("rope.scaling.type"), "none");
+            if (!scaling || *scaling != "none" || m_.file_.find_tensor("rope_freqs.weight") != nullptr)
+                return status::error(errc::unsupported, "scaled rotary embeddings (%s) are not supported", key("rope.scaling.type").c_str());
+            if (!error_.ok())
+                return error_;
+            if (d.rope_dims % 2 != 0 || d.rope_dims > d.head_size)
+                return bad("rope.dimension_count", d.rope_dims, "it must be even and at most the head size");
+            if (!(d.rope_base > 0))
+                return status::error(errc::invalid_argument, "key %s is not positive", key("rope.freq_base").c_str());
+        }
+        auto vocabulary = tokenizer::make(m_.file_);
+        if (!vocabulary)
+            return vocabulary.error();
+        m_.tokenizer_.emplace(std::move(*vocabulary));
+        d.vocabulary = m_.tokenizer_->vocab_size();
+        return {};
+    }
+
+    const gguf_tensor* tensor(const std::string& name) {
+        const auto t = m_.file_.get_tensor(name);
+        if (!t && error_.ok())
+            error_ = t.error();
+        return t ? *t : nullptr;
+    }
+
+    void floats(const std::string& name, std::size_t size, std::vector<float>& out) {
+        const gguf_tensor* t = tensor(name);
+        if (t == nullptr)
+            return;
+        if (t->elements() != size) {
+            if (error_.ok())
+                error_ = status::error(errc::bad_shape, "tensor %s has %llu elements, %zu are needed", name.c_str(),
+                                       static_cast<unsigned long long>(t->elements()), size);
+            return;
+        }
+        auto values = to_floats(*t);
+        if (values)
+            out = std::move(*values);
+        else if (error_.ok())
+            error_ = values.error();
+    }
+
+    void embedding() {
+        const auto& d = m_.shape_;
+        const gguf_tensor* t = tensor("token_embd.weight");
+        floats("token_embd.weight", d.vocabulary * d.width, m_.embedding_);
+        if (t == nullptr)
+            return;
+        if (t->dims[0] != d.width && error_.ok())
+            error_ = status::error(errc::bad_shape, "tensor token_embd.weight has rows of %llu, %zu is needed",
+                                   static_cast<unsigned long long>(t->dims[0]), d.width);
+        m_.weight_bytes_ += t->data.size();
+        m_.weight_count_ += t->elements();
+    }
+
+    void norm(const std::string& name, std::vector<float>& weight, std::vector<float>& bias) {
+        floats(name + ".weight", m_.shape_.width, weight);
+        if (m_.shape_.arch == architecture::gpt2)
+            floats(name + ".bias", m_.shape_.width, bias);
+    }
+
+    void convert(const std::string& name, std::size_t n, std::size_t k, matrix& out, std::span<const float> bias, weight_type type) {
+        const gguf_tensor* t = tensor(name);
+        if (t == nullptr || !error_.ok())
+            return;
+        auto m = matrix::make(*t, n, k, type, options_.activations, bias);
+        if (!m) {
+            error_ = m.error();
+            return;
+        }
+        out = std::move(*m);
+        if (type == options_.weights && m_.stored_type_.empty())
+            for (const char c : ggml_type_name(t->type))
+                m_.stored_type_ += static_cast<char>(c >= 'A' && c <= 'Z' ? c - 'A' + 'a' : c);
+        m_.weight_bytes_ += out.stored_bytes();
+        m_.weight_count_ += n * k;
+    }
+
+    void layer(model_layer& l, const std::string& blk) {
+        const auto& d = m_.shape_;
+        const auto put = [&](const char* name, std::size_t n, std::size_t k, matrix& out, std::vector<float>& bias) {
+            if (d.arch == architecture::gpt2)
+                floats(blk + name + ".bias", n, bias);
+            convert(blk + name + ".weight", n, k, out, bias, options_.weights);
+        };
+        std::vector<float> none;
+        norm(blk + "attn_norm", l.attention_norm, l.attention_norm_bias);
+        norm(blk + "ffn_norm", l.ffn_norm, l.ffn_norm_bias);
+        if (d.arch == architecture::gpt2) {
+            put("attn_qkv", 3 * d.width, d.width, l.qkv, l.qkv_bias);
+        } else {
+            put("attn_q", d.width, d.width, l.q, none);
+            put("attn_k", d.kv_heads * d.head_size, d.width, l.k, none);
+            put("attn_v", d.kv_heads * d.head_size, d.width, l.v, none);
+            put("ffn_gate", d.hidden, d.width, l.gate, none);
+        }
+        put("attn_output", d.width, d.width, l.output, l.output_bias);
+        put("ffn_up", d.hidden, d.width, l.up, l.up_bias);
+        put("ffn_down", d.width, d.hidden, l.down, l.down_bias);
+    }
+
+    model& m_;
+    model_options options_;
+    std::string prefix_;
+    status error_;
+};
+
+result<model> model::load(const std::string& path, const model_options& options) {
+    auto file = gguf::open(path);
+    if (!file)
+        return file.error();
+    model m;
+    m.path_ = path;
+    m.file_ = std::move(*file);
+    if (const status s = loader(m, options).load(); !s)
+        return status::error(s.code(), "%s: %s", path.c_str(), s.message());
+    return m;
+}
+
+double model::bits_per_weight() const noexcept {
+    return 8.0 * static_cast<double>(weight_bytes_) / static_cast<double>(weight_count_);
+}
+
+} // namespace lm

@@ -1,0 +1,89 @@
+// A transformer read from a GGUF file: architectures `llama` and `gpt2`.
+#pragma once
+
+#include "matrix.hpp"
+#include "tokenizer.hpp"
+
+#include <string>
+#include <vector>
+
+namespace lm {
+
+enum class architecture { llama, gpt2 };
+
+/// The sizes and constants of a model.
+struct model_shape {
+    architecture arch = architecture::llama;
+    std::size_t context = 0;   ///< most tokens of a sequence
+    std::size_t width = 0;     ///< embedding length
+    std::size_t layers = 0;
+    std::size_t hidden = 0;    ///< feed-forward length
+    std::size_t heads = 0;
+    std::size_t kv_heads = 0;
+    std::size_t head_size = 0;
+    std::size_t rope_dims = 0; ///< llama
+    float rope_base = 10000.0f;
+    float norm_epsilon = 1e-5f;
+    std::size_t vocabulary = 0;
+};
+
+/// One layer: attention and feed-forward, each behind a norm. Empty vectors are parameters the model lacks.
+struct model_layer {
+    std::vector<float> attention_norm, attention_norm_bias, ffn_norm, ffn_norm_bias;
+    std::vector<float> qkv_bias, output_bias, up_bias, down_bias;
+    matrix q, k, v; ///< llama
+    matrix qkv;     ///< gpt2: the three in one
+    matrix output, up, down;
+    matrix gate; ///< llama
+};
+
+/// How `model::load` prepares the matrices.
+struct model_options {
+    weight_type weights = weight_type::stored;
+    activation_type activations = activation_type::int8;
+};
+
+/// A model ready to run. Immovable parts of it (biases) are referred to by its matrices.
+class model {
+  public:
+    model(model&&) = default;
+
+    /// Maps and reads a file. Attention and feed-forward matrices become `options.weights`; embeddings,
+    /// positions, norms, biases and the output matrix stay as the file has them. Errors name what is missing,
+    /// unknown or of the wrong shape.
+    static crumb::result<model> load(const std::string& path, const model_options& options);
+
+    const std::string& path() const noexcept { return path_; }
+    const model_shape& shape() const noexcept { return shape_; }
+    const tokenizer& vocabulary() const noexcept { return *tokenizer_; }
+    const std::vector<model_layer>& layers() const noexcept { return layers_; }
+    const std::vector<float>& output_norm() const noexcept { return output_norm_; }
+    const std::vector<float>& output_norm_bias() const noexcept { return output_norm_bias_; }
+    const matrix& output() const noexcept { return output_; }
+    const float* embedding(std::size_t token) const noexcept { return embedding_.data() + token * shape_.width; }
+    /// gpt2's learned position, or null.
+    const float* position(std::size_t i) const noexcept {
+        return positions_.empty() ? nullptr : positions_.data() + i * shape_.width;
+    }
+    /// Name of the type that the file's own attention and feed-forward matrices have, in lower case.
+    const std::string& stored_type() const noexcept { return stored_type_; }
+    /// Average bits per weight over all matrices: attention, feed-forward, output, embedding.
+    double bits_per_weight() const noexcept;
+    /// Bytes of the same matrices in their storage formats.
+    std::size_t weight_bytes() const noexcept { return weight_bytes_; }
+
+  private:
+    class loader;
+    model() = default;
+
+    std::string path_, stored_type_;
+    gguf file_;
+    std::optional<tokenizer> tokenizer_;
+    model_shape shape_;
+    std::vector<float> embedding_, positions_, output_norm_, output_norm_bias_;
+    std::vector<model_layer> layers_;
+    matrix output_;
+    std::size_t weight_bytes_ = 0, weight_count_ = 0;
+};
+
+} // namespace lm

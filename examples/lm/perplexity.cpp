@@ -1,0 +1,65 @@
+#include "commands.hpp"
+#include "evaluate.hpp"
+#include "report.hpp"
+
+#include <cmath>
+
+namespace lm {
+
+crumb::status perplexity(const perplexity_options& o) {
+    std::string error;
+    const auto file = mapped_file::open(o.text, error);
+    if (!file)
+        return crumb::status::error(crumb::errc::invalid_argument, "%s", error.c_str());
+    auto loaded = load(o, o.ctx, o.ctx);
+    if (!loaded)
+        return loaded.error();
+    loaded_model reference;
+    if (!o.against.empty()) {
+        common_options full = o;
+        full.model = o.against;
+        full.weights = weight_type::f32;
+        full.activations = activation_type::f32;
+        full.kv = kv_type::f16;
+        auto r = load(full, o.ctx, o.ctx);
+        if (!r)
+            return r.error();
+        reference = std::move(*r);
+        if (reference.weights->shape().vocabulary != loaded->weights->shape().vocabulary)
+            return crumb::status::error(crumb::errc::bad_shape, "--against: the vocabularies have %zu and %zu tokens",
+                                        reference.weights->shape().vocabulary, loaded->weights->shape().vocabulary);
+    }
+    const model& m = *loaded->weights;
+    const auto bytes = file->bytes();
+    const std::vector<std::int32_t> tokens = m.vocabulary().encode({reinterpret_cast<const char*>(bytes.data()), bytes.size()}, false);
+    progress_line progress("windows");
+    const auto e = evaluate(*loaded->run, reference.run ? &*reference.run : nullptr, tokens, o.ctx, o.chunks,
+                            [&](std::size_t done, std::size_t all) { progress(done, all); });
+    progress.clear();
+    if (!e)
+        return e.error();
+    const double speed = static_cast<double>(e->fed) / e->seconds;
+    const std::string weights = weights_name(m, o.weights);
+    const auto kv = kv_names[static_cast<std::size_t>(o.kv)];
+    const char* activations = o.activations == activation_type::int8 ? "int8" : "f32";
+    if (o.json) {
+        json_object out;
+        out.put("model", o.model).put("weights", weights).put("activations", activations).put("kv", kv).put("ffn", "dense");
+        out.put("tokens", e->tokens).put("nll", e->nll).put("nll_standard_error", e->nll_error).put("ppl", std::exp(e->nll));
+        out.put("bits_per_weight", m.bits_per_weight()).put("kv_bytes_per_token", loaded->run->kv_bytes_per_token());
+        out.put("tokens_per_second", speed);
+        if (reference.run)
+            out.put("kl_divergence", e->kl).put("kl_standard_error", e->kl_error).put("top1_agreement", e->agreement);
+        std::printf("%s\n", out.text().c_str());
+        return {};
+    }
+    std::printf("weights %s (%.3f bits per weight), activations %s, kv %s (%zu bytes per token)\n", weights.c_str(), m.bits_per_weight(),
+                activations, kv.data(), loaded->run->kv_bytes_per_token());
+    std::printf("perplexity      %.4f +- %.4f over %zu tokens (nll %.5f nats)\n", std::exp(e->nll), std::exp(e->nll) * e->nll_error, e->tokens, e->nll);
+    if (reference.run)
+        std::printf("KL divergence   %.6f +- %.6f nats\ntop-1 agreement %.2f %%\n", e->kl, e->kl_error, 100 * e->agreement);
+    std::printf("speed           %.0f tokens/s\n", speed);
+    return {};
+}
+
+} // namespace lm

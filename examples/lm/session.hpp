@@ -1,0 +1,43 @@
+// Running a model over a sequence of tokens.
+#pragma once
+
+#include "model.hpp"
+#include "team.hpp"
+
+#include <memory>
+
+namespace lm {
+
+/// Number type of the key-value cache.
+enum class kv_type { f32, f16 };
+inline constexpr std::string_view kv_names[] = {"f32", "f16"};
+
+/// One sequence: its key-value cache and the buffers of a forward pass. The model must outlive it.
+class session {
+  public:
+    /// Space for `context` tokens (at most the model's), fed in batches of at most `batch`.
+    static crumb::result<session> make(const model& m, team threads, kv_type kv, std::size_t context, std::size_t batch);
+    session(session&&) noexcept;
+    session& operator=(session&&) noexcept;
+    ~session();
+
+    /// Forgets the sequence.
+    void reset() noexcept;
+    /// Tokens fed so far.
+    std::size_t length() const noexcept;
+    std::size_t context() const noexcept;
+
+    /// Appends tokens, which must fit into the context, and returns the logits behind the last `wanted` of them:
+    /// wanted x vocabulary floats, valid until the next call.
+    std::span<const float> feed(std::span<const std::int32_t> tokens, std::size_t wanted);
+
+    /// Bytes that the cache holds per token.
+    std::size_t kv_bytes_per_token() const noexcept;
+
+  private:
+    struct state;
+    explicit session(std::unique_ptr<state> s);
+    std::unique_ptr<state> state_;
+};
+
+} // namespace lm

@@ -1,0 +1,6 @@
+// The whole run-time library. Quantizers and training are in crumb/offline.
+#pragma once
+
+#include <crumb/format/list.hpp>
+#include <crumb/op/dense_linear.hpp>
+#include <crumb/op/linear.hpp>

@@ -1,0 +1,198 @@
+// The float operations around the products, by name; the bodies are in the .inl files.
+#pragma once
+
+#include <crumb/core/half.hpp>
+#include <crumb/core/view.hpp>
+
+namespace crumb::inline CRUMB_ABI::kernel {
+
+// ---- elementwise functions -------------------------------------------------------------------------------
+/// Functions of one number, as tags. Errors (measured over all floats) are at their definitions in math.inl
+/// and activation.inl; NaN gives NaN, infinities give the limits.
+namespace function {
+struct exp {};       ///< e^x; results below 2^-126 are subnormal, below 2^-149 zero
+struct tanh {};      ///< hyperbolic tangent
+struct erf {};       ///< error function
+struct logistic {};  ///< 1 / (1 + e^-x)
+struct silu {};      ///< x logistic(x)
+struct gelu_tanh {}; ///< x / 2 (1 + tanh(sqrt(2 / pi) (x + 0.044715 x^3)))
+struct gelu_erf {};  ///< x / 2 (1 + erf(x / sqrt(2)))
+} // namespace function
+
+/// Operands of equal shape; y may be x or up.
+struct elementwise_args {
+    matrix_view<const float> x;
+    matrix_view<const float> up; ///< second operand, where there is one
+    matrix_view<float> y;
+    range rows; ///< rows to compute, closed
+};
+
+// ---- normalization ---------------------------------------------------------------------------------------
+/// y may be x.
+struct norm_args {
+    matrix_view<const float> x;
+    const float* w = nullptr;    ///< x.cols factors
+    const float* bias = nullptr; ///< x.cols summands, or null; LayerNorm only
+    float epsilon = 0;           ///< added to the mean of squares or the variance
+    matrix_view<float> y;
+    range rows; ///< rows to compute, closed
+};
+
+// ---- softmax ---------------------------------------------------------------------------------------------
+/// y may be x.
+struct softmax_args {
+    matrix_view<const float> x;
+    matrix_view<float> y;
+    float scale = 1;            ///< multiplies x
+    std::size_t valid = 0;      ///< columns of row 0 that take part
+    std::size_t valid_step = 0; ///< how many more in each following row
+    range rows;                 ///< rows to compute, closed
+};
+
+// ---- rotary embedding ------------------------------------------------------------------------------------
+/// Cosines and sines: row p holds cos(p f_i), i = 0 .. dims / 2 - 1, then sin(p f_i).
+struct rope_args {
+    matrix_view<float> x;         ///< row r: heads of `head_size` elements each, token at `position` + r
+    std::size_t head_size = 0;    ///< x.cols is a multiple
+    const float* table = nullptr; ///< as above
+    std::size_t dims = 0;         ///< rotated elements at the beginning of each head; even
+    std::size_t position = 0;     ///< of row 0
+    bool interleaved = false;     ///< pairs (2i, 2i + 1), else (i, i + dims / 2)
+    range rows;                   ///< rows to compute, closed
+};
+
+// ---- attention -------------------------------------------------------------------------------------------
+/// Tokens that are scored before the running maximum is updated.
+inline constexpr std::size_t attention_block = 64;
+/// Queries that share a pass over keys and values, unless one group is larger.
+inline constexpr std::size_t attention_queries = 64;
+
+/// How attention's scratch memory is carved, for passes of `queries` queries; sizes in floats.
+struct attention_scratch {
+    std::size_t queries = 0;
+    std::size_t padded = 0; ///< head_size rounded up to whole registers of any ISA
+
+    constexpr std::size_t block() const noexcept { return 2 * queries * padded; }
+    constexpr std::size_t scores() const noexcept { return block() + attention_block * padded; }
+    constexpr std::size_t state() const noexcept { return scores() + queries * attention_block; }
+    constexpr std::size_t size() const noexcept { return state() + (2 * queries + 15) / 16 * 16; }
+};
+
+/// Everything that attention needs; `T` is float or half.
+template <class T>
+struct attention_args {
+    matrix_view<const float> q; ///< row r: heads * head_size floats, token at `position` + r
+    const T* k = nullptr;       ///< token t, kv head h at k[t * k_token_stride + h * k_head_stride]
+    const T* v = nullptr;
+    std::size_t k_token_stride = 0, k_head_stride = 0;
+    std::size_t v_token_stride = 0, v_head_stride = 0;
+    std::size_t head_size = 0;
+    std::size_t group = 1; ///< query heads per kv head
+    float scale = 1;       ///< of the scores
+    std::size_t position = 0;
+    matrix_view<float> y;      ///< result like q, unless
+    float* partials = nullptr; ///< is set: per row and head head_size sums, the maximum, the sum of weights
+    float* scratch = nullptr;  ///< attention_scratch::size() floats, aligned
+    std::size_t row_block = 1; ///< rows per pass; times `group`: attention_scratch::queries
+    range tokens;              ///< keys and values to use, closed at the last row's position + 1
+    range rows;                ///< rows to compute, closed
+    range kv_heads;            ///< kv heads to compute, closed
+};
+
+/// What merging needs: `count` sets of partial results, `stride` floats apart.
+struct merge_args {
+    const float* partials = nullptr;
+    std::size_t count = 0;
+    std::size_t stride = 0;
+    std::size_t head_size = 0;
+    std::size_t heads = 0;
+    matrix_view<float> y;
+    range rows;       ///< rows to merge, closed
+    range head_range; ///< query heads to merge, closed
+};
+
+// One specialization per ISA is compiled inside its target region.
+template <class Isa>
+struct math;
+template <class Isa, class Function>
+struct elementwise_run;
+template <class Isa>
+struct copy_run;
+template <class Isa>
+struct norm_run;
+template <class Isa>
+struct softmax_run;
+template <class Isa>
+struct rope_run;
+template <class Isa, class T>
+struct attention_run;
+template <class Isa>
+struct merge_run;
+
+/// y[r, c] = Function(x[r, c]).
+template <class Function, class Isa>
+void apply(const elementwise_args& args) noexcept {
+    elementwise_run<Isa, Function>::plain(args);
+}
+
+/// y[r, c] = Function(x[r, c]) * up[r, c].
+template <class Function, class Isa>
+void apply_gated(const elementwise_args& args) noexcept {
+    elementwise_run<Isa, Function>::gated(args);
+}
+
+/// y[r, c] = x[r, c] + up[r, c].
+template <class Isa>
+void add(const elementwise_args& args) noexcept {
+    copy_run<Isa>::add(args);
+}
+
+/// y[i] = x[i] as half, rounded to nearest, ties to even.
+template <class Isa>
+void to_halves(const float* x, half* y, std::size_t n) noexcept {
+    copy_run<Isa>::to_halves(x, y, n);
+}
+
+/// y[i] = x[i], exactly.
+template <class Isa>
+void to_floats(const half* x, float* y, std::size_t n) noexcept {
+    copy_run<Isa>::to_floats(x, y, n);
+}
+
+/// y[r, c] = w[c] x[r, c] / sqrt(mean over c of x[r, c]^2 + epsilon).
+template <class Isa>
+void rms_norm(const norm_args& args) noexcept {
+    norm_run<Isa>::rms_norm(args);
+}
+
+/// y[r, c] = w[c] (x[r, c] - mean) / sqrt(variance + epsilon) + bias[c].
+template <class Isa>
+void layer_norm(const norm_args& args) noexcept {
+    norm_run<Isa>::layer_norm(args);
+}
+
+/// y[r, c] = exp(scale x[r, c] - max) / sum of these, over the row's valid columns; 0 in the others.
+template <class Isa>
+void softmax(const softmax_args& args) noexcept {
+    softmax_run<Isa>::run(args);
+}
+
+/// Rotates pairs (a, b) of each head to (a cos - b sin, a sin + b cos), in place.
+template <class Isa>
+void rope(const rope_args& args) noexcept {
+    rope_run<Isa>::run(args);
+}
+
+/// Causal attention with grouped queries over a range of tokens.
+template <class T, class Isa>
+void attention(const attention_args<T>& args) noexcept {
+    attention_run<Isa, T>::run(args);
+}
+
+/// y = sum over i of exp(m_i - m) o_i / sum over i of exp(m_i - m) l_i, m = max m_i; 0 where all are empty.
+template <class Isa>
+void merge(const merge_args& args) noexcept {
+    merge_run<Isa>::run(args);
+}
+
+} // namespace crumb::inline CRUMB_ABI::kernel

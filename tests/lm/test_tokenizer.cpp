@@ -1,0 +1,389 @@
+// Byte-level BPE and SentencePiece: known examples, arbitrary bytes, and vocabularies that are refused.
+#include "gguf.hpp"
+#include "gguf_writer.hpp"
+#include "tokenizer.hpp"
+#include "unicode.hpp"
+#include "vocabularies.hpp"
+
+#include <gtest/gtest.h>
+
+#include <chrono>
+#include <cstdint>
+#include <functional>
+#include <limits>
+#include <ostream>
+#include <random>
+#include <span>
+#include <string>
+#include <string_view>
+#include <vector>
+
+namespace {
+
+using tokens = std::vector<std::int32_t>;
+
+crumb::result<lm::tokenizer> make(const lm::gguf_writer& writer) {
+    const auto bytes = writer.bytes();
+    if (!bytes)
+        return bytes.error();
+    const auto file = lm::gguf::parse(*bytes);
+    if (!file)
+        return file.error();
+    return lm::tokenizer::make(*file);
+}
+
+std::string random_bytes(std::size_t size, unsigned seed) {
+    std::mt19937 random(seed);
+    std::string text(size, '\0');
+    for (char& c : text)
+        c = static_cast<char>(random() & 0xFF);
+    return text;
+}
+
+std::vector<std::string> words(std::string_view text) {
+    std::vector<std::string> out;
+    for (std::size_t at = 0, end = 0; at < text.size(); at = end) {
+        end = lm::gpt2_word_end(text, at);
+        out.emplace_back(text.substr(at, end - at));
+    }
+    return out;
+}
+
+TEST(Unicode, ClassesOfCharacters) {
+    using lm::char_class;
+    for (char32_t c :
+         {U'a', U'Z', U'é', U'ß', U'Ж', U'λ', U'א', U'م', U'क', U'中', U'あ', U'한', U'ﬁ', U'𠀀', U'𝒜'})
+        EXPECT_EQ(lm::classify(c), char_class::letter) << std::hex << static_cast<std::uint32_t>(c);
+    for (char32_t c : {U'0', U'9', U'²', U'½', U'٣', U'Ⅷ', U'①', U'𝟗'})
+        EXPECT_EQ(lm::classify(c), char_class::number) << std::hex << static_cast<std::uint32_t>(c);
+    for (char32_t c : {U' ', U'\n', U'\t', U'\r', U'\u00A0', U'\u2003', U'\u3000'})
+        EXPECT_EQ(lm::classify(c), char_class::space) << std::hex << static_cast<std::uint32_t>(c);
+    for (char32_t c : {U'!', U'_', U'\'', U'\u0301', U'€', U'。', U'😀', U'\u200B', U'\uFFFD', U'\0', U'×'})
+        EXPECT_EQ(lm::classify(c), char_class::other) << std::hex << static_cast<std::uint32_t>(c);
+}
+
+TEST(Unicode, MalformedUtf8IsTakenByteByByte) {
+    const auto size = [](std::string_view text) { return lm::decode_utf8(text, 0).size; };
+    const auto value = [](std::string_view text) { return lm::decode_utf8(text, 0).value; };
+    EXPECT_EQ(value("\xC3\xA9"), U'é');
+    EXPECT_EQ(value("\xE4\xB8\xAD"), U'中');
+    EXPECT_EQ(value("\xF0\x9F\x98\x80"), U'😀');
+    for (std::string_view bad :
+         {"\x80", "\xC0\x80", "\xC1\xBF", "\xC3", "\xC3(", "\xE0\x80\x80", "\xED\xA0\x80", "\xE4\xB8",
+          "\xF0\x80\x80\x80", "\xF4\x90\x80\x80", "\xF5\x80\x80\x80", "\xFF"}) {
+        EXPECT_EQ(size(bad), 1u);
+        EXPECT_EQ(value(bad), 0xFFFDu);
+    }
+}
+
+TEST(Unicode, WordsAreCutLikeGpt2) {
+    using list = std::vector<std::string>;
+    EXPECT_EQ(words("Hello world"), (list{"Hello", " world"}));
+    EXPECT_EQ(words("Hello  world"), (list{"Hello", " ", " world"}));
+    EXPECT_EQ(words("a   b  "), (list{"a", "  ", " b", "  "}));
+    EXPECT_EQ(words("It's we'll they've I'm he'd you're can't"),
+              (list{"It", "'s", " we", "'ll", " they", "'ve", " I", "'m", " he", "'d", " you", "'re", " can",
+                    "'t"}));
+    EXPECT_EQ(words("IT'S 'sup 'x"), (list{"IT", "'", "S", " '", "sup", " '", "x"}));
+    EXPECT_EQ(words("'save"), (list{"'s", "ave"}));
+    EXPECT_EQ(words("abc123 45,6!?"), (list{"abc", "123", " 45", ",", "6", "!?"}));
+    EXPECT_EQ(words("x\ny\n\nz\n"), (list{"x", "\n", "y", "\n", "\n", "z", "\n"}));
+    EXPECT_EQ(words("x \n y"), (list{"x", " \n", " y"}));
+    EXPECT_EQ(words("\t\tx"), (list{"\t", "\t", "x"}));
+    EXPECT_EQ(words("naïve Жук 中文。３４"), (list{"naïve", " Жук", " 中文", "。", "３４"}));
+    EXPECT_EQ(words(" \xC2\xA0x"), (list{" ", "\xC2\xA0", "x"}));
+    EXPECT_EQ(words("\xFF\xFE"
+                    "a"),
+              (list{"\xFF\xFE", "a"}));
+    EXPECT_EQ(words(" "), (list{" "}));
+}
+
+TEST(Bpe, MergesByRankLikeGpt2) {
+    // The first merges of GPT-2's own vocabulary that build these words, in its order.
+    lm::gguf_writer writer;
+    lm::test::put_bpe(writer, {"Ġ t", "h e", "i n", "r e", "Ġt he", "o r", "l l", "Ġ w", "l d", "or ld",
+                               "Ġw orld", "H e", "ll o", "He llo"});
+    const auto t = make(writer);
+    ASSERT_TRUE(t.ok()) << t.message();
+    EXPECT_EQ(t->vocab_size(), 270u);
+    const auto pieces = [&](std::string_view text) {
+        std::string out;
+        for (std::int32_t token : t->encode(text, false))
+            out += (out.empty() ? "" : "|") + t->decode(token);
+        return out;
+    };
+    EXPECT_EQ(pieces("Hello world"), "Hello| world");
+    EXPECT_EQ(pieces("Hello  world the"), "Hello| | world| the");
+    EXPECT_EQ(pieces("the there"), "t|he| the|re");
+    EXPECT_EQ(pieces("lllll"), "ll|ll|l");
+    EXPECT_EQ(pieces("Hellor"), "He|ll|or") << "the lower rank goes first: 'o r' before 'll o'";
+    EXPECT_EQ(pieces(""), "");
+    EXPECT_EQ(t->encode("A", false), tokens{65});
+    EXPECT_EQ(t->encode("Hello", true), tokens{269});
+    EXPECT_FALSE(t->bos().has_value());
+    EXPECT_FALSE(t->eos().has_value());
+}
+
+TEST(Bpe, MergesNeverCrossWords) {
+    lm::gguf_writer writer;
+    lm::test::put_bpe(writer, {"a 1", "o Ġ", "Ġ Ġ"});
+    const auto t = make(writer);
+    ASSERT_TRUE(t.ok()) << t.message();
+    EXPECT_EQ(t->encode("a1", false), (tokens{'a', '1'}));
+    EXPECT_EQ(t->encode("o o", false), (tokens{'o', ' ', 'o'}));
+    EXPECT_EQ(t->encode("o   o", false), (tokens{'o', 258, ' ', 'o'}));
+}
+
+TEST(Bpe, AMergeWithoutATokenFallsBackToBytes) {
+    lm::gguf_writer writer;
+    const std::string merges[] = {"a b", "ab c"};
+    lm::test::put_bpe(writer, {});
+    writer.set_strings("tokenizer.ggml.merges", merges);
+    const auto t = make(writer);
+    ASSERT_TRUE(t.ok()) << t.message();
+    EXPECT_EQ(t->encode("xabc", false), (tokens{'x', 'a', 'b', 'c'}));
+}
+
+TEST(Bpe, ArbitraryBytesSurviveARoundTrip) {
+    lm::gguf_writer writer;
+    lm::test::put_bpe(writer, {"a a", "aa aa", "Ġ a", "\xC3\x83 \xC2\xA9", "\xC4\x80 \xC4\x80"});
+    const auto t = make(writer);
+    ASSERT_TRUE(t.ok()) << t.message();
+    for (unsigned seed = 0; seed < 200; ++seed) {
+        const std::string text = random_bytes(seed * 3, seed);
+        EXPECT_EQ(t->decode(t->encode(text, false)), text);
+    }
+    EXPECT_EQ(t->encode("é", false), tokens{259});
+    EXPECT_EQ(t->decode(-1), "");
+    EXPECT_EQ(t->decode(261), "");
+}
+
+TEST(Bpe, SpecialTokensAreAddedOnRequest) {
+    lm::gguf_writer writer;
+    lm::test::put_bpe(writer, {"a a"});
+    writer.set("tokenizer.ggml.bos_token_id", std::uint32_t{7});
+    writer.set("tokenizer.ggml.eos_token_id", std::uint64_t{8});
+    EXPECT_EQ(make(writer)->encode("x", true), tokens{'x'}) << "not by default";
+    writer.set("tokenizer.ggml.add_bos_token", true);
+    writer.set("tokenizer.ggml.add_eos_token", true);
+    const auto t = make(writer);
+    EXPECT_EQ(t->bos(), 7);
+    EXPECT_EQ(t->eos(), 8);
+    EXPECT_EQ(t->encode("x", true), (tokens{7, 'x', 8}));
+    EXPECT_EQ(t->encode("x", false), tokens{'x'});
+    EXPECT_EQ(t->encode("", true), (tokens{7, 8}));
+}
+
+TEST(Bpe, TheShippedModelsTakeBytesAsTokens) {
+    for (const char* name : {"gpt2", "llama"}) {
+        const auto file = lm::gguf::open(std::string(CRUMB_MODEL_DIR "/novels-") + name + "-5m-q8_0.gguf");
+        ASSERT_TRUE(file.ok()) << file.message();
+        const auto t = lm::tokenizer::make(*file);
+        ASSERT_TRUE(t.ok()) << t.message();
+        EXPECT_EQ(t->vocab_size(), 256u);
+        EXPECT_EQ(t->bos(), 0);
+        EXPECT_EQ(t->eos(), 0);
+        const std::string text = random_bytes(4096, 1) + "plain text, naïve 中文";
+        const tokens encoded = t->encode(text, true);
+        ASSERT_EQ(encoded.size(), text.size());
+        for (std::size_t i = 0; i < text.size(); ++i)
+            EXPECT_EQ(encoded[i], static_cast<unsigned char>(text[i]));
+        EXPECT_EQ(t->decode(encoded), text);
+    }
+}
+
+constexpr std::int32_t piece(int i) { return lm::test::first_piece + i; }
+
+TEST(Spm, MergesTheBestScoreFirst) {
+    lm::gguf_writer writer;
+    lm::test::put_spm(writer, {{"▁", -10},
+                               {"a", -11},
+                               {"b", -12},
+                               {"c", -13},
+                               {"ab", -2},
+                               {"bc", -1},
+                               {"abc", -5},
+                               {"▁a", -3},
+                               {"▁ab", -4},
+                               {"aa", -6}});
+    const auto t = make(writer);
+    ASSERT_TRUE(t.ok()) << t.message();
+    EXPECT_EQ(t->encode("abc", false), (tokens{piece(7), piece(5)})) << "bc, then ▁a, which abc would need";
+    EXPECT_EQ(t->encode("ab", false), tokens{piece(8)}) << "ab, then ▁ab";
+    EXPECT_EQ(t->encode("b abc", false), (tokens{piece(0), piece(2), piece(7), piece(5)}));
+    EXPECT_EQ(t->encode("aaaaa", false), (tokens{piece(7), piece(9), piece(9)}))
+        << "equal scores from the left";
+    EXPECT_EQ(t->encode("ab", true), (tokens{1, piece(8)})) << "BOS by default";
+    EXPECT_EQ(t->encode("", true), tokens{1});
+    EXPECT_EQ(t->encode("", false), tokens{});
+    EXPECT_EQ(t->encode(" ", false), (tokens{piece(0), piece(0)}));
+    EXPECT_EQ(t->decode(t->encode("b abc", true)), " b abc");
+}
+
+TEST(Spm, UnknownCharactersBecomeBytes) {
+    lm::gguf_writer writer;
+    lm::test::put_spm(writer, {{"▁", -1}, {"a", -2}, {"é", -3}});
+    writer.set("tokenizer.ggml.add_space_prefix", false);
+    const auto t = make(writer);
+    ASSERT_TRUE(t.ok()) << t.message();
+    const auto byte = [](int b) { return 3 + b; };
+    EXPECT_EQ(t->encode("a中é", false), (tokens{piece(1), byte(0xE4), byte(0xB8), byte(0xAD), piece(2)}));
+    EXPECT_EQ(t->encode("\n\xFF", false), (tokens{byte('\n'), byte(0xFF)}));
+    EXPECT_EQ(t->encode("a a", false), (tokens{piece(1), piece(0), piece(1)}));
+    EXPECT_EQ(t->decode(byte(0xE4)), "\xE4");
+    EXPECT_EQ(t->decode(1), "") << "control tokens have no text";
+    EXPECT_EQ(t->decode(0), " \xE2\x81\x87 ");
+    for (unsigned seed = 0; seed < 200; ++seed) {
+        const std::string text = random_bytes(seed * 3, seed);
+        EXPECT_EQ(t->decode(t->encode(text, false)), text);
+    }
+}
+
+TEST(Spm, NamesOfControlTokensAreText) {
+    lm::gguf_writer writer;
+    lm::test::put_spm(writer, {{"▁", -1}, {"<", -2}, {"s", -3}, {">", -4}, {"<s", -5}});
+    const auto t = make(writer);
+    ASSERT_TRUE(t.ok()) << t.message();
+    EXPECT_EQ(t->encode("<s>", false), (tokens{piece(0), piece(4), piece(3)}));
+}
+
+TEST(Spm, WithoutTypesTokensAreKnownByTheirNames) {
+    lm::gguf_writer writer;
+    const std::string texts[] = {"<unk>", "<s>", "</s>", "<0x41>", "▁", "b"};
+    const float scores[] = {0, 0, 0, 0, -1, -2};
+    writer.set("tokenizer.ggml.model", "llama");
+    writer.set_strings("tokenizer.ggml.tokens", texts);
+    writer.set_array("tokenizer.ggml.scores", std::span<const float>(scores));
+    writer.set("tokenizer.ggml.add_eos_token", true);
+    const auto t = make(writer);
+    ASSERT_TRUE(t.ok()) << t.message();
+    EXPECT_EQ(t->encode("bA中", true), (tokens{1, 4, 5, 3, 0, 2})) << "one unknown token for a character";
+    EXPECT_EQ(t->decode(3), "A");
+}
+
+TEST(Tokenizer, LongTextsTakeLittleTime) {
+    lm::gguf_writer bpe;
+    lm::test::put_bpe(bpe, {"a a", "aa aa", "aaaa aaaa", "a b"});
+    lm::gguf_writer spm;
+    lm::test::put_spm(spm, {{"▁", -1}, {"a", -2}, {"aa", -3}, {"aaaa", -4}, {"b", -5}, {"ab", -6}});
+    std::string text(500000, 'a');
+    for (std::size_t i = 0; i < text.size(); i += 17)
+        text[i] = 'b';
+    for (const lm::gguf_writer* writer : {&bpe, &spm}) {
+        const auto t = make(*writer);
+        ASSERT_TRUE(t.ok()) << t.message();
+        const auto start = std::chrono::steady_clock::now();
+        const tokens encoded = t->encode(text, false);
+        const std::chrono::duration<double> seconds = std::chrono::steady_clock::now() - start;
+        EXPECT_LT(seconds.count(), 20) << "a quadratic loop takes minutes";
+        EXPECT_TRUE(t->decode(encoded).ends_with(text));
+        RecordProperty("milliseconds", static_cast<int>(seconds.count() * 1000));
+    }
+}
+
+struct refusal {
+    const char* name;
+    bool spm;
+    std::function<void(lm::gguf_writer&)> apply;
+    const char* message; ///< a part of it
+
+    friend void PrintTo(const refusal& self, std::ostream* out) { *out << self.name; }
+};
+
+class TokenizerRefusal : public testing::TestWithParam<refusal> {};
+
+TEST_P(TokenizerRefusal, IsNamed) {
+    lm::gguf_writer writer;
+    if (GetParam().spm)
+        lm::test::put_spm(writer, {{"▁", -1}, {"a", -2}});
+    else
+        lm::test::put_bpe(writer, {"a a"});
+    GetParam().apply(writer);
+    const auto t = make(writer);
+    ASSERT_FALSE(t.ok());
+    EXPECT_NE(std::string(t.message()).find(GetParam().message), std::string::npos) << t.message();
+}
+
+using writer = lm::gguf_writer;
+
+void set_strings(writer& w, const char* key, std::vector<std::string> values) { w.set_strings(key, values); }
+
+INSTANTIATE_TEST_SUITE_P(
+    All, TokenizerRefusal,
+    testing::Values(
+        refusal{"Model", false, [](writer& w) { w.set("tokenizer.ggml.model", "bert"); },
+                "key 'tokenizer.ggml.model': 'bert' is unsupported (gpt2 and llama are)"},
+        refusal{"Splitter", false, [](writer& w) { w.set("tokenizer.ggml.pre", "llama-bpe"); },
+                "key 'tokenizer.ggml.pre': 'llama-bpe' is unsupported"},
+        refusal{"TokensKind", false, [](writer& w) { w.set("tokenizer.ggml.tokens", "abc"); },
+                "key 'tokenizer.ggml.tokens' is string, not an array"},
+        refusal{"TokensEmpty", false, [](writer& w) { set_strings(w, "tokenizer.ggml.tokens", {}); },
+                "key 'tokenizer.ggml.tokens' has 0 elements"},
+        refusal{"BytesMissing", false,
+                [](writer& w) {
+                    set_strings(w, "tokenizer.ggml.tokens", {"Ā", "ā"});
+                },
+                "no token for the byte 0x02"},
+        refusal{"MergesKind", false, [](writer& w) { w.set("tokenizer.ggml.merges", 1u); },
+                "key 'tokenizer.ggml.merges' is u32"},
+        refusal{"MergeOfOne", false,
+                [](writer& w) {
+                    set_strings(w, "tokenizer.ggml.merges", {"a b", "ab"});
+                },
+                "key 'tokenizer.ggml.merges': element 1 is 'ab', not two symbols"},
+        refusal{"MergeOfThree", false, [](writer& w) { set_strings(w, "tokenizer.ggml.merges", {"a b c"}); },
+                "element 0 is 'a b c', not two symbols"},
+        refusal{"MergeOfNothing", false, [](writer& w) { set_strings(w, "tokenizer.ggml.merges", {" b"}); },
+                "element 0 is ' b', not two symbols"},
+        refusal{"MergeWithNothing", false, [](writer& w) { set_strings(w, "tokenizer.ggml.merges", {"b "}); },
+                "element 0 is 'b ', not two symbols"},
+        refusal{"Bos", false, [](writer& w) { w.set("tokenizer.ggml.bos_token_id", 257u); },
+                "key 'tokenizer.ggml.bos_token_id' is 257, but the vocabulary has 257 tokens"},
+        refusal{"Eos", true, [](writer& w) { w.set("tokenizer.ggml.eos_token_id", 4000000000u); },
+                "key 'tokenizer.ggml.eos_token_id' is 4000000000, but the vocabulary has 261 tokens"},
+        refusal{"EosNegative", true,
+                [](writer& w) { w.set("tokenizer.ggml.eos_token_id", std::int32_t{-1}); },
+                "key 'tokenizer.ggml.eos_token_id' holds an integer that does not fit"},
+        refusal{"AddBosWithoutBos", false, [](writer& w) { w.set("tokenizer.ggml.add_bos_token", true); },
+                "key 'tokenizer.ggml.add_bos_token' is set, but there is no such token"},
+        refusal{"AddBosKind", true, [](writer& w) { w.set("tokenizer.ggml.add_bos_token", 1u); },
+                "key 'tokenizer.ggml.add_bos_token' is u32, not a bool"},
+        refusal{"ScoresLength", true,
+                [](writer& w) {
+                    const float few[] = {1, 2};
+                    w.set_array("tokenizer.ggml.scores", std::span<const float>(few));
+                },
+                "key 'tokenizer.ggml.scores' has 2 elements, but the vocabulary has 261 tokens"},
+        refusal{"ScoresNotFinite", true,
+                [](writer& w) {
+                    const std::vector<float> scores(261, std::numeric_limits<float>::quiet_NaN());
+                    w.set_array("tokenizer.ggml.scores", std::span<const float>(scores));
+                },
+                "key 'tokenizer.ggml.scores' holds a number that is not finite"},
+        refusal{"TypesLength", false,
+                [](writer& w) {
+                    const std::int32_t few[] = {1};
+                    w.set_array("tokenizer.ggml.token_type", std::span<const std::int32_t>(few));
+                },
+                "key 'tokenizer.ggml.token_type' has 1 elements, but the vocabulary has 257 tokens"},
+        refusal{"ByteTokenName", true,
+                [](writer& w) {
+                    const std::vector<std::int32_t> all_bytes(261, 6);
+                    w.set_array("tokenizer.ggml.token_type", std::span<const std::int32_t>(all_bytes));
+                },
+                "byte token 0 is '<unk>', not <0xXX>"}),
+    [](const auto& test) { return std::string(test.param.name); });
+
+TEST(Tokenizer, MissingKeysAreNamed) {
+    lm::gguf_writer nothing;
+    EXPECT_STREQ(make(nothing).message(), "key 'tokenizer.ggml.model' is missing");
+    nothing.set("tokenizer.ggml.model", "llama");
+    EXPECT_STREQ(make(nothing).message(), "key 'tokenizer.ggml.tokens' is missing");
+    const std::vector<std::string> texts = lm::test::byte_tokens();
+    nothing.set_strings("tokenizer.ggml.tokens", texts);
+    EXPECT_STREQ(make(nothing).message(), "key 'tokenizer.ggml.scores' is missing");
+    nothing.set("tokenizer.ggml.model", "gpt2");
+    EXPECT_STREQ(make(nothing).message(), "key 'tokenizer.ggml.merges' is missing");
+}
+
+} // namespace

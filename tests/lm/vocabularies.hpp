@@ -1,0 +1,89 @@
+// Small vocabularies for the tests of the tokenizer and the fuzzer's seeds.
+#pragma once
+
+#include "gguf_writer.hpp"
+#include "unicode.hpp"
+
+#include <cstdint>
+#include <cstdio>
+#include <initializer_list>
+#include <span>
+#include <string>
+#include <utility>
+#include <vector>
+
+namespace lm::test {
+
+/// GPT-2's characters of all bytes, in the bytes' order.
+inline std::vector<std::string> byte_tokens() {
+    std::vector<std::string> tokens(256);
+    for (std::size_t b = 0; b < 256; ++b)
+        append_utf8(tokens[b], gpt2_characters[b]);
+    return tokens;
+}
+
+/// Writes a BPE vocabulary: token b is byte b, token 256 + i the result of merge i.
+inline void put_bpe(gguf_writer& file, const std::vector<std::string>& merges) {
+    std::vector<std::string> tokens = byte_tokens();
+    for (const std::string& merge : merges) {
+        const std::size_t space = merge.find(' ');
+        tokens.push_back(merge.substr(0, space) + merge.substr(space + 1));
+    }
+    file.set("tokenizer.ggml.model", "gpt2");
+    file.set("tokenizer.ggml.pre", "gpt-2");
+    file.set_strings("tokenizer.ggml.tokens", tokens);
+    file.set_strings("tokenizer.ggml.merges", merges);
+}
+
+/// The first token of `put_spm`'s pieces; before it come <unk>, <s>, </s> and the 256 byte tokens.
+inline constexpr std::int32_t first_piece = 259;
+
+/// Writes a SentencePiece vocabulary with byte fallback and the given pieces and scores.
+inline void put_spm(gguf_writer& file, std::initializer_list<std::pair<const char*, float>> pieces) {
+    std::vector<std::string> tokens = {"<unk>", "<s>", "</s>"};
+    std::vector<std::int32_t> types = {2, 3, 3};
+    for (unsigned b = 0; b < 256; ++b) {
+        char name[8];
+        std::snprintf(name, sizeof name, "<0x%02X>", b);
+        tokens.emplace_back(name);
+        types.push_back(6);
+    }
+    std::vector<float> scores(tokens.size(), 0.0f);
+    for (const auto& [text, score] : pieces) {
+        tokens.emplace_back(text);
+        types.push_back(1);
+        scores.push_back(score);
+    }
+    file.set("tokenizer.ggml.model", "llama");
+    file.set_strings("tokenizer.ggml.tokens", tokens);
+    file.set_array("tokenizer.ggml.scores", std::span<const float>(scores));
+    file.set_array("tokenizer.ggml.token_type", std::span<const std::int32_t>(types));
+    file.set("tokenizer.ggml.bos_token_id", std::uint32_t{1});
+    file.set("tokenizer.ggml.eos_token_id", std::uint32_t{2});
+    file.set("tokenizer.ggml.unknown_token_id", std::uint32_t{0});
+}
+
+/// One key of every kind, one array of every kind.
+inline void put_every_kind(gguf_writer& file) {
+    const auto both = [&](const char* name, auto value) {
+        const decltype(value) values[] = {value, decltype(value){}, value};
+        file.set(std::string("one.") + name, value);
+        file.set_array(std::string("many.") + name, std::span<const decltype(value)>(values));
+    };
+    both("u8", std::uint8_t{200});
+    both("i8", std::int8_t{-100});
+    both("u16", std::uint16_t{60000});
+    both("i16", std::int16_t{-30000});
+    both("u32", std::uint32_t{4000000000});
+    both("i32", std::int32_t{-2000000000});
+    both("u64", ~std::uint64_t{0});
+    both("i64", std::int64_t{-9000000000000000000});
+    both("f32", 1.5f);
+    both("f64", -2.25);
+    both("bool", true);
+    file.set("one.string", "text");
+    const std::string strings[] = {"first", "", "third one"};
+    file.set_strings("many.string", strings);
+}
+
+} // namespace lm::test

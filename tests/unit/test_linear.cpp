@@ -1,0 +1,365 @@
+#include "guarded.hpp"
+#include "isa_test.hpp"
+
+#include <crumb/crumb.hpp>
+#include <crumb/offline/quantize.hpp>
+#include <crumb/reference/linear.hpp>
+
+#include <gtest/gtest.h>
+
+#include <cmath>
+#include <cstring>
+#include <limits>
+#include <random>
+#include <thread>
+#include <vector>
+
+namespace {
+
+using crumb::range;
+
+/// A format of the user's own: 5-bit codes in bytes, the scale behind them.
+struct five_bits {
+    struct block {
+        std::int8_t q[32];
+        crumb::half d;
+    };
+    static constexpr const char* name = "five_bits";
+    static constexpr std::size_t group = 32;
+    using codes = crumb::byte_codes;
+    static constexpr crumb::half scale(const block& b) noexcept { return b.d; }
+    static constexpr int code(const block& b, std::size_t i) noexcept { return b.q[i]; }
+    static constexpr void set(block& b, crumb::half d, const int* code) noexcept {
+        b.d = d;
+        for (std::size_t i = 0; i < 32; ++i)
+            b.q[i] = static_cast<std::int8_t>(code[i]);
+    }
+    static void encode(const float* x, block& b) noexcept {
+        float amax = 1e-9f;
+        for (std::size_t i = 0; i < 32; ++i)
+            amax = std::fmax(amax, std::fabs(x[i]));
+        b.d = crumb::to_half(amax / 15);
+        for (std::size_t i = 0; i < 32; ++i)
+            b.q[i] = static_cast<std::int8_t>(std::lrint(x[i] / amax * 15));
+    }
+};
+
+/// Memory for the objects of one product; every buffer ends or begins at a page that must not be touched.
+template <class F>
+struct problem {
+    std::size_t n, k, m;
+    std::vector<typename F::block> blocks;
+    std::vector<float> x, bias;
+    guarded<std::byte> weights;
+    crumb::packed_view<F> packed;
+
+    problem(std::size_t n_, std::size_t k_, std::size_t m_, unsigned seed)
+        : n(n_), k(k_), m(m_), blocks(n * ((k + 31) / 32)), x(m * k), bias(n),
+          weights(crumb::packed_bytes<F>(n, k), crumb::alignment) {
+        std::mt19937 random(seed);
+        std::normal_distribution<float> normal;
+        for (auto& v : x)
+            v = normal(random);
+        for (auto& v : bias)
+            v = normal(random);
+        const std::size_t groups = (k + 31) / 32;
+        for (std::size_t r = 0; r < n; ++r) {
+            for (std::size_t g = 0; g < groups; ++g) {
+                float w[32] = {};
+                for (std::size_t i = 0; i < 32 && g * 32 + i < k; ++i)
+                    w[i] = normal(random);
+                F::encode(w, blocks[r * groups + g]);
+            }
+        }
+        pack();
+    }
+    void pack() {
+        const auto p = crumb::pack(crumb::storage<F>(blocks.data(), n, k), weights.span());
+        ASSERT_TRUE(p) << p.message();
+        packed = *p;
+    }
+
+    struct quantized_input {
+        guarded<std::byte> memory;
+        crumb::activations rows;
+    };
+    quantized_input quantize(const crumb::linear<F>& plan) const {
+        const auto layout = plan.activation_layout();
+        quantized_input q{guarded<std::byte>(crumb::activation_bytes(layout, m), crumb::alignment), {}};
+        auto a = crumb::activations::create(q.memory.span(), layout, m);
+        EXPECT_TRUE(a) << a.message();
+        guarded<float> input(x.size(), alignof(float));
+        std::copy(x.begin(), x.end(), input.data());
+        a->quantize(crumb::matrix<const float>(input.data(), m, k));
+        q.rows = *a;
+        return q;
+    }
+    std::vector<float> run(const char* isa, bool with_bias = false) const {
+        const auto plan = crumb::linear<F>::plan(packed, {.bias = with_bias ? std::span<const float>(bias) : std::span<const float>(), .isa = isa});
+        EXPECT_TRUE(plan) << plan.message();
+        EXPECT_STREQ(plan->isa(), isa);
+        const auto a = quantize(*plan);
+        guarded<float> y(m * n, alignof(float));
+        plan->run(a.rows, crumb::matrix(y.data(), m, n));
+        return {y.data(), y.data() + m * n};
+    }
+    /// The exact result for the quantized operands, and the bound on what single precision may add.
+    void check(const std::vector<float>& y, bool with_bias, const char* isa) const {
+        const auto expected = crumb::reference::linear<F>(crumb::storage<F>(blocks.data(), n, k), x.data(), m);
+        const double eps = std::ldexp(1.0, -24);
+        const double c = 2.0 * (double((k + 31) / 32) + 2.0);
+        for (std::size_t r = 0; r < m; ++r) {
+            for (std::size_t i = 0; i < n; ++i) {
+                const double b = with_bias ? double{bias[i]} : 0.0;
+                const double bound = c * eps * expected.magnitude[r * n + i] + 2 * eps * std::fabs(b);
+                ASSERT_NEAR(double{y[r * n + i]}, expected.value[r * n + i] + b, bound)
+                    << F::name << ' ' << isa << " n " << n << " k " << k << " m " << m << " row " << r << " channel " << i;
+            }
+        }
+    }
+};
+
+template <class F>
+class Linear : public testing::Test {};
+using formats = testing::Types<crumb::q8_0, crumb::q4_0, five_bits>;
+TYPED_TEST_SUITE(Linear, formats);
+
+TYPED_TEST(Linear, MatchesTheReferenceOnEveryIsaAndShape) {
+    for (std::size_t n : {1, 4, 15, 16, 17, 50}) {
+        for (std::size_t k : {1, 31, 32, 33, 64, 200}) {
+            for (std::size_t m : {1, 2, 3, 4, 5, 6, 7, 8, 9, 15, 16, 17, 24, 31, 33}) {
+                if (n * k > 3000 && m % 3 == 1 && m > 4)
+                    continue;
+                const problem<TypeParam> p(n, k, m, unsigned(n + k * 100 + m * 10000));
+                for_each_isa([&]<class I>() {
+                    p.check(p.run(I::name), false, I::name);
+                    p.check(p.run(I::name, true), true, I::name);
+                });
+            }
+        }
+    }
+}
+
+TYPED_TEST(Linear, LargeShape) {
+    const problem<TypeParam> p(100, 4096, 19, 1);
+    for_each_isa([&]<class I>() { p.check(p.run(I::name), false, I::name); });
+}
+
+TYPED_TEST(Linear, EmptyShapesDoNothing) {
+    for (const auto& [n, k, m] : {std::array<std::size_t, 3>{0, 64, 3}, {16, 0, 2}, {16, 64, 0}, {0, 0, 0}}) {
+        const problem<TypeParam> p(n, k, m, 1);
+        for_each_isa([&]<class I>() {
+            for (float y : p.run(I::name, true))
+                EXPECT_TRUE(k == 0 && std::isfinite(y));
+            if (k == 0)
+                p.check(p.run(I::name, true), true, I::name);
+        });
+    }
+}
+
+// Codes at the ends of their range with activations at theirs: the largest integer sums there are.
+TYPED_TEST(Linear, ExtremeCodesAndScalesAreExact) {
+    using codes = typename TypeParam::codes;
+    for (const int weight : {codes::minimum, codes::maximum}) {
+        for (const float sign : {-1.0f, 1.0f}) {
+            for (const std::uint16_t scale : {std::uint16_t(0), std::uint16_t(1), std::uint16_t(0x3c00), std::uint16_t(0x7bff), std::uint16_t(0x8001)}) {
+                problem<TypeParam> p(18, 64, 3, 2);
+                int code[32];
+                std::fill_n(code, 32, weight);
+                for (auto& b : p.blocks)
+                    TypeParam::set(b, crumb::half{scale}, code);
+                std::fill(p.x.begin(), p.x.end(), sign * 127.0f);
+                p.pack();
+                const double exact = 64.0 * weight * double{crumb::to_float(crumb::half{scale})} * sign * 127.0;
+                for_each_isa([&]<class I>() {
+                    for (float y : p.run(I::name))
+                        ASSERT_EQ(double{y}, double{static_cast<float>(exact)}) << I::name << ' ' << weight << ' ' << scale;
+                });
+            }
+        }
+    }
+}
+
+// One output is one sequence of roundings: neither the number of rows nor the split into parts changes a bit.
+TYPED_TEST(Linear, ResultsDoNotDependOnRowsOrSplit) {
+    const problem<TypeParam> all(45, 300, 37, 3);
+    for_each_isa([&]<class I>() {
+        const auto whole = all.run(I::name);
+        for (std::size_t r : {0, 1, 8, 16, 36}) {
+            problem<TypeParam> one(45, 300, 1, 3);
+            one.blocks = all.blocks;
+            one.pack();
+            std::copy_n(all.x.begin() + std::ptrdiff_t(r * 300), 300, one.x.begin());
+            const auto y = one.run(I::name);
+            ASSERT_EQ(std::memcmp(y.data(), whole.data() + r * 45, 45 * sizeof(float)), 0) << I::name << ' ' << r;
+        }
+        const auto plan = crumb::linear<TypeParam>::plan(all.packed, {.isa = I::name});
+        const auto a = all.quantize(*plan);
+        std::mt19937 random(4);
+        for (int i = 0; i < 60; ++i) {
+            const std::size_t stride = 45 + random() % 5;
+            std::vector<float> y(37 * stride, -7.0f);
+            range rows{random() % 38, random() % 40}, channels{random() % 46, random() % 48};
+            plan->run(a.rows, crumb::matrix(y.data(), 37, 45, stride), {.rows = rows, .channels = channels});
+            for (std::size_t r = 0; r < 37; ++r) {
+                for (std::size_t c = 0; c < stride; ++c) {
+                    const bool inside = r >= rows.begin && r < rows.end && c >= channels.begin && c < channels.end && c < 45;
+                    ASSERT_EQ(y[r * stride + c], inside ? whole[r * 45 + c] : -7.0f) << I::name << ' ' << r << ' ' << c;
+                }
+            }
+        }
+    });
+}
+
+TYPED_TEST(Linear, IsasWithFusedMultiplyAddAgreeBitForBit) {
+    const problem<TypeParam> p(33, 256, 11, 5);
+    std::vector<float> first;
+    for_each_isa([&]<class I>() {
+        if (std::strcmp(I::name, "portable") == 0)
+            return;
+        const auto y = p.run(I::name);
+        if (first.empty())
+            first = y;
+        ASSERT_EQ(std::memcmp(y.data(), first.data(), y.size() * sizeof(float)), 0) << I::name;
+    });
+}
+
+TYPED_TEST(Linear, ThreadsMayShareAPlan) {
+    const problem<TypeParam> p(160, 128, 20, 6);
+    for_each_isa([&]<class I>() {
+        const auto whole = p.run(I::name);
+        const auto plan = crumb::linear<TypeParam>::plan(p.packed, {.isa = I::name});
+        const auto a = p.quantize(*plan);
+        std::vector<float> y(whole.size());
+        std::vector<std::thread> threads;
+        for (std::size_t t = 0; t < 4; ++t)
+            threads.emplace_back([&, t] {
+                plan->run(a.rows, crumb::matrix(y.data(), 20, 160), {.channels = crumb::split(160, 4, t, plan->channel_step())});
+            });
+        for (auto& t : threads)
+            t.join();
+        EXPECT_EQ(y, whole) << I::name;
+    });
+}
+
+TYPED_TEST(Linear, NotFiniteActivationsGiveNotFiniteOutputs) {
+    for (const float bad : {std::numeric_limits<float>::quiet_NaN(), std::numeric_limits<float>::infinity(), -std::numeric_limits<float>::infinity()}) {
+        problem<TypeParam> p(20, 96, 5, 7);
+        p.x[2 * 96 + 70] = bad;
+        for_each_isa([&]<class I>() {
+            const auto y = p.run(I::name);
+            for (std::size_t i = 0; i < y.size(); ++i)
+                ASSERT_EQ(std::isnan(y[i]), i / 20 == 2) << I::name << ' ' << bad;
+        });
+    }
+}
+
+TYPED_TEST(Linear, PlanRefusesABiasOfAnotherSize) {
+    const problem<TypeParam> p(20, 96, 1, 8);
+    const auto plan = crumb::linear<TypeParam>::plan(p.packed, {.bias = std::span<const float>(p.bias).first(19)});
+    ASSERT_FALSE(plan);
+    EXPECT_STREQ(plan.message(), "bias has 19 values, the weights have 20 output channels");
+}
+
+TEST(Activations, AreQuantizedAlikeOnEveryIsa) {
+    std::mt19937 random(11);
+    std::normal_distribution<float> normal;
+    for (std::size_t m : {1, 2, 7, 8, 11, 16, 19}) {
+        for (std::size_t k : {1, 32, 50, 96}) {
+            std::vector<float> x(m * k);
+            for (auto& v : x)
+                v = normal(random) * std::exp(normal(random) * 4);
+            for (std::size_t i = 0; i < x.size(); i += 13)
+                x[i] = i % 2 != 0 ? 0.0f : 1e-38f;
+            for_each_isa([&]<class I>() {
+                const crumb::activation_plan plan{{k, I::row_block, 8}, &crumb::kernel::quantize_activations<I>};
+                guarded<std::byte> memory(crumb::activation_bytes(plan, m), crumb::alignment);
+                auto a = crumb::activations::create(memory.span(), plan, m);
+                // Row by row, as different threads would.
+                for (std::size_t r = m; r-- > 0;)
+                    a->quantize(crumb::matrix<const float>(x.data(), m, k), {r, r + 1});
+                const auto groups = plan.layout.groups();
+                for (std::size_t r = 0; r < m; ++r) {
+                    const auto at = crumb::block_of(r, m, I::row_block);
+                    for (std::size_t g = 0; g < groups; ++g) {
+                        float amax = 0;
+                        for (std::size_t i = g * 32; i < std::min(k, g * 32 + 32); ++i)
+                            amax = std::fmax(amax, std::fabs(x[r * k + i]));
+                        const bool zero = amax < crumb::smallest_activation;
+                        const std::size_t unit = at.first * groups + g * at.height + (r - at.first);
+                        ASSERT_EQ(a->scales()[unit], zero ? 0.0f : amax / 127.0f);
+                        int sum = 0;
+                        for (std::size_t i = 0; i < 32; ++i) {
+                            const float value = g * 32 + i < k ? x[r * k + g * 32 + i] : 0.0f;
+                            const int expected = zero ? 0 : static_cast<int>(std::nearbyint(value * (127.0f / amax)));
+                            const std::size_t byte = at.first * groups * 32 + g * 32 * at.height + i / 8 * 8 * at.height + (r - at.first) * 8 + i % 8;
+                            ASSERT_EQ(a->codes()[byte], expected) << I::name << " m " << m << " k " << k << " row " << r << " input " << g * 32 + i;
+                            sum += expected;
+                        }
+                        ASSERT_EQ(a->sums()[unit], -8 * sum);
+                    }
+                }
+            });
+        }
+    }
+}
+
+TEST(Activations, RefuseBadBuffers) {
+    const crumb::activation_plan plan{{64, 8, 0}, &crumb::kernel::quantize_activations<crumb::isa::portable>};
+    guarded<std::byte> memory(crumb::activation_bytes(plan, 3), crumb::alignment);
+    EXPECT_EQ(crumb::activations::create(memory.span().first(memory.span().size() - 1), plan, 3).error().code(), crumb::errc::buffer_too_small);
+    EXPECT_EQ(crumb::activations::create(memory.span().subspan(1), plan, 1).error().code(), crumb::errc::misaligned);
+    EXPECT_EQ(crumb::activations::create(memory.span(), {}, 1).error().code(), crumb::errc::invalid_argument);
+    EXPECT_EQ(crumb::activations::create(memory.span(), plan, ~std::size_t{0}).error().code(), crumb::errc::bad_shape);
+}
+
+#if GTEST_HAS_DEATH_TEST && CRUMB_DEBUG_CHECKS
+TEST(LinearDeathTest, DebugBuildsNameTheViolatedPrecondition) {
+    const problem<crumb::q4_0> p(16, 32, 2, 1);
+    const auto plan = crumb::linear<crumb::q4_0>::plan(p.packed);
+    const auto a = p.quantize(*plan);
+    std::vector<float> y(64);
+    EXPECT_DEATH(plan->run(a.rows, crumb::matrix(y.data(), 2, 15)), "y is not x.rows\\(\\) x n");
+    EXPECT_DEATH(crumb::linear<crumb::q4_0>{}.run(a.rows, crumb::matrix(y.data(), 2, 16)), "the plan is empty");
+}
+#endif
+
+TEST(Dense, MatchesTheReference) {
+    std::mt19937 random(17);
+    std::normal_distribution<float> normal;
+    for (std::size_t n : {0, 1, 2, 5}) {
+        for (std::size_t k : {0, 1, 7, 16, 33, 200}) {
+            for (std::size_t m : {1, 3, 4, 9}) {
+                guarded<float> w(n * k, alignof(float)), x(m * k, alignof(float));
+                guarded<crumb::half> h(n * k, alignof(crumb::half));
+                for (std::size_t i = 0; i < n * k; ++i) {
+                    h.data()[i] = crumb::to_half(normal(random));
+                    w.data()[i] = crumb::to_float(h.data()[i]);
+                }
+                for (std::size_t i = 0; i < m * k; ++i)
+                    x.data()[i] = normal(random);
+                for_each_isa([&]<class I>() {
+                    const auto f = crumb::dense_linear<float>::plan(crumb::matrix<const float>(w.data(), n, k), {.isa = I::name});
+                    const auto g = crumb::dense_linear<crumb::half>::plan(crumb::matrix<const crumb::half>(h.data(), n, k), {.isa = I::name});
+                    ASSERT_TRUE(f && g);
+                    std::vector<float> y(m * n), z(m * n);
+                    f->run(crumb::matrix<const float>(x.data(), m, k), crumb::matrix(y.data(), m, n));
+                    g->run(crumb::matrix<const float>(x.data(), m, k), crumb::matrix(z.data(), m, n));
+                    for (std::size_t i = 0; i < m * n; ++i) {
+                        double exact = 0, magnitude = 0;
+                        for (std::size_t j = 0; j < k; ++j) {
+                            const double term = double{w.data()[i % n * k + j]} * double{x.data()[i / n * k + j]};
+                            exact += term;
+                            magnitude += std::fabs(term);
+                        }
+                        const double steps = 2.0 * (double(k) / I::lanes + 1) + I::lanes;
+                        ASSERT_NEAR(double{y[i]}, exact, steps * std::ldexp(1.0, -24) * magnitude) << I::name;
+                        ASSERT_EQ(y[i], z[i]) << I::name;
+                    }
+                });
+            }
+        }
+    }
+}
+
+} // namespace

@@ -1,0 +1,209 @@
+#include <crumb/format/list.hpp>
+#include <crumb/format/packed.hpp>
+#include <crumb/offline/quantize.hpp>
+
+#include <gtest/gtest.h>
+
+#include <cstring>
+#include <random>
+#include <string>
+#include <vector>
+
+namespace {
+
+struct aligned_bytes {
+    explicit aligned_bytes(std::size_t n) : storage(n + crumb::alignment) {
+        void* p = storage.data();
+        std::size_t space = storage.size();
+        data = static_cast<std::byte*>(std::align(crumb::alignment, n, p, space));
+        size = n;
+    }
+    std::span<std::byte> span() const { return {data, size}; }
+    std::vector<std::byte> storage;
+    std::byte* data;
+    std::size_t size;
+};
+
+template <class F>
+class Packed : public testing::Test {
+  public:
+    static std::vector<typename F::block> random_blocks(std::size_t n, std::size_t k, unsigned seed) {
+        std::mt19937 random(seed);
+        const std::size_t groups = (k + 31) / 32;
+        std::vector<typename F::block> blocks(n * groups);
+        for (std::size_t i = 0; i < blocks.size(); ++i) {
+            int code[32];
+            const std::size_t used = k - i % groups * 32;
+            for (std::size_t j = 0; j < 32; ++j)
+                code[j] = j < used ? static_cast<int>(random() % unsigned(F::codes::maximum - F::codes::minimum + 1)) + F::codes::minimum : 0;
+            F::set(blocks[i], crumb::half{static_cast<std::uint16_t>(random() % 0x7c00)}, code);
+        }
+        return blocks;
+    }
+};
+using formats = testing::Types<crumb::q8_0, crumb::q4_0>;
+TYPED_TEST_SUITE(Packed, formats);
+static_assert(crumb::format_list::size == 2);
+
+TYPED_TEST(Packed, IsExactlyReversible) {
+    for (std::size_t n : {0, 1, 15, 16, 17, 40}) {
+        for (std::size_t k : {0, 1, 31, 32, 33, 100, 256}) {
+            const auto blocks = this->random_blocks(n, k, unsigned(n * 1000 + k));
+            aligned_bytes memory(crumb::packed_bytes<TypeParam>(n, k));
+            const auto packed = crumb::pack(crumb::storage<TypeParam>(blocks.data(), n, k), memory.span());
+            ASSERT_TRUE(packed) << packed.message();
+            for (std::size_t r = 0; r < n; ++r) {
+                for (std::size_t g = 0; g < packed->groups(); ++g) {
+                    const auto block = crumb::unpack(*packed, r, g);
+                    ASSERT_EQ(std::memcmp(&block, &blocks[r * packed->groups() + g], sizeof block), 0) << r << ' ' << g;
+                }
+            }
+        }
+    }
+}
+
+TYPED_TEST(Packed, IsSpaceNeutral) {
+    const std::size_t stored = 64 * 8 * sizeof(typename TypeParam::block);
+    EXPECT_EQ(crumb::packed_bytes<TypeParam>(64, 256), stored + sizeof(crumb::packed_header));
+}
+
+TYPED_TEST(Packed, RowStrideSelectsBlocks) {
+    const auto blocks = this->random_blocks(10, 96, 5);
+    // Rows of 64 weights inside rows of 96.
+    aligned_bytes memory(crumb::packed_bytes<TypeParam>(10, 64));
+    const auto packed = crumb::pack(crumb::storage_view<TypeParam>{blocks.data(), 10, 64, 3}, memory.span());
+    ASSERT_TRUE(packed);
+    const auto block = crumb::unpack(*packed, 9, 1);
+    EXPECT_EQ(std::memcmp(&block, &blocks[9 * 3 + 1], sizeof block), 0);
+    EXPECT_EQ(crumb::pack(crumb::storage_view<TypeParam>{blocks.data(), 10, 96, 2}, memory.span()).error().code(), crumb::errc::bad_shape);
+}
+
+TYPED_TEST(Packed, RefusesWhatItCannotHold) {
+    auto blocks = this->random_blocks(20, 64, 7);
+    const auto view = crumb::storage<TypeParam>(blocks.data(), 20, 64);
+    aligned_bytes memory(crumb::packed_bytes<TypeParam>(20, 64));
+    EXPECT_EQ(crumb::pack(view, memory.span().first(memory.size - 1)).error().code(), crumb::errc::buffer_too_small);
+    aligned_bytes larger(memory.size + 1);
+    EXPECT_EQ(crumb::pack(view, larger.span().subspan(1)).error().code(), crumb::errc::misaligned);
+    for (const unsigned bits : {0x7c00u, 0xfc00u, 0x7e00u}) {
+        int code[32] = {};
+        TypeParam::set(blocks[3 * 2 + 1], crumb::half{static_cast<std::uint16_t>(bits)}, code);
+        memory.span()[0] = std::byte{42};
+        const auto packed = crumb::pack(view, memory.span());
+        ASSERT_FALSE(packed);
+        EXPECT_EQ(packed.error().code(), crumb::errc::not_finite);
+        EXPECT_NE(std::string(packed.message()).find("row 3, group 1"), std::string::npos) << packed.message();
+        EXPECT_EQ(memory.span()[0], std::byte{42}) << "the buffer was touched";
+    }
+    const std::size_t absurd = std::size_t{1} << 62;
+    EXPECT_EQ(crumb::packed_bytes<TypeParam>(absurd, 32), 0u);
+    EXPECT_EQ(crumb::packed_bytes<TypeParam>(std::size_t{1} << 39, std::size_t{1} << 39), 0u);
+}
+
+TYPED_TEST(Packed, OpensOnlyItsOwnBytes) {
+    const auto blocks = this->random_blocks(20, 64, 9);
+    aligned_bytes memory(crumb::packed_bytes<TypeParam>(20, 64));
+    ASSERT_TRUE(crumb::pack(crumb::storage<TypeParam>(blocks.data(), 20, 64), memory.span()));
+    using view = crumb::packed_view<TypeParam>;
+    ASSERT_TRUE(view::open(memory.span()));
+    for (std::size_t size = 0; size < memory.size; ++size)
+        ASSERT_FALSE(view::open(memory.span().first(size))) << size;
+
+    crumb::packed_header header;
+    std::memcpy(&header, memory.data, sizeof header);
+    const auto with = [&](auto&& change) {
+        crumb::packed_header changed = header;
+        change(changed);
+        std::memcpy(memory.data, &changed, sizeof changed);
+        return view::open(memory.span()).error().code();
+    };
+    EXPECT_EQ(with([](auto& h) { h.magic[0] = 'X'; }), crumb::errc::wrong_format);
+    EXPECT_EQ(with([](auto& h) { h.version = 2; }), crumb::errc::wrong_version);
+    EXPECT_EQ(with([](auto& h) { std::memset(h.format, 'z', sizeof h.format); }), crumb::errc::wrong_format);
+    EXPECT_EQ(with([](auto& h) { h.n += 16; }), crumb::errc::corrupt);
+    EXPECT_EQ(with([](auto& h) { h.n = ~std::uint64_t{0}; }), crumb::errc::bad_shape);
+    EXPECT_EQ(with([](auto& h) { h.bytes += 1; }), crumb::errc::corrupt);
+}
+
+// The packed layout as docs/layouts.md draws it, byte by byte.
+TEST(PackedLayout, NibblesAreWhereTheDocumentSays) {
+    const std::size_t n = 32, k = 64, groups = 2;
+    std::vector<crumb::q4_0::block> blocks(n * groups);
+    for (std::size_t r = 0; r < n; ++r) {
+        for (std::size_t g = 0; g < groups; ++g) {
+            int code[32];
+            for (std::size_t i = 0; i < 32; ++i)
+                code[i] = static_cast<int>((r * 5 + g * 3 + i) % 16) - 8;
+            crumb::q4_0::set(blocks[r * groups + g], crumb::half{static_cast<std::uint16_t>(r * 7 + g)}, code);
+        }
+    }
+    aligned_bytes memory(crumb::packed_bytes<crumb::q4_0>(n, k));
+    ASSERT_TRUE(crumb::pack(crumb::storage<crumb::q4_0>(blocks.data(), n, k), memory.span()));
+    const auto* bytes = reinterpret_cast<const unsigned char*>(memory.data);
+    EXPECT_EQ(std::memcmp(bytes, "CRMB\1\0\0\0q4_0\0", 13), 0);
+    for (std::size_t r = 0; r < n; ++r) {
+        for (std::size_t g = 0; g < groups; ++g) {
+            const std::size_t unit = r / 16 * groups + g;
+            const auto* scale = bytes + 64 + unit * 32 + r % 16 * 2;
+            EXPECT_EQ(scale[0] | scale[1] << 8, int(r * 7 + g));
+            const auto* tile = bytes + 64 + 2 * groups * 32 + unit * 256;
+            for (std::size_t i = 0; i < 16; ++i) {
+                const unsigned byte = tile[i / 4 * 64 + r % 16 * 4 + i % 4];
+                // Sign-toggled: the nibble of the block with its top bit flipped.
+                const unsigned stored = blocks[r * groups + g].q[i];
+                EXPECT_EQ(byte, stored ^ 0x88u);
+            }
+        }
+    }
+}
+
+TEST(Quantize, MatchesTheBlocksOfGguf) {
+    // Values whose Q4_0 and Q8_0 blocks follow by hand: d = -8 / -8 = 1, and d = 127 / 127 = 1.
+    float x[32] = {-8, 7, 3, -1, 0.4f, -0.6f, 7.9f, 2};
+    crumb::q4_0::block four;
+    crumb::q4_0::encode(x, four);
+    EXPECT_EQ(four.d.bits, 0x3c00);
+    const unsigned char nibbles[8] = {0, 15, 11, 7, 8, 7, 15, 10};
+    for (std::size_t i = 0; i < 16; ++i)
+        EXPECT_EQ(four.q[i], (i < 8 ? nibbles[i] : 8) | 8 << 4) << i;
+    float y[32] = {127, -127, 0.5f, -0.5f, 1.5f, 64.25f};
+    crumb::q8_0::block eight;
+    crumb::q8_0::encode(y, eight);
+    EXPECT_EQ(eight.d.bits, 0x3c00);
+    const signed char codes[6] = {127, -127, 1, -1, 2, 64};
+    for (std::size_t i = 0; i < 32; ++i)
+        EXPECT_EQ(eight.q[i], i < 6 ? codes[i] : 0) << i;
+}
+
+TEST(Quantize, RefusesWhatIsNotFinite) {
+    std::vector<float> w(3 * 40, 1.0f);
+    w[2 * 40 + 35] = std::numeric_limits<float>::quiet_NaN();
+    const auto q = crumb::quantize<crumb::q4_0>(crumb::matrix<const float>(w.data(), 3, 40));
+    ASSERT_FALSE(q);
+    EXPECT_STREQ(q.message(), "weight (2, 35) is not finite");
+    w[2 * 40 + 35] = 1e9f;
+    const auto large = crumb::quantize<crumb::q8_0>(crumb::matrix<const float>(w.data(), 3, 40));
+    ASSERT_FALSE(large);
+    EXPECT_STREQ(large.message(), "weights of row 2, group 1 are too large for a half-precision scale");
+}
+
+TEST(Quantize, RoundTripErrorIsHalfAStep) {
+    std::mt19937 random(3);
+    std::normal_distribution<float> normal;
+    const std::size_t n = 7, k = 77;
+    std::vector<float> w(n * k);
+    for (auto& v : w)
+        v = normal(random);
+    const auto q4 = crumb::quantize<crumb::q4_0>(crumb::matrix<const float>(w.data(), n, k));
+    const auto q8 = crumb::quantize<crumb::q8_0>(crumb::matrix<const float>(w.data(), n, k));
+    for (std::size_t i = 0; i < n * k; ++i) {
+        const auto& b4 = q4->blocks[i / k * 3 + i % k / 32];
+        const auto& b8 = q8->blocks[i / k * 3 + i % k / 32];
+        const float d4 = std::fabs(crumb::to_float(b4.d)), d8 = crumb::to_float(b8.d);
+        // The largest positive Q4_0 value is clipped by up to one step; the half scale adds 2^-11 relative.
+        EXPECT_LE(std::fabs(w[i] - crumb::to_float(b4.d) * float(crumb::q4_0::code(b4, i % k % 32))), d4 * 1.01f);
+        EXPECT_LE(std::fabs(w[i] - d8 * float(crumb::q8_0::code(b8, i % k % 32))), d8 * (0.5f + 127.0f / 2048.0f));
+    }
+}
+
+} // namespace
