@@ -100,12 +100,16 @@ struct linear_task {
         const copies& packed = f.packed();
         for (std::size_t i = 0; i < packed.count; ++i) {
             auto plan = plan_for<F>(packed.at(i), packed.stride, rows, Isa::name);
-            if (!plan)
-                return void(error = plan.message());
+            if (!plan) {
+                error = plan.message();
+                return;
+            }
             plans.push_back(*plan);
         }
-        if (std::strcmp(plans[0].isa(), Isa::name) != 0)
-            return void(error = std::string("the plan fell back to ") + plans[0].isa());
+        if (std::strcmp(plans[0].isa(), Isa::name) != 0) {
+            error = std::string("the plan fell back to ") + plans[0].isa();
+            return;
+        }
         const auto layout = plans[0].activation_layout();
         codes = buffer(activation_bytes(layout, rows));
         quantized_x = *activations::create({codes.data(), codes.size()}, layout, rows);

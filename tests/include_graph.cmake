@@ -4,7 +4,8 @@
 # may use itself and those before it.
 #   offline     may use everything, nothing else may use it; Eigen is its alone
 #   reference   uses core and format; of the layers none may use it
-#   kernel/*.inl    are included by isa/ only, inside a target region, and therefore include nothing
+#   kernel/*.hpp    declare the kernels: they use core and format, and isa may use them
+#   kernel/*.inl    are included by isa/ only, inside a target region: they may include each other, nothing else
 #   config.hpp      may be included everywhere
 #   crumb.hpp       is for users: it includes what it likes except offline, and only offline may include it
 cmake_minimum_required(VERSION 3.25)
@@ -30,9 +31,14 @@ function(check_edge from to)
     elseif(there STREQUAL "offline")
         set(problem "only offline may use offline")
     elseif(to MATCHES "^crumb/kernel/.*\\.inl$")
-        if(NOT here STREQUAL "isa")
+        if(NOT here STREQUAL "isa" AND NOT from MATCHES "^crumb/kernel/.*\\.inl$")
             set(problem "only isa may include kernel/*.inl")
         endif()
+    elseif(from MATCHES "^crumb/kernel/.*\\.hpp$")
+        if(NOT there MATCHES "^(core|format)$" AND NOT to MATCHES "^crumb/kernel/.*\\.hpp$")
+            set(problem "declarations of kernels use core and format only")
+        endif()
+    elseif(here STREQUAL "isa" AND to MATCHES "^crumb/kernel/.*\\.hpp$")
     elseif(here STREQUAL "crumb.hpp")
     elseif(there STREQUAL "crumb.hpp")
         set(problem "the umbrella header is for users")
@@ -67,10 +73,6 @@ set(directive "^[ \t]*#[ \t]*include[ \t]*([<\"])([^>\"]+)[>\"]")
 foreach(from IN LISTS files)
     file(STRINGS "${ROOT}/${from}" lines REGEX "^[ \t]*#[ \t]*include")
     foreach(line IN LISTS lines)
-        if(from MATCHES "^crumb/kernel/.*\\.inl$")
-            violation("includes nothing, it is compiled inside a target region: ${line}")
-            continue()
-        endif()
         if(NOT line MATCHES "${directive}")
             if(line MATCHES "^[ \t]*#")
                 violation("not understood: ${line}")
@@ -79,6 +81,10 @@ foreach(from IN LISTS files)
         endif()
         set(quote "${CMAKE_MATCH_1}")
         set(target "${CMAKE_MATCH_2}")
+        if(from MATCHES "^crumb/kernel/.*\\.inl$" AND NOT target MATCHES "^crumb/kernel/.*\\.inl$")
+            violation("is compiled inside a target region and includes ${target}")
+            continue()
+        endif()
         if(target MATCHES "^(unsupported/)?Eigen/" AND NOT from MATCHES "^crumb/offline/")
             violation("only offline may use Eigen: ${target}")
             continue()

@@ -78,7 +78,8 @@ struct neon {
         odd = x.val[1];
     }
     static CRUMB_INLINE void store_pairs(float* p, f32 even, f32 odd) noexcept {
-        vst2q_f32(p, float32x4x2_t{{even, odd}});
+        const float32x4x2_t pairs = {{even, odd}};
+        vst2q_f32(p, pairs);
     }
 
     // ---- integers ----

@@ -1,0 +1,69 @@
+// The function tables of the float operations and of attention, per ISA.
+#pragma once
+
+#include <crumb/dispatch/isa.hpp>
+#include <crumb/kernel/float_kernels.hpp>
+
+namespace crumb::inline CRUMB_ABI::dispatch {
+
+using elementwise_function = void (*)(const kernel::elementwise_args&) noexcept;
+
+/// What `float_ops` keeps of the ISA it chose.
+struct float_functions {
+    const char* isa = nullptr;
+    void (*rms_norm)(const kernel::norm_args&) noexcept = nullptr;
+    void (*layer_norm)(const kernel::norm_args&) noexcept = nullptr;
+    void (*softmax)(const kernel::softmax_args&) noexcept = nullptr;
+    void (*rope)(const kernel::rope_args&) noexcept = nullptr;
+    elementwise_function silu = nullptr;
+    elementwise_function silu_gated = nullptr;
+    elementwise_function gelu_tanh = nullptr;
+    elementwise_function gelu_tanh_gated = nullptr;
+    elementwise_function gelu_erf = nullptr;
+    elementwise_function gelu_erf_gated = nullptr;
+    elementwise_function add = nullptr;
+    void (*to_halves)(const float*, half*, std::size_t) noexcept = nullptr;
+    void (*to_floats)(const half*, float*, std::size_t) noexcept = nullptr;
+};
+
+/// What `attention` keeps of the ISA it chose.
+struct attention_functions {
+    const char* isa = nullptr;
+    void (*run_f32)(const kernel::attention_args<float>&) noexcept = nullptr;
+    void (*run_f16)(const kernel::attention_args<half>&) noexcept = nullptr;
+    void (*merge)(const kernel::merge_args&) noexcept = nullptr;
+};
+
+/// The functions, in the order of `isa_list`.
+template <class Isa>
+inline constexpr float_functions float_functions_of{
+    Isa::name,
+    &kernel::rms_norm<Isa>,
+    &kernel::layer_norm<Isa>,
+    &kernel::softmax<Isa>,
+    &kernel::rope<Isa>,
+    &kernel::apply<kernel::function::silu, Isa>,
+    &kernel::apply_gated<kernel::function::silu, Isa>,
+    &kernel::apply<kernel::function::gelu_tanh, Isa>,
+    &kernel::apply_gated<kernel::function::gelu_tanh, Isa>,
+    &kernel::apply<kernel::function::gelu_erf, Isa>,
+    &kernel::apply_gated<kernel::function::gelu_erf, Isa>,
+    &kernel::add<Isa>,
+    &kernel::to_halves<Isa>,
+    &kernel::to_floats<Isa>,
+};
+template <class Isa>
+inline constexpr attention_functions attention_functions_of{
+    Isa::name,
+    &kernel::attention<float, Isa>,
+    &kernel::attention<half, Isa>,
+    &kernel::merge<Isa>,
+};
+inline constexpr auto float_table = []<class... I>(type_list<I...>) {
+    return std::array<float_functions, sizeof...(I)>{float_functions_of<I>...};
+}(isa_list{});
+inline constexpr auto attention_table = []<class... I>(type_list<I...>) {
+    return std::array<attention_functions, sizeof...(I)>{attention_functions_of<I>...};
+}(isa_list{});
+
+} // namespace crumb::inline CRUMB_ABI::dispatch

@@ -1,0 +1,172 @@
+// Causal attention over a cache of keys and values: plan once, run from any thread.
+#pragma once
+
+#include <crumb/core/memory.hpp>
+#include <crumb/dispatch/float_ops.hpp>
+
+#include <cmath>
+#include <concepts>
+
+namespace crumb::inline CRUMB_ABI {
+
+/// What a plan of attention fixes.
+struct attention_shape {
+    std::size_t heads = 0;     ///< query heads
+    std::size_t kv_heads = 0;  ///< heads of keys and values, a divisor of `heads`
+    std::size_t head_size = 0; ///< 1 .. 512
+    float scale = 0;           ///< of the scores; 0 means 1 / sqrt(head_size)
+};
+
+/// Keys or values, `T` is float or half: token t, kv head h, element i at
+/// data[t * token_stride + h * head_stride + i]. Token-major: strides kv_heads * head_size and head_size;
+/// head-major: head_size and max_tokens * head_size.
+template <class T>
+    requires(std::same_as<T, float> || std::same_as<T, half>)
+struct cache_view {
+    const T* data = nullptr;
+    std::size_t tokens = 0; ///< that are filled
+    std::size_t token_stride = 0;
+    std::size_t head_stride = 0;
+};
+
+/// The part of the output that one call computes; default: everything.
+struct attention_part {
+    range rows = {};
+    range kv_heads = {}; ///< with all query heads that belong to them
+};
+
+/// y[r, h] = sum over t <= position + r of softmax_t(scale q[r, h] . k[t, h']) v[t, h'], where
+/// h' = h / (heads / kv_heads). Scores of 64 tokens at a time are kept, with a running maximum. Owns nothing;
+/// copy it freely. The result of `run` does not depend on the split into parts or on the number of rows.
+/// Error: |y - exact| <= ((4 + 2 head_size) S + tokens + 32) eps max_t |v|, S = max_t sum_i |scale q_i k_i|,
+/// eps = 2^-24 (ISAs without FMA: twice as much).
+class attention {
+  public:
+    /// Checks the shape and chooses the ISA: the one named, or that of `choose_isa`.
+    static result<attention> plan(const attention_shape& shape, const char* isa = nullptr) noexcept {
+        if (shape.heads == 0 || shape.kv_heads == 0)
+            return status::error(errc::bad_shape, "attention: %zu heads, %zu kv_heads; neither can be 0",
+                                 shape.heads, shape.kv_heads);
+        if (shape.heads % shape.kv_heads != 0)
+            return status::error(errc::bad_shape, "attention: %zu heads are no multiple of %zu kv_heads", shape.heads,
+                                 shape.kv_heads);
+        if (shape.heads > (std::size_t{1} << 20))
+            return status::error(errc::bad_shape, "attention: %zu heads are more than 2^20", shape.heads);
+        if (shape.head_size == 0 || shape.head_size > 512)
+            return status::error(errc::bad_shape, "attention: head_size is %zu, it has to be 1 .. 512",
+                                 shape.head_size);
+        if (!std::isfinite(shape.scale) || shape.scale < 0)
+            return status::error(errc::invalid_argument, "attention: scale is %g", double(shape.scale));
+        const auto index = choose_isa(isa);
+        if (!index)
+            return index.error();
+        attention p;
+        p.shape_ = shape;
+        if (shape.scale == 0)
+            p.shape_.scale = 1.0f / std::sqrt(static_cast<float>(shape.head_size));
+        p.functions_ = &dispatch::attention_table[*index];
+        return p;
+    }
+
+    const attention_shape& shape() const noexcept { return shape_; }
+    /// Name of the ISA that `run` executes.
+    const char* isa() const noexcept { return functions_->isa; }
+
+    /// Bytes of scratch memory that a call for `rows` rows needs; each thread its own. At most what 64 rows need.
+    std::size_t scratch_bytes(std::size_t rows) const noexcept {
+        const kernel::attention_scratch s{row_block(rows) * group(), round_up(shape_.head_size, 16)};
+        return round_up(s.size() * sizeof(float), alignment);
+    }
+
+    /// The whole result for `part`. q and y: row r is the token at `position` + r, heads * head_size floats.
+    /// `scratch`: scratch_bytes(rows of the part), aligned to `crumb::alignment`. Threads may run disjoint parts.
+    template <class T>
+    void run(const matrix_view<const float>& q, const cache_view<T>& k, const cache_view<T>& v,
+             std::size_t position, const matrix_view<float>& y, std::span<std::byte> scratch,
+             const attention_part& part = {}) const noexcept {
+        CRUMB_CHECK(y.rows == q.rows && y.cols == q.cols, "attention::run: y has another shape than q");
+        CRUMB_CHECK(y.rows <= 1 || y.stride >= y.cols, "attention::run: the rows of y overlap");
+        start(q, k, v, position, {}, y, nullptr, scratch, part);
+    }
+
+    /// Bytes of the partial results of `splits` ranges of tokens for `rows` rows: per split, row and head
+    /// head_size sums of weighted values, the maximal score and the sum of weights.
+    std::size_t partial_bytes(std::size_t rows, std::size_t splits) const noexcept {
+        return round_up(rows * shape_.heads * (shape_.head_size + 2) * sizeof(float), alignment) * splits;
+    }
+
+    /// Like `run`, but over the tokens of a range (those later than a row's own are ignored), and into the partial
+    /// results number `split` of `partials`. Threads may run disjoint parts or splits.
+    template <class T>
+    void partial(const matrix_view<const float>& q, const cache_view<T>& k, const cache_view<T>& v,
+                 std::size_t position, range tokens, std::span<std::byte> partials, std::size_t split,
+                 std::span<std::byte> scratch, const attention_part& part = {}) const noexcept {
+        const std::size_t stride = partial_bytes(q.rows, 1);
+        CRUMB_CHECK(check_buffer(partials, stride * (split + 1), "partials"),
+                    "attention::partial: partials are too small or not aligned");
+        start(q, k, v, position, tokens, {}, reinterpret_cast<float*>(partials.data() + stride * split), scratch,
+              part);
+    }
+
+    /// y from the first `splits` partial results, which together cover the tokens: the softmax over all of
+    /// them, with no approximation.
+    void merge(std::span<const std::byte> partials, std::size_t splits, const matrix_view<float>& y,
+               const attention_part& part = {}) const noexcept {
+        const std::size_t stride = partial_bytes(y.rows, 1);
+        CRUMB_CHECK(partials.size() >= stride * splits, "attention::merge: partials are too small");
+        CRUMB_CHECK(y.cols == shape_.heads * shape_.head_size, "attention::merge: y is not heads * head_size wide");
+        const range kv_heads = part.kv_heads.within(shape_.kv_heads);
+        functions_->merge({reinterpret_cast<const float*>(partials.data()), splits, stride / sizeof(float),
+                           shape_.head_size, shape_.heads, y, part.rows.within(y.rows),
+                           {kv_heads.begin * group(), kv_heads.end * group()}});
+    }
+
+  private:
+    std::size_t group() const noexcept { return shape_.heads / shape_.kv_heads; }
+    /// Rows per pass over the tokens: as many as make `attention_queries` queries, of those there are.
+    std::size_t row_block(std::size_t rows) const noexcept {
+        const std::size_t most = group() < kernel::attention_queries ? kernel::attention_queries / group() : 1;
+        return rows == 0 ? 1 : rows < most ? rows : most;
+    }
+
+    template <class T>
+    void start(const matrix_view<const float>& q, const cache_view<T>& k, const cache_view<T>& v,
+               std::size_t position, range tokens, const matrix_view<float>& y, float* partials,
+               std::span<std::byte> scratch, const attention_part& part) const noexcept {
+        kernel::attention_args<T> args;
+        args.rows = part.rows.within(q.rows);
+        args.kv_heads = part.kv_heads.within(shape_.kv_heads);
+        if (args.rows.size() == 0 || args.kv_heads.size() == 0)
+            return;
+        CRUMB_CHECK(q.cols == shape_.heads * shape_.head_size, "attention: q is not heads * head_size wide");
+        args.tokens = tokens.within(position + args.rows.end);
+        CRUMB_CHECK(args.tokens.size() == 0 || (args.tokens.end <= k.tokens && args.tokens.end <= v.tokens),
+                    "attention: rows see tokens that the cache does not have");
+        CRUMB_CHECK(check_buffer(scratch, scratch_bytes(args.rows.size()), "scratch"),
+                    "attention: scratch is too small or not aligned");
+        args.q = q;
+        args.k = k.data;
+        args.v = v.data;
+        args.k_token_stride = k.token_stride;
+        args.k_head_stride = k.head_stride;
+        args.v_token_stride = v.token_stride;
+        args.v_head_stride = v.head_stride;
+        args.head_size = shape_.head_size;
+        args.group = group();
+        args.scale = shape_.scale;
+        args.position = position;
+        args.y = y;
+        args.partials = partials;
+        args.scratch = reinterpret_cast<float*>(scratch.data());
+        args.row_block = row_block(args.rows.size());
+        if constexpr (std::same_as<T, float>)
+            functions_->run_f32(args);
+        else
+            functions_->run_f16(args);
+    }
+
+    attention_shape shape_;
+    const dispatch::attention_functions* functions_ = nullptr;
+};
+
+} // namespace crumb::inline CRUMB_ABI
