@@ -17,10 +17,12 @@ std::vector<read_variant> read_variants() {
     std::vector<read_variant> variants;
     isa_list::for_each([&]<class Isa>() {
         if (variants.empty() && isa_supported(isa_index<Isa>()))
-            variants = {{"one stream", &reader<Isa>::template read<1, 0>},
-                        {"one stream, prefetch", &reader<Isa>::template read<1, 2048>},
-                        {"four streams", &reader<Isa>::template read<4, 0>},
-                        {"four streams, prefetch", &reader<Isa>::template read<4, 1024>}};
+            variants = {{"one stream", &reader<Isa>::template read<1>},
+                        {"one stream, prefetch", &reader<Isa>::template read<1, 2048, 3>},
+                        {"one stream, non-temporal prefetch", &reader<Isa>::template read<1, 1024, 0>},
+                        {"four streams", &reader<Isa>::template read<4>},
+                        {"four streams, prefetch", &reader<Isa>::template read<4, 1024, 3>},
+                        {"four streams, non-temporal prefetch", &reader<Isa>::template read<4, 1024, 0>}};
     });
     return variants;
 }

@@ -6,9 +6,9 @@ struct reader<isa::CRUMB_THIS_ISA> {
     using I = isa::CRUMB_THIS_ISA;
 
     /// Reads `bytes` (a multiple of 1024) bytes as `Streams` (1 or 4) parts side by side, asking for the line
-    /// `Ahead` bytes further on without keeping it in the outer caches, unless that is 0. The sum of all
-    /// words.
-    template <int Streams, int Ahead>
+    /// `Ahead` bytes further on unless that is 0, with the temporal locality of `__builtin_prefetch`. The
+    /// largest sum.
+    template <int Streams, int Ahead = 0, int Locality = 0>
     static CRUMB_NOINLINE int read(const std::byte* data, std::size_t bytes) noexcept {
         constexpr int step = 256;
         const std::size_t part = bytes / static_cast<std::size_t>(Streams);
@@ -24,7 +24,7 @@ struct reader<isa::CRUMB_THIS_ISA> {
                 for (int i = 0; i < step; i += I::width) {
                     if constexpr (Ahead != 0) {
                         if (i % 64 == 0)
-                            __builtin_prefetch(from + i + Ahead, 0, 0);
+                            __builtin_prefetch(from + i + Ahead, 0, Locality);
                     }
                     auto& to = sum[i / I::width % 8];
                     to = I::add_i32(to, I::as_i32(I::load(reinterpret_cast<const float*>(from + i))));

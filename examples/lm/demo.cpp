@@ -10,8 +10,9 @@ namespace lm {
 namespace {
 
 /// Writes `count` tokens after `start` (at least one token), window by window of the model's context.
-std::vector<std::int32_t> write_text(session& s, const std::vector<std::int32_t>& start, std::size_t count, float temperature,
-                                     std::size_t top_k, std::uint64_t seed, const std::function<void(std::int32_t)>& each) {
+std::vector<std::int32_t> write_text(session& s, const std::vector<std::int32_t>& start, std::size_t count,
+                                     float temperature, std::size_t top_k, std::uint64_t seed,
+                                     const std::function<void(std::int32_t)>& each) {
     sampler next(temperature, top_k, seed);
     std::vector<std::int32_t> text;
     while (text.size() < count) {
@@ -71,9 +72,10 @@ crumb::status show(const std::string& path, std::size_t threads) {
                                  [&](std::int32_t) { writing(++written, windows * ctx); });
     writing.clear();
 
-    std::printf("  %-8s %-12s %12s %10s %14s %14s %12s %12s\n", "weights", "activations", "bits/weight", "size", "prompt", "generation",
-                "KL", "top-1");
-    std::printf("  %-8s %-12s %12s %10s %14s %14s %12s %12s\n", "", "", "", "MB", "tokens/s", "tokens/s", "nats", "agreement");
+    std::printf("  %-8s %-12s %12s %10s %14s %14s %12s %12s\n", "weights", "activations", "bits/weight",
+                "size", "prompt", "generation", "KL", "top-1");
+    std::printf("  %-8s %-12s %12s %10s %14s %14s %12s %12s\n", "", "", "", "MB", "tokens/s", "tokens/s",
+                "nats", "agreement");
     for (const weight_type type : {weight_type::f32, weight_type::q8_0, weight_type::q4_0}) {
         common_options o = stored;
         o.weights = type;
@@ -82,7 +84,8 @@ crumb::status show(const std::string& path, std::size_t threads) {
             return each.error();
         session& s = *each->run;
         progress_line measuring(std::string(weight_names[static_cast<std::size_t>(type)]));
-        const auto e = evaluate(s, &*reference->run, text, ctx, windows, [&](std::size_t done, std::size_t all) { measuring(done, all); });
+        const auto e = evaluate(s, &*reference->run, text, ctx, windows,
+                                [&](std::size_t done, std::size_t all) { measuring(done, all); });
         measuring.clear();
         if (!e)
             return e.error();
@@ -92,11 +95,14 @@ crumb::status show(const std::string& path, std::size_t threads) {
         const auto start = std::chrono::steady_clock::now();
         for (std::size_t i = 0; i < steps; ++i)
             logits = s.feed(std::span(text).subspan(1 + i, 1), 1);
-        const double seconds = std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
-        std::printf("  %-8s %-12s %12.3f %10.2f %14.0f %14.0f %12.6f %11.2f%%\n", weight_names[static_cast<std::size_t>(type)].data(),
+        const double seconds =
+            std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
+        std::printf("  %-8s %-12s %12.3f %10.2f %14.0f %14.0f %12.6f %11.2f%%\n",
+                    weight_names[static_cast<std::size_t>(type)].data(),
                     type == weight_type::f32 ? "f32" : "int8", each->weights->bits_per_weight(),
-                    static_cast<double>(each->weights->weight_bytes()) / 1e6, static_cast<double>(e->fed) / e->seconds,
-                    static_cast<double>(steps) / seconds, e->kl, 100 * e->agreement);
+                    static_cast<double>(each->weights->weight_bytes()) / 1e6,
+                    static_cast<double>(e->fed) / e->seconds, static_cast<double>(steps) / seconds, e->kl,
+                    100 * e->agreement);
         std::fflush(stdout);
     }
     return {};
@@ -112,20 +118,24 @@ crumb::status demo(const demo_options& options) {
         if (entry.path().extension() == ".gguf")
             models.push_back(entry.path().string());
     if (error || models.empty())
-        return crumb::status::error(crumb::errc::invalid_argument, "no models in '%s': give the directory with --models",
-                                    directory.c_str());
+        return crumb::status::error(crumb::errc::invalid_argument,
+                                    "no models in '%s': give the directory with --models", directory.c_str());
     std::sort(models.begin(), models.end());
     const auto isa = crumb::choose_isa();
     if (!isa)
         return isa.error();
-    std::printf("crumb on %s, %zu threads. The models are bytewise, 5 million weights, trained on public-domain novels.\n",
+    std::printf("crumb on %s, %zu threads. The models are bytewise, 5 million weights, trained on "
+                "public-domain novels.\n",
                 crumb::isa_names[*isa], team(options.threads).size());
     for (const auto& path : models)
         if (const crumb::status s = show(path, options.threads); !s)
             return s;
-    std::printf("\nKL: mean Kullback-Leibler divergence from the full-precision model (f32 weights, f16 cache) on text that it wrote\n"
-                "itself; top-1: share of positions where both models' likeliest bytes agree. Size: all matrices, embedding included.\n"
-                "Attention and feed-forward matrices have the stated precision; embedding and output stay as the file has them.\n");
+    std::printf("\nKL: mean Kullback-Leibler divergence from the full-precision model (f32 weights, f16 "
+                "cache) on text that it wrote\n"
+                "itself; top-1: share of positions where both models' likeliest bytes agree. Size: all "
+                "matrices, embedding included.\n"
+                "Attention and feed-forward matrices have the stated precision; embedding and output stay as "
+                "the file has them.\n");
     return {};
 }
 

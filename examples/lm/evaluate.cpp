@@ -32,18 +32,22 @@ struct mean {
 
 } // namespace
 
-crumb::result<evaluation> evaluate(session& s, session* reference, std::span<const std::int32_t> text, std::size_t ctx,
-                                   std::size_t chunks, const std::function<void(std::size_t, std::size_t)>& progress) {
+crumb::result<evaluation> evaluate(session& s, session* reference, std::span<const std::int32_t> text,
+                                   std::size_t ctx, std::size_t chunks,
+                                   const std::function<void(std::size_t, std::size_t)>& progress) {
     using crumb::errc;
     using crumb::status;
     if (ctx < 4)
-        return status::error(errc::invalid_argument, "a window of %zu tokens is too short: 4 are needed", ctx);
+        return status::error(errc::invalid_argument, "a window of %zu tokens is too short: 4 are needed",
+                             ctx);
     if (ctx > s.context() || (reference != nullptr && ctx > reference->context()))
-        return status::error(errc::invalid_argument, "a window of %zu tokens does not fit the context of %zu", ctx,
-                             reference != nullptr ? std::min(s.context(), reference->context()) : s.context());
+        return status::error(
+            errc::invalid_argument, "a window of %zu tokens does not fit the context of %zu", ctx,
+            reference != nullptr ? std::min(s.context(), reference->context()) : s.context());
     std::size_t windows = text.size() / ctx;
     if (windows == 0)
-        return status::error(errc::invalid_argument, "the text has %zu tokens, one window needs %zu", text.size(), ctx);
+        return status::error(errc::invalid_argument, "the text has %zu tokens, one window needs %zu",
+                             text.size(), ctx);
     if (chunks != 0)
         windows = std::min(windows, chunks);
 

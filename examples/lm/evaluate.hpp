@@ -9,20 +9,21 @@ namespace lm {
 
 /// What is measured over the scored positions of all windows.
 struct evaluation {
-    std::size_t tokens = 0;  ///< scored positions
-    double nll = 0;          ///< mean negative log-likelihood, nats
-    double nll_error = 0;    ///< its standard error
-    double kl = 0;           ///< mean KL(reference || model), nats; 0 without a reference
-    double kl_error = 0;     ///< its standard error
-    double agreement = 0;    ///< share of positions where both models' likeliest tokens are the same
-    double seconds = 0;      ///< time spent in the model, without the reference
-    std::size_t fed = 0;     ///< tokens fed to the model in that time
+    std::size_t tokens = 0; ///< scored positions
+    double nll = 0;         ///< mean negative log-likelihood, nats
+    double nll_error = 0;   ///< its standard error
+    double kl = 0;          ///< mean KL(reference || model), nats; 0 without a reference
+    double kl_error = 0;    ///< its standard error
+    double agreement = 0;   ///< share of positions where both models' likeliest tokens are the same
+    double seconds = 0;     ///< time spent in the model, without the reference
+    std::size_t fed = 0;    ///< tokens fed to the model in that time
 };
 
-/// Cuts `text` into windows of `ctx` tokens and scores the second half of each: positions ctx/2 .. ctx-2 predict
-/// their successors, as llama.cpp's perplexity tool does. At most `chunks` windows (0: all); an unfinished one
-/// is dropped. `progress(done, all)` is called after every window.
-crumb::result<evaluation> evaluate(session& s, session* reference, std::span<const std::int32_t> text, std::size_t ctx,
-                                   std::size_t chunks, const std::function<void(std::size_t, std::size_t)>& progress);
+/// Cuts `text` into windows of `ctx` tokens and scores the second half of each: positions ctx/2 .. ctx-2
+/// predict their successors, as llama.cpp's perplexity tool does. At most `chunks` windows (0: all); an
+/// unfinished one is dropped. `progress(done, all)` is called after every window.
+crumb::result<evaluation> evaluate(session& s, session* reference, std::span<const std::int32_t> text,
+                                   std::size_t ctx, std::size_t chunks,
+                                   const std::function<void(std::size_t, std::size_t)>& progress);
 
 } // namespace lm

@@ -16,7 +16,8 @@ result<loaded_model> load(const common_options& options, std::size_t context, st
         return m.error();
     loaded_model l;
     l.weights = std::make_unique<model>(std::move(*m));
-    auto s = session::make(*l.weights, team(options.threads), options.kv, context == 0 ? l.weights->shape().context : context, batch);
+    auto s = session::make(*l.weights, team(options.threads), options.kv,
+                           context == 0 ? l.weights->shape().context : context, batch);
     if (!s)
         return s.error();
     l.run.emplace(std::move(*s));
@@ -24,7 +25,8 @@ result<loaded_model> load(const common_options& options, std::size_t context, st
 }
 
 std::string weights_name(const model& m, weight_type type) {
-    return type == weight_type::stored ? m.stored_type() : std::string(weight_names[static_cast<std::size_t>(type)]);
+    return type == weight_type::stored ? m.stored_type()
+                                       : std::string(weight_names[static_cast<std::size_t>(type)]);
 }
 
 status generate(const generate_options& o) {
@@ -37,7 +39,8 @@ status generate(const generate_options& o) {
     if (prompt.empty())
         return status::error(errc::invalid_argument, "the prompt is empty");
     if (prompt.size() > s.context())
-        return status::error(errc::invalid_argument, "the prompt has %zu tokens, the model's context is %zu", prompt.size(), s.context());
+        return status::error(errc::invalid_argument, "the prompt has %zu tokens, the model's context is %zu",
+                             prompt.size(), s.context());
 
     using clock = std::chrono::steady_clock;
     const auto seconds = [](clock::duration d) { return std::chrono::duration<double>(d).count(); };

@@ -15,16 +15,22 @@ using crumb::status;
 
 namespace {
 
+void append_bytes(std::vector<std::byte>& out, const void* bytes, std::size_t size) {
+    if (size == 0)
+        return;
+    const std::size_t at = out.size();
+    out.resize(at + size);
+    std::memcpy(out.data() + at, bytes, size);
+}
+
 template <class T>
 void append(std::vector<std::byte>& out, T value) {
-    const auto raw = std::as_bytes(std::span<const T>(&value, 1));
-    out.insert(out.end(), raw.begin(), raw.end());
+    append_bytes(out, &value, sizeof value);
 }
 
 void append_string(std::vector<std::byte>& out, std::string_view text) {
     append(out, std::uint64_t{text.size()});
-    const auto raw = std::as_bytes(std::span(text));
-    out.insert(out.end(), raw.begin(), raw.end());
+    append_bytes(out, text.data(), text.size());
 }
 
 bool write_all(int file, std::span<const std::byte> bytes) noexcept {
@@ -116,8 +122,7 @@ std::size_t gguf_writer::padding(std::size_t size) const noexcept {
 std::vector<std::byte> gguf_writer::header() const {
     const bool write_alignment = alignment_ != 32;
     std::vector<std::byte> out;
-    for (char c : {'G', 'G', 'U', 'F'})
-        append(out, c);
+    append_bytes(out, "GGUF", 4);
     append(out, version_);
     append(out, std::uint64_t{tensors_.size()});
     append(out, std::uint64_t{entries_.size() + (write_alignment ? 1 : 0)});
@@ -133,7 +138,7 @@ std::vector<std::byte> gguf_writer::header() const {
         append(out, value.kind);
         if (value.is_array)
             append(out, value.count);
-        out.insert(out.end(), value.bytes.begin(), value.bytes.end());
+        append_bytes(out, value.bytes.data(), value.bytes.size());
     }
     std::uint64_t offset = 0;
     for (const tensor& t : tensors_) {
@@ -155,7 +160,7 @@ crumb::result<std::vector<std::byte>> gguf_writer::bytes() const {
         return error_;
     std::vector<std::byte> out = header();
     for (const tensor& t : tensors_) {
-        out.insert(out.end(), t.data.begin(), t.data.end());
+        append_bytes(out, t.data.data(), t.data.size());
         out.resize(out.size() + padding(t.data.size()));
     }
     return out;

@@ -18,7 +18,8 @@ std::map<std::string, Enum> choices(const std::string_view (&names)[N]) {
 
 /// An option whose value is one of a list of names; another value is an error that prints the list.
 template <class Enum>
-void add_choice(CLI::App* app, const std::string& name, Enum& value, const std::map<std::string, Enum>& names, const std::string& help) {
+void add_choice(CLI::App* app, const std::string& name, Enum& value, const std::map<std::string, Enum>& names,
+                const std::string& help) {
     std::vector<std::string> valid;
     std::string shown;
     for (const auto& [text, each] : names) {
@@ -26,7 +27,8 @@ void add_choice(CLI::App* app, const std::string& name, Enum& value, const std::
         if (each == value)
             shown = text;
     }
-    app->add_option_function<std::string>(name, [&value, names](const std::string& text) { value = names.at(text); }, help)
+    app->add_option_function<std::string>(
+           name, [&value, names](const std::string& text) { value = names.at(text); }, help)
         ->check(CLI::IsMember(valid))
         ->default_str(shown);
 }
@@ -39,7 +41,9 @@ void add_common(CLI::App* app, lm::common_options& o) {
     add_choice(app, "--activations", o.activations, choices<lm::activation_type>(activation_names),
                "What quantized weights are multiplied with");
     add_choice(app, "--kv", o.kv, choices<lm::kv_type>(lm::kv_names), "Number type of the key-value cache");
-    app->add_option("--threads", o.threads, "Threads; 0 takes all cores")->check(CLI::Range(0, 1024))->capture_default_str();
+    app->add_option("--threads", o.threads, "Threads; 0 takes all cores")
+        ->check(CLI::Range(0, 1024))
+        ->capture_default_str();
     app->add_flag("--json", o.json, "Print one JSON object on stdout");
 }
 
@@ -55,7 +59,9 @@ int main(int argc, char** argv) {
     add_common(generate, g);
     generate->add_option("--prompt,-p", g.prompt, "Text to continue")->required();
     generate->add_option("-n", g.tokens, "Most tokens to generate")->capture_default_str();
-    generate->add_option("--temperature", g.temperature, "0 takes the likeliest token")->check(CLI::Range(0.0, 100.0))->capture_default_str();
+    generate->add_option("--temperature", g.temperature, "0 takes the likeliest token")
+        ->check(CLI::Range(0.0, 100.0))
+        ->capture_default_str();
     generate->add_option("--top-k", g.top_k, "Sample among this many; 0 takes all")->capture_default_str();
     generate->add_option("--seed", g.seed, "Seed of the sampler")->capture_default_str();
 
@@ -63,18 +69,25 @@ int main(int argc, char** argv) {
     auto* perplexity = app.add_subcommand("perplexity", "Measure how well a model predicts a text");
     add_common(perplexity, p);
     perplexity->add_option("--text", p.text, "File with the text")->required();
-    perplexity->add_option("--ctx", p.ctx, "Tokens per window; the second half is scored")->capture_default_str();
+    perplexity->add_option("--ctx", p.ctx, "Tokens per window; the second half is scored")
+        ->capture_default_str();
     perplexity->add_option("--chunks", p.chunks, "Most windows; 0 takes all")->capture_default_str();
-    perplexity->add_option("--against", p.against, "Model to compare with: run in full precision with an f16 cache");
+    perplexity->add_option("--against", p.against,
+                           "Model to compare with: run in full precision with an f16 cache");
 
     lm::demo_options d;
-    auto* demo = app.add_subcommand("demo", "Run the two models that come with the program and compare precisions");
+    auto* demo =
+        app.add_subcommand("demo", "Run the two models that come with the program and compare precisions");
     demo->add_option("--models", d.models, "Directory of the models");
-    demo->add_option("--threads", d.threads, "Threads; 0 takes all cores")->check(CLI::Range(0, 1024))->capture_default_str();
+    demo->add_option("--threads", d.threads, "Threads; 0 takes all cores")
+        ->check(CLI::Range(0, 1024))
+        ->capture_default_str();
 
     CLI11_PARSE(app, argc, argv);
 
-    const crumb::status s = generate->parsed() ? lm::generate(g) : perplexity->parsed() ? lm::perplexity(p) : lm::demo(d);
+    const crumb::status s = generate->parsed()     ? lm::generate(g)
+                            : perplexity->parsed() ? lm::perplexity(p)
+                                                   : lm::demo(d);
     if (!s) {
         std::fflush(stdout);
         std::fprintf(stderr, "crumb-lm: %s\n", s.message());

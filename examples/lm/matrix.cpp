@@ -18,7 +18,8 @@ void decode(const gguf_tensor& tensor, std::vector<float>& out) {
 }
 
 crumb::status in_tensor(const gguf_tensor& tensor, const crumb::status& error) {
-    return crumb::status::error(error.code(), "tensor %.*s: %s", static_cast<int>(std::min<std::size_t>(tensor.name.size(), 64)),
+    return crumb::status::error(error.code(), "tensor %.*s: %s",
+                                static_cast<int>(std::min<std::size_t>(tensor.name.size(), 64)),
                                 tensor.name.data(), error.message());
 }
 
@@ -44,34 +45,37 @@ crumb::result<std::vector<float>> to_floats(const gguf_tensor& tensor) {
         decode<crumb::q4_0>(tensor, out);
         break;
     default:
-        return in_tensor(tensor, crumb::status::error(crumb::errc::unsupported, "type %s is not supported (F32, F16, Q8_0, Q4_0 are)",
+        return in_tensor(tensor, crumb::status::error(crumb::errc::unsupported,
+                                                      "type %s is not supported (F32, F16, Q8_0, Q4_0 are)",
                                                       ggml_type_name(tensor.type).c_str()));
     }
     for (std::size_t i = 0; i < out.size(); ++i)
         if (!std::isfinite(out[i]))
-            return in_tensor(tensor, crumb::status::error(crumb::errc::not_finite, "element %zu is not finite", i));
+            return in_tensor(tensor,
+                             crumb::status::error(crumb::errc::not_finite, "element %zu is not finite", i));
     return out;
 }
 
-crumb::activations& matrix_input::slot(const crumb::activation_plan& plan, bool& fresh) {
+void matrix_input::quantize(const crumb::activation_plan& plan, crumb::range rows) {
     for (std::size_t i = 0; i < used_; ++i)
-        if (copies_[i].plan == plan)
-            return fresh = false, copies_[i].rows;
-    auto& c = copies_.at(used_++);
+        if (copies_[i].layout() == plan.layout)
+            return;
     const std::size_t bytes = crumb::activation_bytes(plan, x_.rows);
-    if (c.memory.bytes().size() < bytes) {
-        crumb::activation_plan most = plan;
-        most.layout.k = std::max(max_k_, plan.layout.k);
-        c.memory = buffer(crumb::activation_bytes(most, std::max(max_rows_, x_.rows)));
-    }
-    c.plan = plan;
-    c.rows = *crumb::activations::create(c.memory.bytes(), plan, x_.rows);
-    fresh = true;
-    return c.rows;
+    copies_.at(used_) = *crumb::activations::create(memory_.first(bytes), plan, x_.rows);
+    memory_ = memory_.subspan(crumb::round_up(bytes, crumb::alignment));
+    copies_[used_++].quantize(x_, rows);
+}
+
+const crumb::activations& matrix_input::copy(const crumb::activation_plan& plan) const {
+    std::size_t i = 0;
+    while (copies_.at(i).layout() != plan.layout)
+        ++i;
+    return copies_[i];
 }
 
 template <class F>
-crumb::status matrix::plan_quantized(const gguf_tensor& tensor, activation_type activations, std::span<const float> bias) {
+crumb::status matrix::plan_quantized(const gguf_tensor& tensor, activation_type activations,
+                                     std::span<const float> bias) {
     constexpr ggml_type own = std::is_same_v<F, crumb::q8_0> ? ggml_type::q8_0 : ggml_type::q4_0;
     crumb::storage_view<F> view;
     crumb::quantized<F> owned;
@@ -111,7 +115,8 @@ crumb::status matrix::plan_quantized(const gguf_tensor& tensor, activation_type 
 }
 
 crumb::status matrix::plan_dense(std::span<const float> bias) {
-    const auto plan = crumb::dense_linear<float>::plan(crumb::matrix<const float>(memory_.as<float>(), n_, k_), {.bias = bias});
+    const auto plan = crumb::dense_linear<float>::plan(
+        crumb::matrix<const float>(memory_.as<float>(), n_, k_), {.bias = bias});
     if (!plan)
         return plan.error();
     plan_ = *plan;
@@ -121,7 +126,8 @@ crumb::status matrix::plan_dense(std::span<const float> bias) {
 crumb::result<matrix> matrix::make(const gguf_tensor& tensor, std::size_t n, std::size_t k, weight_type type,
                                    activation_type activations, std::span<const float> bias) {
     if (tensor.dims[0] != k || tensor.dims[1] != n || tensor.rank > 2)
-        return in_tensor(tensor, crumb::status::error(crumb::errc::bad_shape, "shape is %llu x %llu, %zu x %zu is needed",
+        return in_tensor(tensor, crumb::status::error(crumb::errc::bad_shape,
+                                                      "shape is %llu x %llu, %zu x %zu is needed",
                                                       static_cast<unsigned long long>(tensor.dims[0]),
                                                       static_cast<unsigned long long>(tensor.dims[1]), k, n));
     matrix m;
@@ -150,26 +156,22 @@ crumb::result<matrix> matrix::make(const gguf_tensor& tensor, std::size_t n, std
     return m;
 }
 
-std::optional<crumb::activation_plan> matrix::activation_plan() const {
-    return std::visit(
-        [](const auto& plan) -> std::optional<crumb::activation_plan> {
+void matrix::prepare(matrix_input& input, crumb::range rows) const {
+    std::visit(
+        [&](const auto& plan) {
             if constexpr (requires { plan.activation_layout(); })
-                return plan.activation_layout();
-            else
-                return std::nullopt;
+                input.quantize(plan.activation_layout(), rows);
         },
         plan_);
 }
 
-void matrix::run(matrix_input& input, const crumb::matrix_view<float>& y, crumb::range channels) const {
+void matrix::run(const matrix_input& input, const crumb::matrix_view<float>& y, crumb::range channels) const {
     std::visit(
         [&](const auto& plan) {
-            if constexpr (requires { plan.activation_layout(); }) {
-                bool fresh = false;
-                plan.run(input.slot(plan.activation_layout(), fresh), y, {.channels = channels});
-            } else {
+            if constexpr (requires { plan.activation_layout(); })
+                plan.run(input.copy(plan.activation_layout()), y, {.channels = channels});
+            else
                 plan.run(input.x(), y, {.channels = channels});
-            }
         },
         plan_);
 }

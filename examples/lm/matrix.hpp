@@ -6,6 +6,7 @@
 
 #include <crumb/crumb.hpp>
 
+#include <array>
 #include <optional>
 #include <string_view>
 #include <variant>
@@ -14,35 +15,31 @@ namespace lm {
 
 /// What the weight matrices are multiplied as. `stored` takes them as the file has them (F16 as f32).
 enum class weight_type { stored, f32, q8_0, q4_0 };
-/// What quantized weights are multiplied with. `f32` expands the weights and shows what int8 activations cost.
+/// What quantized weights are multiplied with. `f32` expands the weights and shows what int8 activations
+/// cost.
 enum class activation_type { int8, f32 };
 
 inline constexpr std::string_view weight_names[] = {"stored", "f32", "q8_0", "q4_0"};
 
-/// Quantized copies of one input, shared by all matrices that read it.
+/// One input of several matrices with the quantized copies that they want. Every thread has an object of its
+/// own over the same memory: the same calls in the same order make the same copies.
 class matrix_input {
   public:
-    /// Space for `max_rows` rows of up to `max_k` inputs.
-    matrix_input(std::size_t max_rows, std::size_t max_k) : max_rows_(max_rows), max_k_(max_k) {}
+    static constexpr std::size_t most_copies = 3;
+    /// `memory` has room for `most_copies` copies.
+    matrix_input(const crumb::matrix_view<const float>& x, std::span<std::byte> memory)
+        : x_(x), memory_(memory) {}
 
-    /// Forgets the copies and refers to x, which must stay unchanged until the next call.
-    void set(const crumb::matrix_view<const float>& x) noexcept {
-        x_ = x;
-        used_ = 0;
-    }
-    /// Where rows quantized after `plan` are or will be, and whether they still have to be.
-    crumb::activations& slot(const crumb::activation_plan& plan, bool& fresh);
+    /// Quantizes `rows` of the input as `plan` wants it, unless that is done.
+    void quantize(const crumb::activation_plan& plan, crumb::range rows);
+    /// The copy for `plan`, whose rows all threads have quantized.
+    const crumb::activations& copy(const crumb::activation_plan& plan) const;
     const crumb::matrix_view<const float>& x() const noexcept { return x_; }
 
   private:
-    struct copy {
-        buffer memory;
-        crumb::activation_plan plan;
-        crumb::activations rows;
-    };
-    std::size_t max_rows_, max_k_;
     crumb::matrix_view<const float> x_;
-    std::array<copy, 3> copies_;
+    std::span<std::byte> memory_;
+    std::array<crumb::activations, most_copies> copies_;
     std::size_t used_ = 0;
 };
 
@@ -51,21 +48,23 @@ class matrix {
   public:
     /// Takes `tensor`, checks that its shape is n x k, and converts it. `bias` is empty or has n values that
     /// outlive the matrix. Errors name the tensor.
-    static crumb::result<matrix> make(const gguf_tensor& tensor, std::size_t n, std::size_t k, weight_type type,
-                                      activation_type activations, std::span<const float> bias);
+    static crumb::result<matrix> make(const gguf_tensor& tensor, std::size_t n, std::size_t k,
+                                      weight_type type, activation_type activations,
+                                      std::span<const float> bias);
 
     std::size_t n() const noexcept { return n_; }
     std::size_t k() const noexcept { return k_; }
     /// Bytes of the weights in their storage format.
     std::size_t stored_bytes() const noexcept { return stored_bytes_; }
-    /// The layout of activations that `run` wants, or nothing if it takes floats.
-    std::optional<crumb::activation_plan> activation_plan() const;
-    /// Computes the channels of `part` for all rows of `input`, whose slot is quantized.
-    void run(matrix_input& input, const crumb::matrix_view<float>& y, crumb::range channels) const;
+    /// Quantizes rows of `input` if `run` wants that.
+    void prepare(matrix_input& input, crumb::range rows) const;
+    /// Computes `channels` for all rows of `input`, which are prepared.
+    void run(const matrix_input& input, const crumb::matrix_view<float>& y, crumb::range channels) const;
 
   private:
     template <class F>
-    crumb::status plan_quantized(const gguf_tensor& tensor, activation_type activations, std::span<const float> bias);
+    crumb::status plan_quantized(const gguf_tensor& tensor, activation_type activations,
+                                 std::span<const float> bias);
     crumb::status plan_dense(std::span<const float> bias);
 
     std::size_t n_ = 0, k_ = 0, stored_bytes_ = 0;
@@ -73,8 +72,8 @@ class matrix {
     std::variant<crumb::dense_linear<float>, crumb::linear<crumb::q8_0>, crumb::linear<crumb::q4_0>> plan_;
 };
 
-/// Every element of a tensor of any supported type as float. NaN, infinity and other types are errors that name
-/// the tensor.
+/// Every element of a tensor of any supported type as float. NaN, infinity and other types are errors that
+/// name the tensor.
 crumb::result<std::vector<float>> to_floats(const gguf_tensor& tensor);
 
 } // namespace lm

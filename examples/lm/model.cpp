@@ -26,7 +26,8 @@ class model::loader {
             layer(m_.layers_[i], "blk." + std::to_string(i) + ".");
         // A model without an output matrix uses its embedding.
         const bool tied = m_.file_.find_tensor("output.weight") == nullptr;
-        convert(tied ? "token_embd.weight" : "output.weight", d.vocabulary, d.width, m_.output_, {}, weight_type::stored);
+        convert(tied ? "token_embd.weight" : "output.weight", d.vocabulary, d.width, m_.output_, {},
+                weight_type::stored);
         if (tied && error_.ok()) {
             m_.weight_bytes_ -= m_.output_.stored_bytes();
             m_.weight_count_ -= d.vocabulary * d.width;
@@ -64,7 +65,8 @@ class model::loader {
         else if (prefix_ == "gpt2")
             d.arch = architecture::gpt2;
         else
-            return status::error(errc::unsupported, "architecture '%.40s' is not supported (llama, gpt2 are)", prefix_.c_str());
+            return status::error(errc::unsupported, "architecture '%.40s' is not supported (llama, gpt2 are)",
+                                 prefix_.c_str());
         const bool is_llama = d.arch == architecture::llama;
         d.context = number("context_length");
         d.width = number("embedding_length");
@@ -93,7 +95,8 @@ class model::loader {
         if (!is_llama && d.kv_heads != d.heads)
             return bad("attention.head_count_kv", d.kv_heads, "gpt2 has as many as heads");
         if (!(d.norm_epsilon > 0) || d.norm_epsilon > 1)
-            return status::error(errc::invalid_argument, "the norm's epsilon %g is not within 0 to 1", static_cast<double>(d.norm_epsilon));
+            return status::error(errc::invalid_argument, "the norm's epsilon %g is not within 0 to 1",
+                                 static_cast<double>(d.norm_epsilon));
         if (is_llama) {
             d.rope_dims = number("rope.dimension_count", static_cast<std::uint32_t>(d.head_size));
             d.rope_base = real("rope.freq_base", 10000.0f);
@@ -104,13 +107,15 @@ class model::loader {
                 return bad("expert_count", number("expert_count"), "mixtures of experts are not supported");
             const auto scaling = m_.file_.get_string(key("rope.scaling.type"), "none");
             if (!scaling || *scaling != "none" || m_.file_.find_tensor("rope_freqs.weight") != nullptr)
-                return status::error(errc::unsupported, "scaled rotary embeddings (%s) are not supported", key("rope.scaling.type").c_str());
+                return status::error(errc::unsupported, "scaled rotary embeddings (%s) are not supported",
+                                     key("rope.scaling.type").c_str());
             if (!error_.ok())
                 return error_;
             if (d.rope_dims % 2 != 0 || d.rope_dims > d.head_size)
                 return bad("rope.dimension_count", d.rope_dims, "it must be even and at most the head size");
             if (!(d.rope_base > 0))
-                return status::error(errc::invalid_argument, "key %s is not positive", key("rope.freq_base").c_str());
+                return status::error(errc::invalid_argument, "key %s is not positive",
+                                     key("rope.freq_base").c_str());
         }
         auto vocabulary = tokenizer::make(m_.file_);
         if (!vocabulary)
@@ -133,8 +138,8 @@ class model::loader {
             return;
         if (t->elements() != size) {
             if (error_.ok())
-                error_ = status::error(errc::bad_shape, "tensor %s has %llu elements, %zu are needed", name.c_str(),
-                                       static_cast<unsigned long long>(t->elements()), size);
+                error_ = status::error(errc::bad_shape, "tensor %s has %llu elements, %zu are needed",
+                                       name.c_str(), static_cast<unsigned long long>(t->elements()), size);
             return;
         }
         auto values = to_floats(*t);
@@ -151,8 +156,9 @@ class model::loader {
         if (t == nullptr)
             return;
         if (t->dims[0] != d.width && error_.ok())
-            error_ = status::error(errc::bad_shape, "tensor token_embd.weight has rows of %llu, %zu is needed",
-                                   static_cast<unsigned long long>(t->dims[0]), d.width);
+            error_ =
+                status::error(errc::bad_shape, "tensor token_embd.weight has rows of %llu, %zu is needed",
+                              static_cast<unsigned long long>(t->dims[0]), d.width);
         m_.weight_bytes_ += t->data.size();
         m_.weight_count_ += t->elements();
     }
@@ -163,7 +169,8 @@ class model::loader {
             floats(name + ".bias", m_.shape_.width, bias);
     }
 
-    void convert(const std::string& name, std::size_t n, std::size_t k, matrix& out, std::span<const float> bias, weight_type type) {
+    void convert(const std::string& name, std::size_t n, std::size_t k, matrix& out,
+                 std::span<const float> bias, weight_type type) {
         const gguf_tensor* t = tensor(name);
         if (t == nullptr || !error_.ok())
             return;
@@ -182,7 +189,8 @@ class model::loader {
 
     void layer(model_layer& l, const std::string& blk) {
         const auto& d = m_.shape_;
-        const auto put = [&](const char* name, std::size_t n, std::size_t k, matrix& out, std::vector<float>& bias) {
+        const auto put = [&](const char* name, std::size_t n, std::size_t k, matrix& out,
+                             std::vector<float>& bias) {
             if (d.arch == architecture::gpt2)
                 floats(blk + name + ".bias", n, bias);
             convert(blk + name + ".weight", n, k, out, bias, options_.weights);

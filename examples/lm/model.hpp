@@ -14,10 +14,10 @@ enum class architecture { llama, gpt2 };
 /// The sizes and constants of a model.
 struct model_shape {
     architecture arch = architecture::llama;
-    std::size_t context = 0;   ///< most tokens of a sequence
-    std::size_t width = 0;     ///< embedding length
+    std::size_t context = 0; ///< most tokens of a sequence
+    std::size_t width = 0;   ///< embedding length
     std::size_t layers = 0;
-    std::size_t hidden = 0;    ///< feed-forward length
+    std::size_t hidden = 0; ///< feed-forward length
     std::size_t heads = 0;
     std::size_t kv_heads = 0;
     std::size_t head_size = 0;
@@ -60,7 +60,9 @@ class model {
     const std::vector<float>& output_norm() const noexcept { return output_norm_; }
     const std::vector<float>& output_norm_bias() const noexcept { return output_norm_bias_; }
     const matrix& output() const noexcept { return output_; }
-    const float* embedding(std::size_t token) const noexcept { return embedding_.data() + token * shape_.width; }
+    const float* embedding(std::size_t token) const noexcept {
+        return embedding_.data() + token * shape_.width;
+    }
     /// gpt2's learned position, or null.
     const float* position(std::size_t i) const noexcept {
         return positions_.empty() ? nullptr : positions_.data() + i * shape_.width;

@@ -26,12 +26,14 @@ crumb::status perplexity(const perplexity_options& o) {
             return r.error();
         reference = std::move(*r);
         if (reference.weights->shape().vocabulary != loaded->weights->shape().vocabulary)
-            return crumb::status::error(crumb::errc::bad_shape, "--against: the vocabularies have %zu and %zu tokens",
-                                        reference.weights->shape().vocabulary, loaded->weights->shape().vocabulary);
+            return crumb::status::error(
+                crumb::errc::bad_shape, "--against: the vocabularies have %zu and %zu tokens",
+                reference.weights->shape().vocabulary, loaded->weights->shape().vocabulary);
     }
     const model& m = *loaded->weights;
     const auto bytes = file->bytes();
-    const std::vector<std::int32_t> tokens = m.vocabulary().encode({reinterpret_cast<const char*>(bytes.data()), bytes.size()}, false);
+    const std::vector<std::int32_t> tokens =
+        m.vocabulary().encode({reinterpret_cast<const char*>(bytes.data()), bytes.size()}, false);
     progress_line progress("windows");
     const auto e = evaluate(*loaded->run, reference.run ? &*reference.run : nullptr, tokens, o.ctx, o.chunks,
                             [&](std::size_t done, std::size_t all) { progress(done, all); });
@@ -44,20 +46,33 @@ crumb::status perplexity(const perplexity_options& o) {
     const char* activations = o.activations == activation_type::int8 ? "int8" : "f32";
     if (o.json) {
         json_object out;
-        out.put("model", o.model).put("weights", weights).put("activations", activations).put("kv", kv).put("ffn", "dense");
-        out.put("tokens", e->tokens).put("nll", e->nll).put("nll_standard_error", e->nll_error).put("ppl", std::exp(e->nll));
-        out.put("bits_per_weight", m.bits_per_weight()).put("kv_bytes_per_token", loaded->run->kv_bytes_per_token());
+        out.put("model", o.model)
+            .put("weights", weights)
+            .put("activations", activations)
+            .put("kv", kv)
+            .put("ffn", "dense");
+        out.put("tokens", e->tokens)
+            .put("nll", e->nll)
+            .put("nll_standard_error", e->nll_error)
+            .put("ppl", std::exp(e->nll));
+        out.put("bits_per_weight", m.bits_per_weight())
+            .put("kv_bytes_per_token", loaded->run->kv_bytes_per_token());
         out.put("tokens_per_second", speed);
         if (reference.run)
-            out.put("kl_divergence", e->kl).put("kl_standard_error", e->kl_error).put("top1_agreement", e->agreement);
+            out.put("kl_divergence", e->kl)
+                .put("kl_standard_error", e->kl_error)
+                .put("top1_agreement", e->agreement);
         std::printf("%s\n", out.text().c_str());
         return {};
     }
-    std::printf("weights %s (%.3f bits per weight), activations %s, kv %s (%zu bytes per token)\n", weights.c_str(), m.bits_per_weight(),
-                activations, kv.data(), loaded->run->kv_bytes_per_token());
-    std::printf("perplexity      %.4f +- %.4f over %zu tokens (nll %.5f nats)\n", std::exp(e->nll), std::exp(e->nll) * e->nll_error, e->tokens, e->nll);
+    std::printf("weights %s (%.3f bits per weight), activations %s, kv %s (%zu bytes per token)\n",
+                weights.c_str(), m.bits_per_weight(), activations, kv.data(),
+                loaded->run->kv_bytes_per_token());
+    std::printf("perplexity      %.4f +- %.4f over %zu tokens (nll %.5f nats)\n", std::exp(e->nll),
+                std::exp(e->nll) * e->nll_error, e->tokens, e->nll);
     if (reference.run)
-        std::printf("KL divergence   %.6f +- %.6f nats\ntop-1 agreement %.2f %%\n", e->kl, e->kl_error, 100 * e->agreement);
+        std::printf("KL divergence   %.6f +- %.6f nats\ntop-1 agreement %.2f %%\n", e->kl, e->kl_error,
+                    100 * e->agreement);
     std::printf("speed           %.0f tokens/s\n", speed);
     return {};
 }

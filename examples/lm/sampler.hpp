@@ -15,7 +15,8 @@ namespace lm {
 class sampler {
   public:
     /// Temperature 0 takes the likeliest token; top_k 0 keeps all.
-    sampler(float temperature, std::size_t top_k, std::uint64_t seed) : temperature_(temperature), top_k_(top_k), random_(seed) {}
+    sampler(float temperature, std::size_t top_k, std::uint64_t seed)
+        : temperature_(temperature), top_k_(top_k), random_(seed) {}
 
     std::int32_t operator()(std::span<const float> logits) {
         if (temperature_ <= 0)
@@ -27,11 +28,13 @@ class sampler {
             const float x = logits[static_cast<std::size_t>(a)], y = logits[static_cast<std::size_t>(b)];
             return x != y ? x > y : a < b;
         };
-        std::partial_sort(order_.begin(), order_.begin() + static_cast<std::ptrdiff_t>(kept), order_.end(), likelier);
+        std::partial_sort(order_.begin(), order_.begin() + static_cast<std::ptrdiff_t>(kept), order_.end(),
+                          likelier);
         const double most = logits[static_cast<std::size_t>(order_[0])];
         weights_.resize(kept);
         for (std::size_t i = 0; i < kept; ++i)
-            weights_[i] = std::exp((logits[static_cast<std::size_t>(order_[i])] - most) / static_cast<double>(temperature_));
+            weights_[i] = std::exp((logits[static_cast<std::size_t>(order_[i])] - most) /
+                                   static_cast<double>(temperature_));
         const double total = std::accumulate(weights_.begin(), weights_.end(), 0.0);
         // The standard's distributions differ between libraries; 53 bits of the generator do not.
         double left = static_cast<double>(random_() >> 11) * 0x1p-53 * total;

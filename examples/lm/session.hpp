@@ -16,7 +16,8 @@ inline constexpr std::string_view kv_names[] = {"f32", "f16"};
 class session {
   public:
     /// Space for `context` tokens (at most the model's), fed in batches of at most `batch`.
-    static crumb::result<session> make(const model& m, team threads, kv_type kv, std::size_t context, std::size_t batch);
+    static crumb::result<session> make(const model& m, team threads, kv_type kv, std::size_t context,
+                                       std::size_t batch);
     session(session&&) noexcept;
     session& operator=(session&&) noexcept;
     ~session();
@@ -27,8 +28,8 @@ class session {
     std::size_t length() const noexcept;
     std::size_t context() const noexcept;
 
-    /// Appends tokens, which must fit into the context, and returns the logits behind the last `wanted` of them:
-    /// wanted x vocabulary floats, valid until the next call.
+    /// Appends tokens, which must fit into the context, and returns the logits behind the last `wanted` of
+    /// them: wanted x vocabulary floats, valid until the next call.
     std::span<const float> feed(std::span<const std::int32_t> tokens, std::size_t wanted);
 
     /// Bytes that the cache holds per token.

@@ -30,12 +30,22 @@ class team {
     void run(F&& f) const {
 #if defined(_OPENMP)
         if (threads_ > 1) {
-#pragma omp parallel num_threads(static_cast<int>(threads_))
-            f(static_cast<std::size_t>(omp_get_thread_num()), static_cast<std::size_t>(omp_get_num_threads()));
+#pragma omp parallel num_threads(static_cast <int>(threads_))
+            f(static_cast<std::size_t>(omp_get_thread_num()),
+              static_cast<std::size_t>(omp_get_num_threads()));
             return;
         }
 #endif
         f(std::size_t{0}, std::size_t{1});
+    }
+
+    /// Inside `run`: waits until every part has come here.
+    void barrier() const noexcept {
+#if defined(_OPENMP)
+        if (threads_ > 1) {
+#pragma omp barrier
+        }
+#endif
     }
 
   private:

@@ -311,7 +311,8 @@ void tokenizer::encode_bpe(std::string_view text, std::vector<std::int32_t>& out
 void tokenizer::encode_spm(std::string_view text, std::vector<std::int32_t>& out) const {
     if (text.empty())
         return;
-    const std::string spaced = (add_space_prefix_ ? " " : "") + with_spaces(text);
+    std::string spaced(add_space_prefix_ ? 1 : 0, ' ');
+    spaced += with_spaces(text);
     const std::string_view view = spaced;
     symbol_merger merger;
     for (std::size_t at = 0; at < view.size();) {

@@ -109,8 +109,8 @@ TEST(Bpe, MergesByRankLikeGpt2) {
     const auto pieces = [&](std::string_view text) {
         std::string out;
         for (std::int32_t token : t->encode(text, false))
-            out += (out.empty() ? "" : "|") + t->decode(token);
-        return out;
+            out += t->decode(token) + '|';
+        return out.substr(0, out.empty() ? 0 : out.size() - 1);
     };
     EXPECT_EQ(pieces("Hello world"), "Hello| world");
     EXPECT_EQ(pieces("Hello  world the"), "Hello| | world| the");

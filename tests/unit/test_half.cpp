@@ -13,8 +13,10 @@ double value_of(std::uint16_t bits) {
     const int exponent = bits >> 10 & 31;
     const int fraction = bits & 1023;
     if (exponent == 31)
-        return fraction != 0 ? std::numeric_limits<double>::quiet_NaN() : sign * std::numeric_limits<double>::infinity();
-    return exponent == 0 ? sign * std::ldexp(fraction, -24) : sign * std::ldexp(1024 + fraction, exponent - 25);
+        return fraction != 0 ? std::numeric_limits<double>::quiet_NaN()
+                             : sign * std::numeric_limits<double>::infinity();
+    return exponent == 0 ? sign * std::ldexp(fraction, -24)
+                         : sign * std::ldexp(1024 + fraction, exponent - 25);
 }
 
 TEST(Half, EveryHalfConvertsExactlyAndBack) {

@@ -95,7 +95,9 @@ struct problem {
         return q;
     }
     std::vector<float> run(const char* isa, bool with_bias = false) const {
-        const auto plan = crumb::linear<F>::plan(packed, {.bias = with_bias ? std::span<const float>(bias) : std::span<const float>(), .isa = isa});
+        const auto plan = crumb::linear<F>::plan(
+            packed,
+            {.bias = with_bias ? std::span<const float>(bias) : std::span<const float>(), .isa = isa});
         EXPECT_TRUE(plan) << plan.message();
         EXPECT_STREQ(plan->isa(), isa);
         const auto a = quantize(*plan);
@@ -105,7 +107,8 @@ struct problem {
     }
     /// The exact result for the quantized operands, and the bound on what single precision may add.
     void check(const std::vector<float>& y, bool with_bias, const char* isa) const {
-        const auto expected = crumb::reference::linear<F>(crumb::storage<F>(blocks.data(), n, k), x.data(), m);
+        const auto expected =
+            crumb::reference::linear<F>(crumb::storage<F>(blocks.data(), n, k), x.data(), m);
         const double eps = std::ldexp(1.0, -24);
         const double c = 2.0 * (double((k + 31) / 32) + 2.0);
         for (std::size_t r = 0; r < m; ++r) {
@@ -113,7 +116,8 @@ struct problem {
                 const double b = with_bias ? double{bias[i]} : 0.0;
                 const double bound = c * eps * expected.magnitude[r * n + i] + 2 * eps * std::fabs(b);
                 ASSERT_NEAR(double{y[r * n + i]}, expected.value[r * n + i] + b, bound)
-                    << F::name << ' ' << isa << " n " << n << " k " << k << " m " << m << " row " << r << " channel " << i;
+                    << F::name << ' ' << isa << " n " << n << " k " << k << " m " << m << " row " << r
+                    << " channel " << i;
             }
         }
     }
@@ -162,7 +166,8 @@ TYPED_TEST(Linear, ExtremeCodesAndScalesAreExact) {
     using codes = typename TypeParam::codes;
     for (const int weight : {codes::minimum, codes::maximum}) {
         for (const float sign : {-1.0f, 1.0f}) {
-            for (const std::uint16_t scale : {std::uint16_t(0), std::uint16_t(1), std::uint16_t(0x3c00), std::uint16_t(0x7bff), std::uint16_t(0x8001)}) {
+            for (const std::uint16_t scale : {std::uint16_t(0), std::uint16_t(1), std::uint16_t(0x3c00),
+                                              std::uint16_t(0x7bff), std::uint16_t(0x8001)}) {
                 problem<TypeParam> p(18, 64, 3, 2);
                 int code[32];
                 std::fill_n(code, 32, weight);
@@ -170,10 +175,12 @@ TYPED_TEST(Linear, ExtremeCodesAndScalesAreExact) {
                     TypeParam::set(b, crumb::half{scale}, code);
                 std::fill(p.x.begin(), p.x.end(), sign * 127.0f);
                 p.pack();
-                const double exact = 64.0 * weight * double{crumb::to_float(crumb::half{scale})} * sign * 127.0;
+                const double exact =
+                    64.0 * weight * double{crumb::to_float(crumb::half{scale})} * sign * 127.0;
                 for_each_isa([&]<class I>() {
                     for (float y : p.run(I::name))
-                        ASSERT_EQ(double{y}, double{static_cast<float>(exact)}) << I::name << ' ' << weight << ' ' << scale;
+                        ASSERT_EQ(double{y}, double{static_cast<float>(exact)})
+                            << I::name << ' ' << weight << ' ' << scale;
                 });
             }
         }
@@ -191,7 +198,8 @@ TYPED_TEST(Linear, ResultsDoNotDependOnRowsOrSplit) {
             one.pack();
             std::copy_n(all.x.begin() + std::ptrdiff_t(r * 300), 300, one.x.begin());
             const auto y = one.run(I::name);
-            ASSERT_EQ(std::memcmp(y.data(), whole.data() + r * 45, 45 * sizeof(float)), 0) << I::name << ' ' << r;
+            ASSERT_EQ(std::memcmp(y.data(), whole.data() + r * 45, 45 * sizeof(float)), 0)
+                << I::name << ' ' << r;
         }
         const auto plan = crumb::linear<TypeParam>::plan(all.packed, {.isa = I::name});
         const auto a = all.quantize(*plan);
@@ -203,8 +211,10 @@ TYPED_TEST(Linear, ResultsDoNotDependOnRowsOrSplit) {
             plan->run(a.rows, crumb::matrix(y.data(), 37, 45, stride), {.rows = rows, .channels = channels});
             for (std::size_t r = 0; r < 37; ++r) {
                 for (std::size_t c = 0; c < stride; ++c) {
-                    const bool inside = r >= rows.begin && r < rows.end && c >= channels.begin && c < channels.end && c < 45;
-                    ASSERT_EQ(y[r * stride + c], inside ? whole[r * 45 + c] : -7.0f) << I::name << ' ' << r << ' ' << c;
+                    const bool inside =
+                        r >= rows.begin && r < rows.end && c >= channels.begin && c < channels.end && c < 45;
+                    ASSERT_EQ(y[r * stride + c], inside ? whole[r * 45 + c] : -7.0f)
+                        << I::name << ' ' << r << ' ' << c;
                 }
             }
         }
@@ -234,7 +244,8 @@ TYPED_TEST(Linear, ThreadsMayShareAPlan) {
         std::vector<std::thread> threads;
         for (std::size_t t = 0; t < 4; ++t)
             threads.emplace_back([&, t] {
-                plan->run(a.rows, crumb::matrix(y.data(), 20, 160), {.channels = crumb::split(160, 4, t, plan->channel_step())});
+                plan->run(a.rows, crumb::matrix(y.data(), 20, 160),
+                          {.channels = crumb::split(160, 4, t, plan->channel_step())});
             });
         for (auto& t : threads)
             t.join();
@@ -243,7 +254,8 @@ TYPED_TEST(Linear, ThreadsMayShareAPlan) {
 }
 
 TYPED_TEST(Linear, NotFiniteActivationsGiveNotFiniteOutputs) {
-    for (const float bad : {std::numeric_limits<float>::quiet_NaN(), std::numeric_limits<float>::infinity(), -std::numeric_limits<float>::infinity()}) {
+    for (const float bad : {std::numeric_limits<float>::quiet_NaN(), std::numeric_limits<float>::infinity(),
+                            -std::numeric_limits<float>::infinity()}) {
         problem<TypeParam> p(20, 96, 5, 7);
         p.x[2 * 96 + 70] = bad;
         for_each_isa([&]<class I>() {
@@ -256,7 +268,8 @@ TYPED_TEST(Linear, NotFiniteActivationsGiveNotFiniteOutputs) {
 
 TYPED_TEST(Linear, PlanRefusesABiasOfAnotherSize) {
     const problem<TypeParam> p(20, 96, 1, 8);
-    const auto plan = crumb::linear<TypeParam>::plan(p.packed, {.bias = std::span<const float>(p.bias).first(19)});
+    const auto plan =
+        crumb::linear<TypeParam>::plan(p.packed, {.bias = std::span<const float>(p.bias).first(19)});
     ASSERT_FALSE(plan);
     EXPECT_STREQ(plan.message(), "bias has 19 values, the weights have 20 output channels");
 }
@@ -272,7 +285,8 @@ TEST(Activations, AreQuantizedAlikeOnEveryIsa) {
             for (std::size_t i = 0; i < x.size(); i += 13)
                 x[i] = i % 2 != 0 ? 0.0f : 1e-38f;
             for_each_isa([&]<class I>() {
-                const crumb::activation_plan plan{{k, I::row_block, 8}, &crumb::kernel::quantize_activations<I>};
+                const crumb::activation_plan plan{{k, I::row_block, 8},
+                                                  &crumb::kernel::quantize_activations<I>};
                 guarded<std::byte> memory(crumb::activation_bytes(plan, m), crumb::alignment);
                 auto a = crumb::activations::create(memory.span(), plan, m);
                 // Row by row, as different threads would.
@@ -291,9 +305,12 @@ TEST(Activations, AreQuantizedAlikeOnEveryIsa) {
                         int sum = 0;
                         for (std::size_t i = 0; i < 32; ++i) {
                             const float value = g * 32 + i < k ? x[r * k + g * 32 + i] : 0.0f;
-                            const int expected = zero ? 0 : static_cast<int>(std::nearbyint(value * (127.0f / amax)));
-                            const std::size_t byte = at.first * groups * 32 + g * 32 * at.height + i / 8 * 8 * at.height + (r - at.first) * 8 + i % 8;
-                            ASSERT_EQ(a->codes()[byte], expected) << I::name << " m " << m << " k " << k << " row " << r << " input " << g * 32 + i;
+                            const int expected =
+                                zero ? 0 : static_cast<int>(std::nearbyint(value * (127.0f / amax)));
+                            const std::size_t byte = at.first * groups * 32 + g * 32 * at.height +
+                                                     i / 8 * 8 * at.height + (r - at.first) * 8 + i % 8;
+                            ASSERT_EQ(a->codes()[byte], expected) << I::name << " m " << m << " k " << k
+                                                                  << " row " << r << " input " << g * 32 + i;
                             sum += expected;
                         }
                         ASSERT_EQ(a->sums()[unit], -8 * sum);
@@ -307,10 +324,14 @@ TEST(Activations, AreQuantizedAlikeOnEveryIsa) {
 TEST(Activations, RefuseBadBuffers) {
     const crumb::activation_plan plan{{64, 8, 0}, &crumb::kernel::quantize_activations<crumb::isa::portable>};
     guarded<std::byte> memory(crumb::activation_bytes(plan, 3), crumb::alignment);
-    EXPECT_EQ(crumb::activations::create(memory.span().first(memory.span().size() - 1), plan, 3).error().code(), crumb::errc::buffer_too_small);
-    EXPECT_EQ(crumb::activations::create(memory.span().subspan(1), plan, 1).error().code(), crumb::errc::misaligned);
+    EXPECT_EQ(
+        crumb::activations::create(memory.span().first(memory.span().size() - 1), plan, 3).error().code(),
+        crumb::errc::buffer_too_small);
+    EXPECT_EQ(crumb::activations::create(memory.span().subspan(1), plan, 1).error().code(),
+              crumb::errc::misaligned);
     EXPECT_EQ(crumb::activations::create(memory.span(), {}, 1).error().code(), crumb::errc::invalid_argument);
-    EXPECT_EQ(crumb::activations::create(memory.span(), plan, ~std::size_t{0}).error().code(), crumb::errc::bad_shape);
+    EXPECT_EQ(crumb::activations::create(memory.span(), plan, ~std::size_t{0}).error().code(),
+              crumb::errc::bad_shape);
 }
 
 #if GTEST_HAS_DEATH_TEST && CRUMB_DEBUG_CHECKS
@@ -320,7 +341,8 @@ TEST(LinearDeathTest, DebugBuildsNameTheViolatedPrecondition) {
     const auto a = p.quantize(*plan);
     std::vector<float> y(64);
     EXPECT_DEATH(plan->run(a.rows, crumb::matrix(y.data(), 2, 15)), "y is not x.rows\\(\\) x n");
-    EXPECT_DEATH(crumb::linear<crumb::q4_0>{}.run(a.rows, crumb::matrix(y.data(), 2, 16)), "the plan is empty");
+    EXPECT_DEATH(crumb::linear<crumb::q4_0>{}.run(a.rows, crumb::matrix(y.data(), 2, 16)),
+                 "the plan is empty");
 }
 #endif
 
@@ -339,8 +361,10 @@ TEST(Dense, MatchesTheReference) {
                 for (std::size_t i = 0; i < m * k; ++i)
                     x.data()[i] = normal(random);
                 for_each_isa([&]<class I>() {
-                    const auto f = crumb::dense_linear<float>::plan(crumb::matrix<const float>(w.data(), n, k), {.isa = I::name});
-                    const auto g = crumb::dense_linear<crumb::half>::plan(crumb::matrix<const crumb::half>(h.data(), n, k), {.isa = I::name});
+                    const auto f = crumb::dense_linear<float>::plan(
+                        crumb::matrix<const float>(w.data(), n, k), {.isa = I::name});
+                    const auto g = crumb::dense_linear<crumb::half>::plan(
+                        crumb::matrix<const crumb::half>(h.data(), n, k), {.isa = I::name});
                     ASSERT_TRUE(f && g);
                     std::vector<float> y(m * n), z(m * n);
                     f->run(crumb::matrix<const float>(x.data(), m, k), crumb::matrix(y.data(), m, n));
@@ -348,7 +372,8 @@ TEST(Dense, MatchesTheReference) {
                     for (std::size_t i = 0; i < m * n; ++i) {
                         double exact = 0, magnitude = 0;
                         for (std::size_t j = 0; j < k; ++j) {
-                            const double term = double{w.data()[i % n * k + j]} * double{x.data()[i / n * k + j]};
+                            const double term =
+                                double{w.data()[i % n * k + j]} * double{x.data()[i / n * k + j]};
                             exact += term;
                             magnitude += std::fabs(term);
                         }

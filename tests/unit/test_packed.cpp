@@ -35,7 +35,11 @@ class Packed : public testing::Test {
             int code[32];
             const std::size_t used = k - i % groups * 32;
             for (std::size_t j = 0; j < 32; ++j)
-                code[j] = j < used ? static_cast<int>(random() % unsigned(F::codes::maximum - F::codes::minimum + 1)) + F::codes::minimum : 0;
+                code[j] =
+                    j < used
+                        ? static_cast<int>(random() % unsigned(F::codes::maximum - F::codes::minimum + 1)) +
+                              F::codes::minimum
+                        : 0;
             F::set(blocks[i], crumb::half{static_cast<std::uint16_t>(random() % 0x7c00)}, code);
         }
         return blocks;
@@ -55,7 +59,8 @@ TYPED_TEST(Packed, IsExactlyReversible) {
             for (std::size_t r = 0; r < n; ++r) {
                 for (std::size_t g = 0; g < packed->groups(); ++g) {
                     const auto block = crumb::unpack(*packed, r, g);
-                    ASSERT_EQ(std::memcmp(&block, &blocks[r * packed->groups() + g], sizeof block), 0) << r << ' ' << g;
+                    ASSERT_EQ(std::memcmp(&block, &blocks[r * packed->groups() + g], sizeof block), 0)
+                        << r << ' ' << g;
                 }
             }
         }
@@ -75,14 +80,17 @@ TYPED_TEST(Packed, RowStrideSelectsBlocks) {
     ASSERT_TRUE(packed);
     const auto block = crumb::unpack(*packed, 9, 1);
     EXPECT_EQ(std::memcmp(&block, &blocks[9 * 3 + 1], sizeof block), 0);
-    EXPECT_EQ(crumb::pack(crumb::storage_view<TypeParam>{blocks.data(), 10, 96, 2}, memory.span()).error().code(), crumb::errc::bad_shape);
+    EXPECT_EQ(
+        crumb::pack(crumb::storage_view<TypeParam>{blocks.data(), 10, 96, 2}, memory.span()).error().code(),
+        crumb::errc::bad_shape);
 }
 
 TYPED_TEST(Packed, RefusesWhatItCannotHold) {
     auto blocks = this->random_blocks(20, 64, 7);
     const auto view = crumb::storage<TypeParam>(blocks.data(), 20, 64);
     aligned_bytes memory(crumb::packed_bytes<TypeParam>(20, 64));
-    EXPECT_EQ(crumb::pack(view, memory.span().first(memory.size - 1)).error().code(), crumb::errc::buffer_too_small);
+    EXPECT_EQ(crumb::pack(view, memory.span().first(memory.size - 1)).error().code(),
+              crumb::errc::buffer_too_small);
     aligned_bytes larger(memory.size + 1);
     EXPECT_EQ(crumb::pack(view, larger.span().subspan(1)).error().code(), crumb::errc::misaligned);
     for (const unsigned bits : {0x7c00u, 0xfc00u, 0x7e00u}) {
@@ -92,7 +100,8 @@ TYPED_TEST(Packed, RefusesWhatItCannotHold) {
         const auto packed = crumb::pack(view, memory.span());
         ASSERT_FALSE(packed);
         EXPECT_EQ(packed.error().code(), crumb::errc::not_finite);
-        EXPECT_NE(std::string(packed.message()).find("row 3, group 1"), std::string::npos) << packed.message();
+        EXPECT_NE(std::string(packed.message()).find("row 3, group 1"), std::string::npos)
+            << packed.message();
         EXPECT_EQ(memory.span()[0], std::byte{42}) << "the buffer was touched";
     }
     const std::size_t absurd = std::size_t{1} << 62;
@@ -134,7 +143,8 @@ TEST(PackedLayout, NibblesAreWhereTheDocumentSays) {
             int code[32];
             for (std::size_t i = 0; i < 32; ++i)
                 code[i] = static_cast<int>((r * 5 + g * 3 + i) % 16) - 8;
-            crumb::q4_0::set(blocks[r * groups + g], crumb::half{static_cast<std::uint16_t>(r * 7 + g)}, code);
+            crumb::q4_0::set(blocks[r * groups + g], crumb::half{static_cast<std::uint16_t>(r * 7 + g)},
+                             code);
         }
     }
     aligned_bytes memory(crumb::packed_bytes<crumb::q4_0>(n, k));
@@ -201,8 +211,10 @@ TEST(Quantize, RoundTripErrorIsHalfAStep) {
         const auto& b8 = q8->blocks[i / k * 3 + i % k / 32];
         const float d4 = std::fabs(crumb::to_float(b4.d)), d8 = crumb::to_float(b8.d);
         // The largest positive Q4_0 value is clipped by up to one step; the half scale adds 2^-11 relative.
-        EXPECT_LE(std::fabs(w[i] - crumb::to_float(b4.d) * float(crumb::q4_0::code(b4, i % k % 32))), d4 * 1.01f);
-        EXPECT_LE(std::fabs(w[i] - d8 * float(crumb::q8_0::code(b8, i % k % 32))), d8 * (0.5f + 127.0f / 2048.0f));
+        EXPECT_LE(std::fabs(w[i] - crumb::to_float(b4.d) * float(crumb::q4_0::code(b4, i % k % 32))),
+                  d4 * 1.01f);
+        EXPECT_LE(std::fabs(w[i] - d8 * float(crumb::q8_0::code(b8, i % k % 32))),
+                  d8 * (0.5f + 127.0f / 2048.0f));
     }
 }
 

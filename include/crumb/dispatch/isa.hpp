@@ -25,8 +25,8 @@ inline bool isa_supported(std::size_t index) noexcept {
 }
 
 /// The index in `isa_list` of the ISA to use: the one called `wanted`, else the one that the environment
-/// variable CRUMB_ISA names, else the best. What this CPU lacks falls back to the next in the list. An unknown
-/// name is an error that lists the names of this build.
+/// variable CRUMB_ISA names, else the best. What this CPU lacks falls back to the next in the list. An
+/// unknown name is an error that lists the names of this build.
 inline result<std::size_t> choose_isa(const char* wanted = nullptr) noexcept {
     const char* source = "the requested ISA";
     if (wanted == nullptr || *wanted == '\0') {

@@ -25,7 +25,9 @@ struct activation_layout {
     std::size_t k_padded() const noexcept { return groups() * group_size; }
     /// Bytes that `rows` rows take: codes, scales, sums, each part aligned.
     std::size_t bytes(std::size_t rows) const noexcept { return sums_offset(rows) + sums_bytes(rows); }
-    std::size_t scales_offset(std::size_t rows) const noexcept { return round_up(rows * k_padded(), alignment); }
+    std::size_t scales_offset(std::size_t rows) const noexcept {
+        return round_up(rows * k_padded(), alignment);
+    }
     std::size_t sums_offset(std::size_t rows) const noexcept {
         return scales_offset(rows) + round_up(rows * groups() * sizeof(float), alignment);
     }

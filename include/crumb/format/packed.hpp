@@ -45,12 +45,12 @@ struct packed_header {
 static_assert(sizeof(packed_header) == alignment);
 
 /// Sizes of the packed form of n x k weights. Two streams follow the header: all scales, then all codes, each
-/// ordered by tile of 16 channels and by group within the tile (paper section 4.1.1: scales first). Every code
-/// tile begins at a multiple of 64 bytes. Ragged n and k are padded with zero scales and zero codes.
+/// ordered by tile of 16 channels and by group within the tile (paper section 4.1.1: scales first). Every
+/// code tile begins at a multiple of 64 bytes. Ragged n and k are padded with zero scales and zero codes.
 template <weight_format F>
 struct packed_layout {
-    static constexpr std::size_t scale_bytes = tile_channels * sizeof(half);           ///< per tile and group
-    static constexpr std::size_t code_bytes = F::codes::rows * tile_row_bytes;          ///< per tile and group
+    static constexpr std::size_t scale_bytes = tile_channels * sizeof(half);   ///< per tile and group
+    static constexpr std::size_t code_bytes = F::codes::rows * tile_row_bytes; ///< per tile and group
     std::size_t tiles = 0;
     std::size_t groups = 0;
     std::size_t codes_offset = 0;
@@ -96,8 +96,9 @@ class packed_view {
         if (std::memcmp(header.magic, expected.magic, sizeof header.magic) != 0)
             return status::error(errc::wrong_format, "packed weights: the tag CRMB is missing");
         if (header.version != expected.version)
-            return status::error(errc::wrong_version, "packed weights: layout version %u, this build reads %u",
-                                 header.version, expected.version);
+            return status::error(errc::wrong_version,
+                                 "packed weights: layout version %u, this build reads %u", header.version,
+                                 expected.version);
         char name[sizeof header.format + 1] = {};
         std::memcpy(name, header.format, sizeof header.format);
         if (std::strcmp(name, F::name) != 0)
@@ -155,8 +156,8 @@ result<packed_view<F>> pack(const storage_view<F>& w, std::span<std::byte> buffe
     for (std::size_t row = 0; row < w.n; ++row)
         for (std::size_t g = 0; g < layout->groups; ++g)
             if (!is_finite(F::scale(w.block(row, g))))
-                return status::error(errc::not_finite, "stored weights: scale of row %zu, group %zu is not finite",
-                                     row, g);
+                return status::error(errc::not_finite,
+                                     "stored weights: scale of row %zu, group %zu is not finite", row, g);
 
     packed_header header;
     std::memcpy(header.format, F::name, std::strlen(F::name));

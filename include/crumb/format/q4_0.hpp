@@ -10,8 +10,9 @@ namespace crumb::inline CRUMB_ABI {
 /// weight i = d * (nibble i - 8), code i = nibble i - 8. 18 bytes per 32 weights, 4.5 bits per weight.
 struct q4_0 {
     struct block {
-        half d;             ///< bytes 0-1, little-endian
-        std::uint8_t q[16]; ///< bytes 2-17: weight i in the low nibble of byte i, weight 16 + i in the high one
+        half d; ///< bytes 0-1, little-endian
+        std::uint8_t
+            q[16]; ///< bytes 2-17: weight i in the low nibble of byte i, weight 16 + i in the high one
     };
     static_assert(sizeof(block) == 18);
 

@@ -18,8 +18,8 @@ inline constexpr std::size_t tile_row_bytes = 64;
 
 /// Packed codes of 4 bits, two's complement. Row j (0..3) of a tile holds, for channel c, bytes
 /// 64 j + 4 c + i, i = 0..3: code 4 j + i of the group in the low nibble, code 16 + 4 j + i in the high one.
-/// Two's complement nibbles are the paper's sign-toggled ones (section 4.1.2): shifted left or masked they are
-/// 16 times the code, as a signed byte.
+/// Two's complement nibbles are the paper's sign-toggled ones (section 4.1.2): shifted left or masked they
+/// are 16 times the code, as a signed byte.
 struct nibble_codes {
     static constexpr std::size_t rows = 4; ///< register rows per tile
     static constexpr int minimum = -8;
@@ -61,13 +61,13 @@ struct byte_codes {
 /// can be packed and multiplied; the library's own are listed in format/list.hpp.
 template <class F>
 concept weight_format = requires(const typename F::block& block, typename F::block& out, const float* x) {
-    { F::name } -> std::convertible_to<const char*>;           // up to 15 characters, the tag of packed weights
-    requires F::group == group_size;                           // weights per block
-    requires F::codes::rows % 2 == 0;                          // bit layout of the packed codes
-    { F::scale(block) } -> std::same_as<half>;                 // the group's scale
-    { F::code(block, std::size_t{}) } -> std::same_as<int>;    // signed code i of the group
-    { F::set(out, half{}, static_cast<const int*>(nullptr)) }; // a block from a scale and 32 codes
-    { F::encode(x, out) };                                     // 32 finite floats, rounded to nearest
+    { F::name } -> std::convertible_to<const char*>;         // up to 15 characters, the tag of packed weights
+    requires F::group == group_size;                         // weights per block
+    requires F::codes::rows % 2 == 0;                        // bit layout of the packed codes
+    { F::scale(block) } -> std::same_as<half>;               // the group's scale
+    { F::code(block, std::size_t{}) } -> std::same_as<int>;  // signed code i of the group
+    {F::set(out, half{}, static_cast<const int*>(nullptr))}; // a block from a scale and 32 codes
+    {F::encode(x, out)};                                     // 32 finite floats, rounded to nearest
 };
 
 /// Bits that a format stores per weight, its scales included.

@@ -1,4 +1,5 @@
-// The primitives of AVX2 with FMA and F16C: 32-byte registers, vpmaddubsw (unsigned times signed, 16-bit sums).
+// The primitives of AVX2 with FMA and F16C: 32-byte registers, vpmaddubsw (unsigned times signed, 16-bit
+// sums).
 #pragma once
 
 #include <crumb/core/half.hpp>
@@ -149,14 +150,17 @@ struct avx2 {
             const __m256i nibble = X == 0 ? raw : _mm256_srli_epi16(raw, 4);
             return _mm256_xor_si256(_mm256_and_si256(nibble, _mm256_set1_epi8(15)), _mm256_set1_epi8(8));
         }
-        static CRUMB_INLINE acc start(const std::int32_t* sum) noexcept { return {_mm256_setzero_si256(), sum}; }
+        static CRUMB_INLINE acc start(const std::int32_t* sum) noexcept {
+            return {_mm256_setzero_si256(), sum};
+        }
         template <int X, int Half>
         static CRUMB_INLINE void step(acc& s, operand w0, operand w1, act a) noexcept {
             s.pairs = _mm256_add_epi16(s.pairs, _mm256_maddubs_epi16(w0, four(a + 8 * Half)));
             s.pairs = _mm256_add_epi16(s.pairs, _mm256_maddubs_epi16(w1, four(a + 8 * Half + 4)));
         }
         static CRUMB_INLINE i32 finish(const acc& s) noexcept {
-            return _mm256_add_epi32(_mm256_madd_epi16(s.pairs, _mm256_set1_epi16(1)), _mm256_set1_epi32(*s.sum));
+            return _mm256_add_epi32(_mm256_madd_epi16(s.pairs, _mm256_set1_epi16(1)),
+                                    _mm256_set1_epi32(*s.sum));
         }
     };
 

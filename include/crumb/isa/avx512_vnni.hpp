@@ -68,8 +68,10 @@ struct avx512_vnni {
     static CRUMB_INLINE float maximum(f32 a) noexcept { return _mm512_reduce_max_ps(a); }
 
     static CRUMB_INLINE void sum4(f32 a, f32 b, f32 c, f32 d, float* out) noexcept {
-        const __m512d ab = _mm512_castps_pd(_mm512_add_ps(_mm512_unpacklo_ps(a, b), _mm512_unpackhi_ps(a, b)));
-        const __m512d cd = _mm512_castps_pd(_mm512_add_ps(_mm512_unpacklo_ps(c, d), _mm512_unpackhi_ps(c, d)));
+        const __m512d ab =
+            _mm512_castps_pd(_mm512_add_ps(_mm512_unpacklo_ps(a, b), _mm512_unpackhi_ps(a, b)));
+        const __m512d cd =
+            _mm512_castps_pd(_mm512_add_ps(_mm512_unpacklo_ps(c, d), _mm512_unpackhi_ps(c, d)));
         const __m512 s = _mm512_add_ps(_mm512_castpd_ps(_mm512_unpacklo_pd(ab, cd)),
                                        _mm512_castpd_ps(_mm512_unpackhi_pd(ab, cd)));
         const __m256 t = _mm256_add_ps(_mm512_castps512_ps256(s), _mm512_extractf32x8_ps(s, 1));
@@ -124,8 +126,8 @@ struct avx512_vnni {
         return _mm_cvtsi128_si32(s);
     }
 
-    // Operand = code + 8 from the low nibble, 16 (code + 8) from the high one: one vpternlog each. The two sums
-    // meet at the end of the group, which saves the shift of every high nibble.
+    // Operand = code + 8 from the low nibble, 16 (code + 8) from the high one: one vpternlog each. The two
+    // sums meet at the end of the group, which saves the shift of every high nibble.
     struct nibbles {
         static constexpr int offset = 8;
         static constexpr float factor = 1;

@@ -143,14 +143,17 @@ struct neon {
         }
     };
 
-    // Two products of at most 128 * 127 share a 16-bit lane; pairs of lanes belong to one channel until the end.
+    // Two products of at most 128 * 127 share a 16-bit lane; pairs of lanes belong to one channel until the
+    // end.
     template <class Operands>
     struct product : Operands {
         using operand = int8x16_t;
         struct acc {
             int32x4_t low, high; ///< channels 0 and 1, channels 2 and 3; two partial sums each
         };
-        static CRUMB_INLINE acc start(const std::int32_t*) noexcept { return {vdupq_n_s32(0), vdupq_n_s32(0)}; }
+        static CRUMB_INLINE acc start(const std::int32_t*) noexcept {
+            return {vdupq_n_s32(0), vdupq_n_s32(0)};
+        }
         template <int, int Half>
         static CRUMB_INLINE void step(acc& s, operand w0, operand w1, act a) noexcept {
             const int32x4_t four = vreinterpretq_s32_s8(a);

@@ -20,9 +20,9 @@ struct neon_i8mm : neon_dotprod {
 
 namespace crumb::inline CRUMB_ABI::kernel {
 
-// SMMLA multiplies 2 rows x 8 inputs by 2 channels x 8 inputs. ZIP of two register rows of a tile (4 channels x
-// 4 inputs each) gives exactly that operand, so the layout that SDOT wants serves as it lies. Sums and scales
-// stay in the 2 x 2 order {row 0, row 0, row 1, row 1} until the block is stored.
+// SMMLA multiplies 2 rows x 8 inputs by 2 channels x 8 inputs. ZIP of two register rows of a tile (4 channels
+// x 4 inputs each) gives exactly that operand, so the layout that SDOT wants serves as it lies. Sums and
+// scales stay in the 2 x 2 order {row 0, row 0, row 1, row 1} until the block is stored.
 template <class Product, int Rows>
 struct row_pair<isa::neon_i8mm, Product, Rows> {
     using operand = int8x16_t;

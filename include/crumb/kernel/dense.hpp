@@ -20,8 +20,8 @@ struct dense_args {
 template <class Isa, class T>
 struct dense_run;
 
-/// y[r, c] = bias[c] + sum over k of w[c, k] x[r, k], in single precision. Each output is one sequence of fused
-/// multiply-adds per register lane, whatever the split: |error| <= (k / lanes + lanes) eps sum |w x|.
+/// y[r, c] = bias[c] + sum over k of w[c, k] x[r, k], in single precision. Each output is one sequence of
+/// fused multiply-adds per register lane, whatever the split: |error| <= (k / lanes + lanes) eps sum |w x|.
 template <class T, class Isa>
 void dense(const dense_args<T>& args) noexcept {
     dense_run<Isa, T>::run(args);

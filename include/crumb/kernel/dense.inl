@@ -47,7 +47,8 @@ struct dense_run<isa::CRUMB_THIS_ISA, T> {
             CRUMB_UNROLL
             for (int j = 0; j < Channels; ++j) {
                 T rest[lanes] = {};
-                __builtin_memcpy(rest, w + static_cast<std::size_t>(j) * args.w.stride + i, (k - i) * sizeof(T));
+                __builtin_memcpy(rest, w + static_cast<std::size_t>(j) * args.w.stride + i,
+                                 (k - i) * sizeof(T));
                 weights[j] = I::load(rest);
             }
             multiply<Rows, Channels>(weights, x + i, args.x.stride, k - i, total);
@@ -57,7 +58,8 @@ struct dense_run<isa::CRUMB_THIS_ISA, T> {
             float* y = args.y.row(r + static_cast<std::size_t>(a)) + c;
             CRUMB_UNROLL
             for (int j = 0; j < Channels; ++j)
-                y[j] = I::sum(total[a * Channels + j]) + (args.bias != nullptr ? args.bias[c + static_cast<std::size_t>(j)] : 0.0f);
+                y[j] = I::sum(total[a * Channels + j]) +
+                       (args.bias != nullptr ? args.bias[c + static_cast<std::size_t>(j)] : 0.0f);
         }
     }
 

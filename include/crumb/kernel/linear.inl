@@ -7,13 +7,14 @@ struct linear_tile<isa::CRUMB_THIS_ISA, Format> {
     using P = typename product_of<I, typename Format::codes>::type;
     using f32 = typename I::f32;
     static constexpr int pairs = static_cast<int>(Format::codes::rows / 2); ///< pairs of register rows
-    static constexpr int chunks = 4;                                         ///< of 8 inputs per group
-    static constexpr int per_pair = chunks / pairs;                          ///< chunks that a pair expands to
+    static constexpr int chunks = 4;                                        ///< of 8 inputs per group
+    static constexpr int per_pair = chunks / pairs;                         ///< chunks that a pair expands to
     static constexpr int vectors = static_cast<int>(tile_row_bytes) / I::width;
     static constexpr std::size_t code_bytes = packed_layout<Format>::code_bytes;
 
     /// One row of activations times a tile of 16 channels.
-    static CRUMB_INLINE void single(const linear_args& args, std::size_t tile, std::size_t row, f32* out) noexcept {
+    static CRUMB_INLINE void single(const linear_args& args, std::size_t tile, std::size_t row,
+                                    f32* out) noexcept {
         const std::uint8_t* codes = args.codes + tile * args.groups * code_bytes;
         const half* scales = args.scales + tile * args.groups * tile_channels;
         const std::int8_t* x = args.x_codes + row * args.groups * group_size;
@@ -39,7 +40,8 @@ struct linear_tile<isa::CRUMB_THIS_ISA, Format> {
             const f32 scale = I::set1(*x_scales);
             CRUMB_UNROLL
             for (int v = 0; v < vectors; ++v)
-                total[v] = I::fma(I::to_f32(P::finish(s[v])), I::mul(I::load(scales + v * I::lanes), scale), total[v]);
+                total[v] = I::fma(I::to_f32(P::finish(s[v])), I::mul(I::load(scales + v * I::lanes), scale),
+                                  total[v]);
             codes += code_bytes;
             scales += tile_channels;
             x += group_size;
@@ -80,8 +82,8 @@ struct linear_tile<isa::CRUMB_THIS_ISA, Format> {
             R2::weight_scales(I::load(scales), e0, e1);
             CRUMB_UNROLL
             for (int p = 0; p < whole; ++p)
-                accumulate<R2, Rows>(w, x + 16 * p, x_scales + 2 * p, P::offset != 0 ? sums + 2 * p : nullptr, e0, e1,
-                                     total + 2 * p);
+                accumulate<R2, Rows>(w, x + 16 * p, x_scales + 2 * p, P::offset != 0 ? sums + 2 * p : nullptr,
+                                     e0, e1, total + 2 * p);
             if constexpr (half_pair)
                 accumulate<R1, Rows>(w, x + 16 * whole, x_scales + 2 * whole,
                                      P::offset != 0 ? sums + 2 * whole : nullptr, e0, e1, total + 2 * whole);
@@ -108,9 +110,12 @@ struct linear_tile<isa::CRUMB_THIS_ISA, Format> {
                                          typename P::acc* s) noexcept {
         CRUMB_UNROLL
         for (int v = 0; v < vectors; ++v) {
-            const auto r0 = I::load_bytes(codes + 2 * Q * tile_row_bytes + static_cast<std::size_t>(v * I::width));
-            const auto r1 = I::load_bytes(codes + (2 * Q + 1) * tile_row_bytes + static_cast<std::size_t>(v * I::width));
-            P::template step<0, Q % 2>(s[v], P::template expand<0>(r0), P::template expand<0>(r1), Q < 2 ? low : high);
+            const auto r0 =
+                I::load_bytes(codes + 2 * Q * tile_row_bytes + static_cast<std::size_t>(v * I::width));
+            const auto r1 =
+                I::load_bytes(codes + (2 * Q + 1) * tile_row_bytes + static_cast<std::size_t>(v * I::width));
+            P::template step<0, Q % 2>(s[v], P::template expand<0>(r0), P::template expand<0>(r1),
+                                       Q < 2 ? low : high);
             if constexpr (per_pair == 2)
                 P::template step<1, Q % 2>(s[v], P::template expand<1>(r0), P::template expand<1>(r1), high);
         }
@@ -130,8 +135,9 @@ struct linear_tile<isa::CRUMB_THIS_ISA, Format> {
     }
 
     template <class R, int Rows>
-    static CRUMB_INLINE void accumulate(const typename P::operand* w, const std::int8_t* x, const float* x_scales,
-                                        const std::int32_t* sums, f32 e0, f32 e1, f32* total) noexcept {
+    static CRUMB_INLINE void accumulate(const typename P::operand* w, const std::int8_t* x,
+                                        const float* x_scales, const std::int32_t* sums, f32 e0, f32 e1,
+                                        f32* total) noexcept {
         constexpr int second = per_pair == 2 ? 1 : 0;
         R r;
         r.start(sums);
@@ -163,7 +169,8 @@ struct linear_run<isa::CRUMB_THIS_ISA, Format> {
     static void gemm(const linear_args& args) noexcept {
         if (args.rows.size() == 0)
             return;
-        for (std::size_t t = args.channels.begin / tile_channels; t * tile_channels < args.channels.end; ++t) {
+        for (std::size_t t = args.channels.begin / tile_channels; t * tile_channels < args.channels.end;
+             ++t) {
             std::size_t r = block_of(args.rows.begin, args.x_rows, I::row_block).first;
             while (r < args.rows.end) {
                 const std::size_t height = block_of(r, args.x_rows, I::row_block).height;
@@ -182,7 +189,8 @@ struct linear_run<isa::CRUMB_THIS_ISA, Format> {
             emit(args, out[v], tile * tile_channels + static_cast<std::size_t>(v * I::lanes), r);
     }
 
-    static CRUMB_INLINE void rows(const linear_args& args, std::size_t tile, std::size_t r, std::size_t height) noexcept {
+    static CRUMB_INLINE void rows(const linear_args& args, std::size_t tile, std::size_t r,
+                                  std::size_t height) noexcept {
         switch (height) {
         case 1:
             return row(args, tile, r);
@@ -219,7 +227,8 @@ struct linear_run<isa::CRUMB_THIS_ISA, Format> {
     }
 
     /// Stores a register of channels of one row, as far as it lies in the ranges of `args`.
-    static CRUMB_INLINE void emit(const linear_args& args, f32 total, std::size_t channel, std::size_t r) noexcept {
+    static CRUMB_INLINE void emit(const linear_args& args, f32 total, std::size_t channel,
+                                  std::size_t r) noexcept {
         if (r < args.rows.begin || r >= args.rows.end)
             return;
         f32 y = I::mul(total, I::set1(tiles::P::factor));

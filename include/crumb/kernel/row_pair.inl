@@ -3,8 +3,7 @@
 namespace crumb::inline CRUMB_ABI::kernel {
 
 template <class Product, int Rows>
-    requires(!isa::CRUMB_THIS_ISA::has_matrix_product)
-struct row_pair<isa::CRUMB_THIS_ISA, Product, Rows> {
+requires(!isa::CRUMB_THIS_ISA::has_matrix_product) struct row_pair<isa::CRUMB_THIS_ISA, Product, Rows> {
     using I = isa::CRUMB_THIS_ISA;
     using operand = typename Product::operand;
     typename Product::acc s0, s1;
@@ -25,7 +24,8 @@ struct row_pair<isa::CRUMB_THIS_ISA, Product, Rows> {
         t0 = Product::finish(s0);
         t1 = Rows == 2 ? Product::finish(s1) : t0;
     }
-    static CRUMB_INLINE void weight_scales(typename I::f32 d, typename I::f32& e0, typename I::f32& e1) noexcept {
+    static CRUMB_INLINE void weight_scales(typename I::f32 d, typename I::f32& e0,
+                                           typename I::f32& e1) noexcept {
         e0 = e1 = d;
     }
     static CRUMB_INLINE void row_scales(const float* a, typename I::f32& f0, typename I::f32& f1) noexcept {

@@ -19,8 +19,8 @@ struct quantized {
     operator storage_view<F>() const noexcept { return storage<F>(blocks.data(), n, k); }
 };
 
-/// Rounds n x k weights to format `F`, group by group; surplus weights of a ragged k count as zero. Refuses NaN,
-/// infinity and magnitudes whose scale does not fit a half.
+/// Rounds n x k weights to format `F`, group by group; surplus weights of a ragged k count as zero. Refuses
+/// NaN, infinity and magnitudes whose scale does not fit a half.
 template <weight_format F>
 result<quantized<F>> quantize(const matrix_view<const float>& w) {
     const std::size_t groups = (w.cols + F::group - 1) / F::group;
@@ -34,13 +34,15 @@ result<quantized<F>> quantize(const matrix_view<const float>& w) {
             for (std::size_t i = 0; i < F::group && g * F::group + i < w.cols; ++i) {
                 x[i] = w.row(r)[g * F::group + i];
                 if (!std::isfinite(x[i]))
-                    return status::error(errc::not_finite, "weight (%zu, %zu) is not finite", r, g * F::group + i);
+                    return status::error(errc::not_finite, "weight (%zu, %zu) is not finite", r,
+                                         g * F::group + i);
             }
             auto& block = q.blocks[r * groups + g];
             F::encode(x, block);
             if (!is_finite(F::scale(block)))
                 return status::error(errc::not_finite,
-                                     "weights of row %zu, group %zu are too large for a half-precision scale", r, g);
+                                     "weights of row %zu, group %zu are too large for a half-precision scale",
+                                     r, g);
         }
     }
     return q;

@@ -44,11 +44,13 @@ class activations {
         return a;
     }
 
-    /// Quantizes rows `part` of x (rows() x k floats): scale = max |x| / 127 per group of 32, code = x / scale
-    /// rounded to nearest, ties to even, the same on every ISA. Groups below 1e-36 count as zero; a group with
-    /// NaN or infinity makes the outputs that depend on it NaN. Disjoint parts may run in different threads.
+    /// Quantizes rows `part` of x (rows() x k floats): scale = max |x| / 127 per group of 32, code = x /
+    /// scale rounded to nearest, ties to even, the same on every ISA. Groups below 1e-36 count as zero; a
+    /// group with NaN or infinity makes the outputs that depend on it NaN. Disjoint parts may run in
+    /// different threads.
     void quantize(const matrix_view<const float>& x, range part = {}) noexcept {
-        CRUMB_CHECK(x.rows == rows_ && x.cols == plan_.layout.k, "activations::quantize: x is not rows() x k");
+        CRUMB_CHECK(x.rows == rows_ && x.cols == plan_.layout.k,
+                    "activations::quantize: x is not rows() x k");
         CRUMB_CHECK(x.rows <= 1 || x.stride >= x.cols, "activations::quantize: the rows of x overlap");
         kernel::quantize_args args;
         args.x = x.data;
@@ -59,8 +61,9 @@ class activations {
         args.offset = plan_.layout.offset;
         args.codes = reinterpret_cast<std::int8_t*>(base_);
         args.scales = reinterpret_cast<float*>(base_ + plan_.layout.scales_offset(rows_));
-        args.sums = args.offset == 0 ? nullptr
-                                     : reinterpret_cast<std::int32_t*>(base_ + plan_.layout.sums_offset(rows_));
+        args.sums = args.offset == 0
+                        ? nullptr
+                        : reinterpret_cast<std::int32_t*>(base_ + plan_.layout.sums_offset(rows_));
         args.part = part.within(rows_);
         if (args.part.size() != 0)
             plan_.quantize(args);

@@ -21,8 +21,7 @@ struct attention_shape {
 /// data[t * token_stride + h * head_stride + i]. Token-major: strides kv_heads * head_size and head_size;
 /// head-major: head_size and max_tokens * head_size.
 template <class T>
-    requires(std::same_as<T, float> || std::same_as<T, half>)
-struct cache_view {
+requires(std::same_as<T, float> || std::same_as<T, half>) struct cache_view {
     const T* data = nullptr;
     std::size_t tokens = 0; ///< that are filled
     std::size_t token_stride = 0;
@@ -48,8 +47,8 @@ class attention {
             return status::error(errc::bad_shape, "attention: %zu heads, %zu kv_heads; neither can be 0",
                                  shape.heads, shape.kv_heads);
         if (shape.heads % shape.kv_heads != 0)
-            return status::error(errc::bad_shape, "attention: %zu heads are no multiple of %zu kv_heads", shape.heads,
-                                 shape.kv_heads);
+            return status::error(errc::bad_shape, "attention: %zu heads are no multiple of %zu kv_heads",
+                                 shape.heads, shape.kv_heads);
         if (shape.heads > (std::size_t{1} << 20))
             return status::error(errc::bad_shape, "attention: %zu heads are more than 2^20", shape.heads);
         if (shape.head_size == 0 || shape.head_size > 512)
@@ -72,14 +71,16 @@ class attention {
     /// Name of the ISA that `run` executes.
     const char* isa() const noexcept { return functions_->isa; }
 
-    /// Bytes of scratch memory that a call for `rows` rows needs; each thread its own. At most what 64 rows need.
+    /// Bytes of scratch memory that a call for `rows` rows needs; each thread its own. At most what 64 rows
+    /// need.
     std::size_t scratch_bytes(std::size_t rows) const noexcept {
         const kernel::attention_scratch s{row_block(rows) * group(), round_up(shape_.head_size, 16)};
         return round_up(s.size() * sizeof(float), alignment);
     }
 
     /// The whole result for `part`. q and y: row r is the token at `position` + r, heads * head_size floats.
-    /// `scratch`: scratch_bytes(rows of the part), aligned to `crumb::alignment`. Threads may run disjoint parts.
+    /// `scratch`: scratch_bytes(rows of the part), aligned to `crumb::alignment`. Threads may run disjoint
+    /// parts.
     template <class T>
     void run(const matrix_view<const float>& q, const cache_view<T>& k, const cache_view<T>& v,
              std::size_t position, const matrix_view<float>& y, std::span<std::byte> scratch,
@@ -95,8 +96,8 @@ class attention {
         return round_up(rows * shape_.heads * (shape_.head_size + 2) * sizeof(float), alignment) * splits;
     }
 
-    /// Like `run`, but over the tokens of a range (those later than a row's own are ignored), and into the partial
-    /// results number `split` of `partials`. Threads may run disjoint parts or splits.
+    /// Like `run`, but over the tokens of a range (those later than a row's own are ignored), and into the
+    /// partial results number `split` of `partials`. Threads may run disjoint parts or splits.
     template <class T>
     void partial(const matrix_view<const float>& q, const cache_view<T>& k, const cache_view<T>& v,
                  std::size_t position, range tokens, std::span<std::byte> partials, std::size_t split,
@@ -104,8 +105,8 @@ class attention {
         const std::size_t stride = partial_bytes(q.rows, 1);
         CRUMB_CHECK(check_buffer(partials, stride * (split + 1), "partials"),
                     "attention::partial: partials are too small or not aligned");
-        start(q, k, v, position, tokens, {}, reinterpret_cast<float*>(partials.data() + stride * split), scratch,
-              part);
+        start(q, k, v, position, tokens, {}, reinterpret_cast<float*>(partials.data() + stride * split),
+              scratch, part);
     }
 
     /// y from the first `splits` partial results, which together cover the tokens: the softmax over all of
@@ -114,10 +115,16 @@ class attention {
                const attention_part& part = {}) const noexcept {
         const std::size_t stride = partial_bytes(y.rows, 1);
         CRUMB_CHECK(partials.size() >= stride * splits, "attention::merge: partials are too small");
-        CRUMB_CHECK(y.cols == shape_.heads * shape_.head_size, "attention::merge: y is not heads * head_size wide");
+        CRUMB_CHECK(y.cols == shape_.heads * shape_.head_size,
+                    "attention::merge: y is not heads * head_size wide");
         const range kv_heads = part.kv_heads.within(shape_.kv_heads);
-        functions_->merge({reinterpret_cast<const float*>(partials.data()), splits, stride / sizeof(float),
-                           shape_.head_size, shape_.heads, y, part.rows.within(y.rows),
+        functions_->merge({reinterpret_cast<const float*>(partials.data()),
+                           splits,
+                           stride / sizeof(float),
+                           shape_.head_size,
+                           shape_.heads,
+                           y,
+                           part.rows.within(y.rows),
                            {kv_heads.begin * group(), kv_heads.end * group()}});
     }
 
@@ -125,7 +132,8 @@ class attention {
     std::size_t group() const noexcept { return shape_.heads / shape_.kv_heads; }
     /// Rows per pass over the tokens: as many as make `attention_queries` queries, of those there are.
     std::size_t row_block(std::size_t rows) const noexcept {
-        const std::size_t most = group() < kernel::attention_queries ? kernel::attention_queries / group() : 1;
+        const std::size_t most =
+            group() < kernel::attention_queries ? kernel::attention_queries / group() : 1;
         return rows == 0 ? 1 : rows < most ? rows : most;
     }
 

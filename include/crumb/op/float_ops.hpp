@@ -42,16 +42,18 @@ class rope_table {
                                      const rope_options& options) noexcept {
         const std::size_t pairs = options.dims / 2;
         if (options.dims == 0 || options.dims % 2 != 0)
-            return status::error(errc::bad_shape, "rope: dims is %zu, it has to be even and not 0", options.dims);
+            return status::error(errc::bad_shape, "rope: dims is %zu, it has to be even and not 0",
+                                 options.dims);
         if (!options.factors.empty() && options.factors.size() != pairs)
-            return status::error(errc::bad_shape, "rope: %zu factors for %zu pairs", options.factors.size(), pairs);
+            return status::error(errc::bad_shape, "rope: %zu factors for %zu pairs", options.factors.size(),
+                                 pairs);
         if (!(options.base > 0) || !std::isfinite(options.base) || !std::isfinite(options.scale))
-            return status::error(errc::invalid_argument, "rope: base %g or scale %g is not usable", options.base,
-                                 options.scale);
+            return status::error(errc::invalid_argument, "rope: base %g or scale %g is not usable",
+                                 options.base, options.scale);
         const std::size_t bytes = rope_table_bytes(max_positions, options.dims);
         if (bytes == 0 && max_positions != 0)
-            return status::error(errc::bad_shape, "rope: %zu positions x %zu are beyond any memory", max_positions,
-                                 options.dims);
+            return status::error(errc::bad_shape, "rope: %zu positions x %zu are beyond any memory",
+                                 max_positions, options.dims);
         if (auto s = check_buffer(buffer, bytes, "buffer for the rope table"); !s)
             return s;
         rope_table t;
@@ -88,15 +90,16 @@ class rope_table {
 
 /// What takes part in a softmax.
 struct softmax_options {
-    float scale = 1;                     ///< multiplies x
-    std::size_t valid = range{}.end;     ///< columns of row 0 that take part; the results of others are 0
-    std::size_t valid_step = 0;          ///< how many more in each following row: 1 is a causal mask
+    float scale = 1;                 ///< multiplies x
+    std::size_t valid = range{}.end; ///< columns of row 0 that take part; the results of others are 0
+    std::size_t valid_step = 0;      ///< how many more in each following row: 1 is a causal mask
 };
 
-/// The float operations of one ISA. Matrices are rows of vectors; `rows` restricts a call to some of them, so that
-/// threads can share the work; a result does not depend on the split. Results may overwrite an input of the
-/// same call (y == x), but must not overlap it otherwise. Copy it freely. eps = 2^-24 in the error bounds; ISAs
-/// without FMA: twice as much. NaN in a row of norm or softmax makes the row NaN, elsewhere the element.
+/// The float operations of one ISA. Matrices are rows of vectors; `rows` restricts a call to some of them, so
+/// that threads can share the work; a result does not depend on the split. Results may overwrite an input of
+/// the same call (y == x), but must not overlap it otherwise. Copy it freely. eps = 2^-24 in the error
+/// bounds; ISAs without FMA: twice as much. NaN in a row of norm or softmax makes the row NaN, elsewhere the
+/// element.
 class float_ops {
   public:
     /// Chooses the ISA: the one named, or that of `choose_isa`.
@@ -132,26 +135,28 @@ class float_ops {
             {x, w.data(), bias.empty() ? nullptr : bias.data(), epsilon, y, rows.within(x.rows)});
     }
 
-    /// y[r, c] = exp(scale x[r, c]) / sum over the row's valid columns of exp(scale x), the maximum subtracted.
-    /// Rows that consist of -infinity only, or contain +infinity, become NaN.
-    /// Error: (n / 4 + 16 + 4 max |scale x|) eps y + 2^-149.
+    /// y[r, c] = exp(scale x[r, c]) / sum over the row's valid columns of exp(scale x), the maximum
+    /// subtracted. Rows that consist of -infinity only, or contain +infinity, become NaN. Error: (n / 4 + 16
+    /// + 4 max |scale x|) eps y + 2^-149.
     void softmax(const matrix_view<const float>& x, const matrix_view<float>& y,
                  const softmax_options& options = {}, range rows = {}) const noexcept {
         check(x, y);
         functions_->softmax({x, y, options.scale, options.valid, options.valid_step, rows.within(x.rows)});
     }
 
-    /// y = x / (1 + e^-x). Error: 8 eps |y|.
-    void silu(const matrix_view<const float>& x, const matrix_view<float>& y, range rows = {}) const noexcept {
+    /// y = x / (1 + e^-x). Error: 8 eps |y| + 2^-142.
+    void silu(const matrix_view<const float>& x, const matrix_view<float>& y,
+              range rows = {}) const noexcept {
         elementwise(functions_->silu, x, x, y, rows);
     }
-    /// y = gate / (1 + e^-gate) * up. Error: 9 eps |y|.
+    /// y = gate / (1 + e^-gate) * up. Error: 9 eps |y| + 2^-142 |up|.
     void silu_gated(const matrix_view<const float>& gate, const matrix_view<const float>& up,
                     const matrix_view<float>& y, range rows = {}) const noexcept {
         elementwise(functions_->silu_gated, gate, up, y, rows);
     }
-    /// y = x / 2 (1 + tanh u), u = sqrt(2 / pi) (x + 0.044715 x^3). Error: (16 + 8 |u|) eps |y|.
-    void gelu_tanh(const matrix_view<const float>& x, const matrix_view<float>& y, range rows = {}) const noexcept {
+    /// y = x / 2 (1 + tanh u), u = sqrt(2 / pi) (x + 0.044715 x^3). Error: (24 + 12 |u|) eps |y| + 2^-142.
+    void gelu_tanh(const matrix_view<const float>& x, const matrix_view<float>& y,
+                   range rows = {}) const noexcept {
         elementwise(functions_->gelu_tanh, x, x, y, rows);
     }
     /// The same of `gate`, times `up`.
@@ -160,7 +165,8 @@ class float_ops {
         elementwise(functions_->gelu_tanh_gated, gate, up, y, rows);
     }
     /// y = x / 2 (1 + erf(x / sqrt 2)). Error: 2 eps |x|.
-    void gelu_erf(const matrix_view<const float>& x, const matrix_view<float>& y, range rows = {}) const noexcept {
+    void gelu_erf(const matrix_view<const float>& x, const matrix_view<float>& y,
+                  range rows = {}) const noexcept {
         elementwise(functions_->gelu_erf, x, x, y, rows);
     }
     /// The same of `gate`, times `up`.
@@ -169,16 +175,16 @@ class float_ops {
         elementwise(functions_->gelu_erf_gated, gate, up, y, rows);
     }
     /// y = a + b.
-    void add(const matrix_view<const float>& a, const matrix_view<const float>& b, const matrix_view<float>& y,
-             range rows = {}) const noexcept {
+    void add(const matrix_view<const float>& a, const matrix_view<const float>& b,
+             const matrix_view<float>& y, range rows = {}) const noexcept {
         elementwise(functions_->add, a, b, y, rows);
     }
 
     /// Rotary embedding in place. Row r of x holds the heads, `head_size` elements each, of the token at
     /// `position` + r; in each head pairs (a, b) become (a cos - b sin, a sin + b cos), elements beyond
     /// table.dims() stay. Error: 3 eps (|a| + |b|).
-    void rope(const matrix_view<float>& x, std::size_t head_size, const rope_table& table, std::size_t position,
-              range rows = {}) const noexcept {
+    void rope(const matrix_view<float>& x, std::size_t head_size, const rope_table& table,
+              std::size_t position, range rows = {}) const noexcept {
         rows = rows.within(x.rows);
         if (rows.size() == 0)
             return;
@@ -190,7 +196,9 @@ class float_ops {
     }
 
     /// y[i] = x[i] rounded to half precision, ties to even; what a half-precision cache is filled with.
-    void to_half(std::span<const float> x, half* y) const noexcept { functions_->to_halves(x.data(), y, x.size()); }
+    void to_half(std::span<const float> x, half* y) const noexcept {
+        functions_->to_halves(x.data(), y, x.size());
+    }
     /// y[i] = x[i], exactly.
     void to_float(std::span<const half> x, float* y) const noexcept {
         functions_->to_floats(x.data(), y, x.size());
@@ -203,7 +211,8 @@ class float_ops {
         CRUMB_CHECK(y.rows <= 1 || y.stride >= y.cols, "float_ops: the rows of y overlap");
     }
     static void elementwise(dispatch::elementwise_function function, const matrix_view<const float>& x,
-                            const matrix_view<const float>& up, const matrix_view<float>& y, range rows) noexcept {
+                            const matrix_view<const float>& up, const matrix_view<float>& y,
+                            range rows) noexcept {
         check(x, y);
         check(up, y);
         function({x, up, y, rows.within(x.rows)});

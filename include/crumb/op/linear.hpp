@@ -19,9 +19,9 @@ struct linear_part {
     range channels = {};
 };
 
-/// A matrix product with weights in format `F`. Refers to the packed weights and the bias, owns nothing; copy it
-/// freely. Integer group sums are exact; float accumulation is one fused multiply-add per group, in order, so a
-/// result does not depend on the split into parts, on the number of rows or on which thread computes it.
+/// A matrix product with weights in format `F`. Refers to the packed weights and the bias, owns nothing; copy
+/// it freely. Integer group sums are exact; float accumulation is one fused multiply-add per group, in order,
+/// so a result does not depend on the split into parts, on the number of rows or on which thread computes it.
 /// Error: |y - exact| <= (groups + 2) eps sum_k |w x| for the quantized operands, eps = 2^-24 (portable ISA
 /// without FMA: 2 (groups + 2) eps).
 template <weight_format F>
@@ -56,8 +56,8 @@ class linear {
         return {{weights_.k(), functions_->row_block, functions_->offset}, functions_->quantize};
     }
 
-    /// y[r, c] = bias[c] + sum over k of w[c, k] x[r, k] for rows and channels of `part`. `y` is the whole output,
-    /// x.rows() x n. Writes nothing else. Any number of threads may call it for disjoint parts.
+    /// y[r, c] = bias[c] + sum over k of w[c, k] x[r, k] for rows and channels of `part`. `y` is the whole
+    /// output, x.rows() x n. Writes nothing else. Any number of threads may call it for disjoint parts.
     void run(const activations& x, const matrix_view<float>& y, const linear_part& part = {}) const noexcept {
         CRUMB_CHECK(functions_ != nullptr, "linear::run: the plan is empty");
         CRUMB_CHECK(x.layout() == activation_layout().layout, "linear::run: activations of another layout");

@@ -1,0 +1,119 @@
+// crumb-arm-count: a product repeated, for count.py to count its instructions under an emulator.
+#include "plain.hpp"
+#include "problem.hpp"
+
+#include <crumb/format/list.hpp>
+#include <crumb/op/linear.hpp>
+
+#include <cstdio>
+#include <cstdlib>
+#include <memory>
+#include <string_view>
+
+namespace crumb::bench {
+namespace {
+
+constexpr std::size_t n = 64, k = 4096;
+
+struct request {
+    std::string_view isa; ///< a name of isa_names, or "plain"
+    std::size_t m;
+    int repetitions;
+    bool only_activations; ///< repeat the quantization of activations instead of the product
+};
+
+struct free_buffer {
+    void operator()(void* p) const noexcept { std::free(p); }
+};
+using aligned = std::unique_ptr<std::byte, free_buffer>;
+aligned allocate(std::size_t bytes) {
+    return aligned(static_cast<std::byte*>(std::aligned_alloc(alignment, round_up(bytes, alignment))));
+}
+
+int report(const std::string& error) {
+    if (!error.empty())
+        std::fprintf(stderr, "crumb-arm-count: %s\n", error.c_str());
+    return error.empty() ? 0 : 1;
+}
+
+template <weight_format F, class Isa>
+int run_plain(const quantized<F>& w, const linear<F>& plan, const std::vector<float>& x, const request& r) {
+    if constexpr (has_plain<F, Isa>) {
+        const std::size_t bytes = activation_bytes(plan.activation_layout(), 1);
+        const aligned memory = allocate(bytes * r.m);
+        std::vector<plain_row> rows;
+        for (std::size_t i = 0; i < r.m; ++i) {
+            auto a = *activations::create({memory.get() + i * bytes, bytes}, plan.activation_layout(), 1);
+            a.quantize(matrix(x.data() + i * k, 1, k));
+            rows.push_back({a.codes(), a.scales()});
+        }
+        std::vector<float> y(r.m * n);
+        for (int i = 0; i < r.repetitions; ++i)
+            plain<Isa>::product(w.blocks.data(), n, k / F::group, rows.data(), r.m, y.data(), n);
+        return report(check_product<F>(w, matrix(x.data(), r.m, k), matrix(y.data(), r.m, n), 2));
+    } else {
+        return report(std::string("no plain baseline for ") + F::name);
+    }
+}
+
+template <weight_format F>
+int run_linear(const quantized<F>& w, const linear<F>& plan, const std::vector<float>& x, const request& r) {
+    const aligned memory = allocate(activation_bytes(plan.activation_layout(), r.m));
+    auto a = *activations::create({memory.get(), activation_bytes(plan.activation_layout(), r.m)},
+                                  plan.activation_layout(), r.m);
+    std::vector<float> y(r.m * n);
+    const auto input = matrix(std::as_const(x).data(), r.m, k);
+    for (int i = 0; i < (r.only_activations ? r.repetitions : 1); ++i)
+        a.quantize(input);
+    for (int i = 0; i < (r.only_activations ? 1 : r.repetitions); ++i)
+        plan.run(a, matrix(y.data(), r.m, n));
+    return report(check_product<F>(w, input, matrix(y.data(), r.m, n), 2));
+}
+
+template <weight_format F>
+int run(const request& r) {
+    const quantized<F> w = random_weights<F>(n, k);
+    const aligned memory = allocate(packed_bytes<F>(n, k));
+    const auto packed = pack<F>(w, {memory.get(), packed_bytes<F>(n, k)});
+    const bool plain_isa = r.isa == "plain";
+    const auto plan = linear<F>::plan(*packed, {.isa = plain_isa ? nullptr : r.isa.data()});
+    if (!plan)
+        return report(plan.message());
+    if (!plain_isa && r.isa != plan->isa())
+        return report(std::string("the plan fell back to ") + plan->isa());
+    const std::vector<float> x = random_floats(r.m * k, 2);
+    if (!plain_isa)
+        return run_linear<F>(w, *plan, x, r);
+    int status = 1;
+    isa_list::for_each([&]<class Isa>() {
+        if (std::string_view(plan->isa()) == Isa::name)
+            status = run_plain<F, Isa>(w, *plan, x, r);
+    });
+    return status;
+}
+
+} // namespace
+} // namespace crumb::bench
+
+int main(int argc, char** argv) {
+    using namespace crumb;
+    bench::request r{};
+    if (argc == 5) {
+        r.isa = argv[2];
+        r.m = std::strtoul(argv[3], nullptr, 10);
+        r.repetitions = std::atoi(argv[4]);
+    }
+    std::string_view format = argc == 5 ? argv[1] : "";
+    r.only_activations = format.starts_with("activations:");
+    if (r.only_activations)
+        format.remove_prefix(format.find(':') + 1);
+    int status = 2;
+    if (r.m >= 1 && r.m <= 4096 && r.repetitions >= 1)
+        format_list::for_each([&]<class F>() {
+            if (format == F::name)
+                status = bench::run<F>(r);
+        });
+    if (status == 2)
+        std::fputs("usage: crumb-arm-count [activations:]<format> <isa|plain> <m> <repetitions>\n", stderr);
+    return status;
+}

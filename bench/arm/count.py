@@ -1,0 +1,246 @@
+#!/usr/bin/env python3
+"""Instructions per multiply-accumulate of crumb's products on Arm, counted under qemu.
+
+One command builds crumb-arm-count for AArch64 with each cross compiler that is installed, builds the counting
+plugin, runs every (format, ISA, m) on the emulated CPU that has just that ISA, and prints a table. Each program runs
+with one and with two repetitions; the difference is the product (`linear::run`) alone, without set-up. K is 4096, N
+is 64. Every run checks its result in double precision and fails if another ISA than the named one was executed.
+
+  instr/MAC    executed instructions of `run` per multiply-accumulate
+  act          executed instructions of `activations::quantize` per element, counted apart
+  cycles/MAC   with --mca: what llvm-mca predicts for the hot blocks, by core. It assumes that every load hits L1 and
+               that nothing stalls between blocks: it compares kernels, it does not replace a board. In-order cores
+               (cortex-a55) are modelled least well.
+  ceiling      with --mca: cycles/MAC of the ISA's multiply-accumulate instruction alone, from independent registers
+
+Needs qemu-user, a C compiler, CMake, and aarch64-linux-gnu-g++ or clang++-19 with Debian's AArch64 libraries.
+"""
+import argparse
+import collections
+import concurrent.futures
+import os
+import pathlib
+import re
+import shutil
+import subprocess
+import sys
+import tempfile
+
+ROOT = pathlib.Path(__file__).resolve().parents[2]
+K, N = 4096, 64
+FORMATS = ("q4_0", "q8_0")
+ROWS = (1, 2, 4, 8, 16)
+# The oldest CPU with each ISA: an instruction that leaks from a newer one is fatal there.
+CPUS = {"neon": "cortex-a72", "neon_dotprod": "cortex-a76", "neon_i8mm": "max"}
+COMPILERS = {
+    "gcc": ("aarch64-linux-gnu-g++", "cmake/aarch64-linux-gnu.cmake"),
+    "clang": ("clang++-19", "cmake/aarch64-linux-gnu-clang.cmake"),
+}
+CORES = ("neoverse-n1", "neoverse-n2", "neoverse-v2", "cortex-a55")
+# What each ISA's multiply-accumulate ceiling row in bench/ceilings.hpp repeats, and the products of one round.
+CEILINGS = {
+    "neon": (["smull v{d}.8h, v30.8b, v31.8b", "smlal2 v{d}.8h, v30.16b, v31.16b", "sadalp v{a}.4s, v{d}.8h"], 16),
+    "neon_dotprod": (["sdot v{a}.4s, v30.16b, v31.16b"], 16),
+    "neon_i8mm": (["smmla v{a}.4s, v30.16b, v31.16b"], 32),
+}
+
+
+def run(command, **options):
+    done = subprocess.run(command, capture_output=True, text=True, **options)
+    if done.returncode != 0:
+        sys.exit(f"{' '.join(map(str, command))}\nfailed:\n{done.stdout[-2000:]}{done.stderr[-2000:]}")
+    return done.stdout
+
+
+def build(name, directory):
+    """The program built by a compiler, or None if that is not installed."""
+    compiler, toolchain = COMPILERS[name]
+    if shutil.which(compiler) is None:
+        print(f"{compiler} is not installed: skipped")
+        return None
+    where = directory / name
+    run(["cmake", "-S", ROOT, "-B", where, f"-DCMAKE_TOOLCHAIN_FILE={ROOT / toolchain}", "-DCMAKE_BUILD_TYPE=Release",
+         "-DCMAKE_EXE_LINKER_FLAGS=-static", "-DCRUMB_BUILD_TESTS=OFF", "-DCRUMB_BUILD_EXAMPLES=OFF",
+         "-DCRUMB_BUILD_BENCH=ON", "-DCRUMB_WERROR=OFF"])
+    run(["cmake", "--build", where, "--target", "crumb-arm-count"])
+    return where / "bench" / "crumb-arm-count"
+
+
+def executed(program, plugin, cpu, arguments):
+    """How often each address was executed."""
+    with tempfile.NamedTemporaryFile(mode="r", suffix=".counts") as out:
+        run(["qemu-aarch64", "-cpu", cpu, "-d", "plugin", "-plugin", f"{plugin},out={out.name}", program, *arguments])
+        return {int(address, 16): int(count) for address, count in (line.split() for line in out)}
+
+
+def repeated(program, plugin, cpu, fmt, isa, m):
+    """Executions that one repetition adds, by address."""
+    one, two = (executed(program, plugin, cpu, [fmt, isa, str(m), str(n)]) for n in (1, 2))
+    difference = {a: c - one.get(a, 0) for a, c in two.items()}
+    return {a: c for a, c in difference.items() if c > 0}
+
+
+def disassembly(program):
+    objdump = shutil.which("aarch64-linux-gnu-objdump") or shutil.which("llvm-objdump-19") or "llvm-objdump"
+    lines = {}
+    for line in run([objdump, "-d", "--no-show-raw-insn", program]).splitlines():
+        found = re.match(r"\s*([0-9a-f]+):\s+(\S.*)$", line)
+        if found:
+            lines[int(found[1], 16)] = found[2].split("//")[0].strip()
+    return lines
+
+
+def blocks(counts):
+    """Runs of neighbouring instructions that were executed equally often, the heaviest first."""
+    found = []
+    for address in sorted(counts):
+        if found and address == found[-1][-1] + 4 and counts[address] == counts[found[-1][-1]]:
+            found[-1].append(address)
+        else:
+            found.append([address])
+    return sorted(found, key=lambda b: -len(b) * counts[b[0]])
+
+
+def simulated(instructions, core, iterations=200):
+    """Cycles of one pass through instructions, by llvm-mca."""
+    text = []
+    for line in instructions:
+        line = re.sub(r"<[^>]*>", "", line).strip()
+        if re.match(r"(b|b\.\w+|bl|cbn?z|tbn?z)\b", line):
+            line = re.sub(r"\b(0x)?[0-9a-f]{4,}\s*$", "L0", line)
+        # Neither an address computation nor a return matters for the cost of a loop.
+        text.append("mov x9, x9" if line.startswith("adr") else "nop" if line.startswith("ret") else line)
+    mca = shutil.which("llvm-mca-19") or "llvm-mca"
+    done = subprocess.run([mca, "-mtriple=aarch64-linux-gnu", f"-mcpu={core}", "-mattr=+dotprod,+i8mm,+fullfp16",
+                           f"-iterations={iterations}", "-skip-unsupported-instructions=lack-sched"],
+                          input="L0:\n" + "\n".join(text) + "\n", capture_output=True, text=True)
+    cycles = re.search(r"Total Cycles:\s+(\d+)", done.stdout)
+    return int(cycles[1]) / iterations if cycles else None
+
+
+def cycles(counts, lines, units, core):
+    """Cycles per unit: blocks of at least 3 % of the instructions, scaled up to all of them."""
+    total = sum(counts.values())
+    cost = covered = 0
+    for block in blocks(counts):
+        share = len(block) * counts[block[0]] / total
+        if share < 0.03:
+            break
+        predicted = simulated([lines[a] for a in block], core)
+        if predicted is None:
+            return None
+        cost += predicted * counts[block[0]]
+        covered += share
+    return cost / covered / units
+
+
+def ceiling(isa, core):
+    if isa != "neon" and core == "neoverse-n1" and isa == "neon_i8mm" or core == "cortex-a55" and isa == "neon_i8mm":
+        return None
+    sequence, products = CEILINGS[isa]
+    rounds = 12
+    code = [line.format(a=i, d=12 + i) for i in range(rounds) for line in sequence]
+    predicted = simulated(code, core)
+    return predicted / (products * rounds) if predicted else None
+
+
+def number(value, digits=4):
+    return "-" if value is None else f"{value:.{digits}f}".lstrip("0")
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--mca", action="store_true", help="predict cycles as well")
+    parser.add_argument("--compiler", action="append", choices=COMPILERS, help="default: all that are installed")
+    parser.add_argument("--format", action="append", choices=FORMATS, dest="formats")
+    parser.add_argument("--isa", action="append", choices=CPUS, dest="isas")
+    parser.add_argument("--rows", type=int, action="append", help="values of m")
+    parser.add_argument("--build-dir", type=pathlib.Path, default=ROOT / "build" / "arm-count")
+    parser.add_argument("--dump", type=pathlib.Path, help="write the hot blocks of every row into this directory")
+    parser.add_argument("--jobs", type=int, default=os.cpu_count())
+    options = parser.parse_args()
+    formats, isas, rows = options.formats or FORMATS, options.isas or list(CPUS), options.rows or ROWS
+
+    directory = options.build_dir.resolve()
+    directory.mkdir(parents=True, exist_ok=True)
+    plugin = directory / "icount.so"
+    run(["cc", "-shared", "-fPIC", "-O2", "-o", plugin, pathlib.Path(__file__).with_name("icount.c")])
+    programs = {name: build(name, directory) for name in options.compiler or COMPILERS}
+    programs = {name: program for name, program in programs.items() if program}
+    if not programs:
+        sys.exit("no compiler for AArch64: install g++-aarch64-linux-gnu")
+    lines = {name: disassembly(program) for name, program in programs.items()}
+
+    # (format, kind, isa, m); the plain baseline takes the best ISA of its CPU and is linear in m.
+    cases = [(f, "plain", i, 1) for i in isas for f in formats if i != "neon_i8mm"]
+    cases += [(f, "linear", i, m) for i in isas for f in formats for m in rows]
+    jobs = {}
+    with concurrent.futures.ThreadPoolExecutor(options.jobs) as pool:
+        for name, program in programs.items():
+            for f, kind, i, m in cases:
+                isa = "plain" if kind == "plain" else i
+                jobs[name, f, kind, i, m] = pool.submit(repeated, program, plugin, CPUS[i], f, isa, m)
+            for i in isas:
+                for m in rows:
+                    jobs[name, "act", i, m] = pool.submit(
+                        repeated, program, plugin, CPUS[i], f"activations:{formats[0]}", i, m)
+        predicted = {}
+        if options.mca:
+            for case in [(name, *c) for name in programs for c in cases]:
+                counts = jobs[case].result()
+                for core in CORES:
+                    # These cores lack SMMLA; the model of the N1 would accept it.
+                    if case[3] == "neon_i8mm" and core in ("neoverse-n1", "cortex-a55"):
+                        continue
+                    predicted[case, core] = pool.submit(cycles, counts, lines[case[0]], K * N * case[4], core)
+
+    names = list(programs)
+    width = 8 * len(names)
+    head = f"{'':28}" + "instr/MAC".rjust(width) + "   " + "act instr/element".rjust(width)
+    if options.mca:
+        head += "   " + "".join(f"{c.split('-')[1] + ' cycles/MAC':>{max(width, 15)}}   " for c in CORES)
+    print(head.rstrip())
+    line = f"{'row':28}" + "".join(f"{n:>8}" for n in names) + "   " + "".join(f"{n:>8}" for n in names).rjust(
+        max(width, 17))
+    if options.mca:
+        line += "   " + ("".join(f"{n:>8}" for n in names).rjust(max(width, 15)) + "   ") * len(CORES)
+    print(line.rstrip())
+    for f, kind, i, m in cases:
+        line = f"{f'{kind}/{f}/{i}/m:{m}':28}"
+        counts = {name: jobs[name, f, kind, i, m].result() for name in names}
+        line += "".join(f"{number(sum(counts[n].values()) / (K * N * m)):>8}" for n in names)
+        act = [number(sum(jobs[n, "act", i, m].result().values()) / (K * m), 2) if kind == "linear" else "" for n in names]
+        line += "   " + "".join(f"{a:>8}" for a in act).rjust(max(width, 17))
+        if options.mca:
+            for core in CORES:
+                values = [predicted.get(((n, f, kind, i, m), core)) for n in names]
+                cells = "".join(f"{number(v.result() if v else None):>8}" for v in values)
+                line += "   " + cells.rjust(max(width, 15))
+        print(line.rstrip())
+        if options.dump:
+            for name in names:
+                dump(options.dump, f"{name}_{kind}_{f}_{i}_m{m}.s", counts[name], lines[name])
+    if options.mca:
+        for i in isas:
+            line = f"{f'ceiling/mac/{i}':28}" + " " * (width + 3 + max(width, 17))
+            for core in CORES:
+                line += "   " + number(ceiling(i, core)).rjust(max(width, 15))
+            print(line.rstrip())
+
+
+def dump(directory, name, counts, lines):
+    directory.mkdir(parents=True, exist_ok=True)
+    total = sum(counts.values())
+    with open(directory / name, "w") as out:
+        operations = collections.Counter()
+        for address, count in counts.items():
+            operations[lines[address].split()[0]] += count
+        out.write("// " + ", ".join(f"{op} {count / total:.1%}" for op, count in operations.most_common(20)) + "\n")
+        for block in blocks(counts)[:8]:
+            share = len(block) * counts[block[0]] / total
+            out.write(f"// {len(block)} instructions, {counts[block[0]]} times, {share:.1%} of all\n")
+            out.writelines(f"{a:x}: {lines[a]}\n" for a in block)
+
+
+if __name__ == "__main__":
+    main()

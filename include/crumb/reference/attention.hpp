@@ -1,0 +1,59 @@
+// Attention of one query in double precision: what the kernels are compared with.
+#pragma once
+
+#include <crumb/core/half.hpp>
+
+#include <cmath>
+#include <cstddef>
+#include <limits>
+
+namespace crumb::inline CRUMB_ABI::reference {
+
+/// What error bounds of attention are made of.
+struct attention_size {
+    double score = 0; ///< max over tokens of sum over i of |scale q_i k_i|
+    double value = 0; ///< max |v|
+};
+
+/// y = sum over t of softmax_t(scale q . k[t]) v[t] for one query head; token t's key is at k[t * k_stride].
+template <class T>
+attention_size attention(const float* q, const T* k, std::size_t k_stride, const T* v, std::size_t v_stride,
+                         std::size_t tokens, std::size_t head_size, double scale, double* y) noexcept {
+    const auto number = [](const T& x) {
+        if constexpr (sizeof(T) == sizeof(half))
+            return double(to_float(x));
+        else
+            return double(x);
+    };
+    const auto score = [&](std::size_t t) {
+        double s = 0;
+        for (std::size_t i = 0; i < head_size; ++i)
+            s += scale * double(q[i]) * number(k[t * k_stride + i]);
+        return s;
+    };
+    attention_size size;
+    double most = -std::numeric_limits<double>::infinity();
+    for (std::size_t t = 0; t < tokens; ++t) {
+        most = std::fmax(most, score(t));
+        double magnitude = 0;
+        for (std::size_t i = 0; i < head_size; ++i) {
+            magnitude += std::fabs(scale * double(q[i]) * number(k[t * k_stride + i]));
+            size.value = std::fmax(size.value, std::fabs(number(v[t * v_stride + i])));
+        }
+        size.score = std::fmax(size.score, magnitude);
+    }
+    for (std::size_t i = 0; i < head_size; ++i)
+        y[i] = 0;
+    double total = 0;
+    for (std::size_t t = 0; t < tokens; ++t) {
+        const double weight = std::exp(score(t) - most);
+        total += weight;
+        for (std::size_t i = 0; i < head_size; ++i)
+            y[i] += weight * number(v[t * v_stride + i]);
+    }
+    for (std::size_t i = 0; i < head_size && tokens != 0; ++i)
+        y[i] /= total;
+    return size;
+}
+
+} // namespace crumb::inline CRUMB_ABI::reference
