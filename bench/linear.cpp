@@ -116,7 +116,7 @@ struct linear_task {
         weight_bytes = packed_bytes<F>(f.level.n, f.level.k);
         working_set = packed.memory.size();
         run();
-        error = check_product<F>(f.stored, x, y, 2);
+        error = check_product<F>(f.stored, x, y);
     }
     void run() {
         quantized_x.quantize(x);
@@ -152,7 +152,7 @@ struct plain_task {
             quantized_x.push_back({a.codes(), a.scales()});
         }
         run();
-        error = check_product<F>(storage<F>(f.stored.blocks.data(), n, f.level.k), x, y, 2);
+        error = check_product<F>(storage<F>(f.stored.blocks.data(), n, f.level.k), x, y);
     }
     static std::size_t slice(const memory_level& level, std::size_t rows) {
         return std::max<std::size_t>(64, level.n / rows);

@@ -1,8 +1,8 @@
 // Random weights and activations, and what their product must be.
 #pragma once
 
-#include <crumb/format/activations.hpp>
 #include <crumb/offline/quantize.hpp>
+#include <crumb/reference/linear.hpp>
 
 #include <algorithm>
 #include <cmath>
@@ -29,42 +29,32 @@ quantized<F> random_weights(std::size_t n, std::size_t k) {
     return *quantize<F>(matrix(w.data(), n, k));
 }
 
-/// Compares y = x W^T (y as produced from dynamically quantized activations) with the same product in double
-/// precision, for a few channels of the first, middle and last row. Empty if every |error| is at most
-/// `factor` (groups + 2) eps sum |w x|, else what is wrong.
+/// Compares y = x W^T (y as produced from dynamically quantized activations) with the reference in double precision,
+/// which gets activations quantized here, for a few channels of the first, middle and last row. Empty if every
+/// |error| is at most 2 (groups + 2) eps sum |w x|, else what is wrong.
 template <weight_format F>
-std::string check_product(const storage_view<F>& w, const matrix_view<const float>& x,
-                          const matrix_view<float>& y, double factor) {
-    std::vector<int> codes(w.k);
-    std::vector<double> scales(w.groups());
+std::string check_product(const storage_view<F>& w, const matrix_view<const float>& x, const matrix_view<float>& y) {
+    std::vector<std::int8_t> codes(w.groups() * group_size);
+    std::vector<float> scales(w.groups());
+    const reference::activation_view quantized_x{{w.k, 8, 0}, codes.data(), scales.data(), 1};
     for (const std::size_t r : {std::size_t{0}, x.rows / 2, x.rows - 1}) {
         for (std::size_t g = 0; g < w.groups(); ++g) {
             const std::size_t end = std::min((g + 1) * group_size, w.k);
             float most = 0;
             for (std::size_t i = g * group_size; i < end; ++i)
                 most = std::max(most, std::fabs(x.row(r)[i]));
-            scales[g] = static_cast<double>(most / 127.0f);
+            scales[g] = most / 127.0f;
             for (std::size_t i = g * group_size; i < end; ++i)
-                codes[i] = most < smallest_activation
-                               ? 0
-                               : static_cast<int>(std::nearbyint(x.row(r)[i] * (127.0f / most)));
+                codes[i] = static_cast<std::int8_t>(
+                    most < smallest_activation ? 0.0f : std::nearbyint(x.row(r)[i] * (127.0f / most)));
         }
-        for (const std::size_t c : {std::size_t{0}, std::size_t{1}, w.n / 3, w.n / 2 + 3, w.n - 1}) {
-            double exact = 0, magnitude = 0;
-            for (std::size_t g = 0; g < w.groups(); ++g) {
-                const auto& block = w.block(c, g);
-                const double scale = scales[g] * static_cast<double>(to_float(F::scale(block)));
-                for (std::size_t i = g * group_size; i < std::min((g + 1) * group_size, w.k); ++i) {
-                    const double term = scale * codes[i] * F::code(block, i - g * group_size);
-                    exact += term;
-                    magnitude += std::fabs(term);
-                }
-            }
-            const double bound = factor * static_cast<double>(w.groups() + 2) * 0x1p-24 * magnitude;
+        for (const std::size_t c : {std::size_t{0}, std::size_t{1}, y.cols / 3, y.cols / 2 + 3, y.cols - 1}) {
+            const reference::product exact = reference::linear(w, c, quantized_x, 0);
+            const double bound = 2.0 * static_cast<double>(w.groups() + 2) * 0x1p-24 * exact.magnitude;
             const double got = static_cast<double>(y.row(r)[c]);
-            if (!(std::fabs(got - exact) <= bound))
+            if (!(std::fabs(got - exact.value) <= bound))
                 return "wrong result: row " + std::to_string(r) + ", channel " + std::to_string(c) + " is " +
-                       std::to_string(got) + ", expected " + std::to_string(exact);
+                       std::to_string(got) + ", expected " + std::to_string(exact.value);
         }
     }
     return {};

@@ -50,7 +50,7 @@ int run_plain(const quantized<F>& w, const linear<F>& plan, const std::vector<fl
         std::vector<float> y(r.m * n);
         for (int i = 0; i < r.repetitions; ++i)
             plain<Isa>::product(w.blocks.data(), n, k / F::group, rows.data(), r.m, y.data(), n);
-        return report(check_product<F>(w, matrix(x.data(), r.m, k), matrix(y.data(), r.m, n), 2));
+        return report(check_product<F>(w, matrix(x.data(), r.m, k), matrix(y.data(), r.m, n)));
     } else {
         return report(std::string("no plain baseline for ") + F::name);
     }
@@ -67,7 +67,7 @@ int run_linear(const quantized<F>& w, const linear<F>& plan, const std::vector<f
         a.quantize(input);
     for (int i = 0; i < (r.only_activations ? 1 : r.repetitions); ++i)
         plan.run(a, matrix(y.data(), r.m, n));
-    return report(check_product<F>(w, input, matrix(y.data(), r.m, n), 2));
+    return report(check_product<F>(w, input, matrix(y.data(), r.m, n)));
 }
 
 template <weight_format F>
