@@ -4,11 +4,12 @@
 #include <benchmark/benchmark.h>
 
 #include <algorithm>
-#include <chrono>
 #include <functional>
 #include <map>
 #include <string>
 #include <vector>
+
+#include <time.h>
 
 namespace crumb::bench {
 
@@ -18,12 +19,20 @@ inline double median(std::vector<double>& samples) {
     return *middle;
 }
 
+/// CPU time of this thread. On an idle machine that is the time on the clock; on a shared one it leaves out
+/// the time in which the system runs somebody else instead.
+inline double thread_seconds() {
+    timespec t{};
+    clock_gettime(CLOCK_THREAD_CPUTIME_ID, &t);
+    return static_cast<double>(t.tv_sec) + 1e-9 * static_cast<double>(t.tv_nsec);
+}
+
 /// Seconds of one call.
 template <class F>
 double seconds_of(F&& f) {
-    const auto start = std::chrono::steady_clock::now();
+    const double start = thread_seconds();
     f();
-    return std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
+    return thread_seconds() - start;
 }
 
 /// Runs `f` as often as the framework wants, `batch` calls per sample, and makes the median what the row

@@ -29,11 +29,12 @@ quantized<F> random_weights(std::size_t n, std::size_t k) {
     return *quantize<F>(matrix(w.data(), n, k));
 }
 
-/// Compares y = x W^T (y as produced from dynamically quantized activations) with the reference in double precision,
-/// which gets activations quantized here, for a few channels of the first, middle and last row. Empty if every
-/// |error| is at most 2 (groups + 2) eps sum |w x|, else what is wrong.
+/// Compares y = x W^T (y as produced from dynamically quantized activations) with the reference in double
+/// precision, which gets activations quantized here, for a few channels of the first, middle and last row.
+/// Empty if every |error| is at most 2 (groups + 2) eps sum |w x|, else what is wrong.
 template <weight_format F>
-std::string check_product(const storage_view<F>& w, const matrix_view<const float>& x, const matrix_view<float>& y) {
+std::string check_product(const storage_view<F>& w, const matrix_view<const float>& x,
+                          const matrix_view<float>& y) {
     std::vector<std::int8_t> codes(w.groups() * group_size);
     std::vector<float> scales(w.groups());
     const reference::activation_view quantized_x{{w.k, 8, 0}, codes.data(), scales.data(), 1};

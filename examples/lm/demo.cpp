@@ -79,11 +79,12 @@ crumb::status show(const std::string& path, std::size_t threads) {
     for (const weight_type type : {weight_type::f32, weight_type::q8_0, weight_type::q4_0}) {
         common_options o = stored;
         o.weights = type;
+        o.activations = type == weight_type::f32 ? activation_type::f32 : activation_type::int8;
         auto each = load(o, 0, 512);
         if (!each)
             return each.error();
         session& s = *each->run;
-        progress_line measuring(std::string(weight_names[static_cast<std::size_t>(type)]));
+        progress_line measuring(std::string{weight_names[static_cast<std::size_t>(type)]});
         const auto e = evaluate(s, &*reference->run, text, ctx, windows,
                                 [&](std::size_t done, std::size_t all) { measuring(done, all); });
         measuring.clear();

@@ -32,6 +32,10 @@ struct mean {
 
 } // namespace
 
+double surprise(std::span<const float> logits, std::int32_t token) {
+    return log_sum_exp(logits) - double{logits[static_cast<std::size_t>(token)]};
+}
+
 crumb::result<evaluation> evaluate(session& s, session* reference, std::span<const std::int32_t> text,
                                    std::size_t ctx, std::size_t chunks,
                                    const std::function<void(std::size_t, std::size_t)>& progress) {
@@ -65,6 +69,8 @@ crumb::result<evaluation> evaluate(session& s, session* reference, std::span<con
         if (reference != nullptr) {
             reference->reset();
             exact = reference->feed(tokens, ctx - first);
+            if (exact.size() != logits.size())
+                return status::error(errc::bad_shape, "the reference has another vocabulary");
         }
         const std::size_t vocabulary = logits.size() / (ctx - first);
         for (std::size_t i = 0; i < scored; ++i) {
@@ -86,6 +92,8 @@ crumb::result<evaluation> evaluate(session& s, session* reference, std::span<con
         if (progress)
             progress(w + 1, windows);
     }
+    if (!std::isfinite(nll.average) || !std::isfinite(kl.average))
+        return status::error(errc::not_finite, "the model's output is not finite: its weights are too large");
     e.tokens = windows * scored;
     e.nll = nll.average;
     e.nll_error = nll.error();

@@ -7,6 +7,10 @@
 
 namespace lm {
 
+/// How little the model expected `token`: the negative logarithm of the probability that it has by `logits`,
+/// in nats.
+double surprise(std::span<const float> logits, std::int32_t token);
+
 /// What is measured over the scored positions of all windows.
 struct evaluation {
     std::size_t tokens = 0; ///< scored positions
@@ -21,7 +25,8 @@ struct evaluation {
 
 /// Cuts `text` into windows of `ctx` tokens and scores the second half of each: positions ctx/2 .. ctx-2
 /// predict their successors, as llama.cpp's perplexity tool does. At most `chunks` windows (0: all); an
-/// unfinished one is dropped. `progress(done, all)` is called after every window.
+/// unfinished one is dropped. Logits that are not finite are an error. `progress(done, all)` is called after
+/// every window.
 crumb::result<evaluation> evaluate(session& s, session* reference, std::span<const std::int32_t> text,
                                    std::size_t ctx, std::size_t chunks,
                                    const std::function<void(std::size_t, std::size_t)>& progress);

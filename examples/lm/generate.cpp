@@ -1,6 +1,8 @@
 #include "commands.hpp"
+#include "evaluate.hpp"
 #include "report.hpp"
 #include "sampler.hpp"
+#include "unicode.hpp"
 
 #include <chrono>
 
@@ -9,6 +11,25 @@ namespace lm {
 using crumb::errc;
 using crumb::result;
 using crumb::status;
+
+namespace {
+
+/// `text` with U+FFFD for every byte that is no part of well-formed UTF-8, as JSON wants it. A bytewise model
+/// writes any bytes, and may stop within a character.
+std::string valid_utf8(std::string_view text) {
+    std::string out;
+    for (std::size_t at = 0; at < text.size();) {
+        const utf8_char c = decode_utf8(text, at);
+        if (c.value == 0xFFFD && c.size == 1)
+            out += "\xEF\xBF\xBD";
+        else
+            out += text.substr(at, c.size);
+        at += c.size;
+    }
+    return out;
+}
+
+} // namespace
 
 result<loaded_model> load(const common_options& options, std::size_t context, std::size_t batch) {
     auto m = model::load(options.model, {options.weights, options.activations});
@@ -51,6 +72,7 @@ status generate(const generate_options& o) {
     sampler next(o.temperature, o.top_k, o.seed);
     std::string text;
     std::size_t produced = 0;
+    double nll = 0;
     if (!o.json) {
         std::fputs(o.prompt.c_str(), stdout);
         std::fflush(stdout);
@@ -58,8 +80,11 @@ status generate(const generate_options& o) {
     const auto generation_start = clock::now();
     const char* stop = "length";
     while (produced < o.tokens) {
+        if (!std::all_of(logits.begin(), logits.end(), [](float x) { return std::isfinite(x); }))
+            return status::error(errc::not_finite,
+                                 "the model's output is not finite: its weights are too large");
         const std::int32_t token = next(logits);
-        ++produced;
+        nll += (surprise(logits, token) - nll) / static_cast<double>(++produced);
         // Byte-level models have every byte as text, and their end-of-sequence number is one of them.
         if (m.vocabulary().eos() == token && m.vocabulary().decode(token).empty()) {
             stop = "end of sequence";
@@ -80,20 +105,20 @@ status generate(const generate_options& o) {
     }
     const double generation_seconds = seconds(clock::now() - generation_start);
     const double prompt_speed = static_cast<double>(prompt.size()) / prompt_seconds;
-    const double speed = static_cast<double>(produced) / generation_seconds;
+    const double speed = produced == 0 ? 0.0 : static_cast<double>(produced) / generation_seconds;
     if (o.json) {
-        std::printf("%s\n", json_object()
-                                .put("model", o.model)
-                                .put("weights", weights_name(m, o.weights))
-                                .put("kv", kv_names[static_cast<std::size_t>(o.kv)])
-                                .put("text", text)
-                                .put("stop", stop)
-                                .put("prompt_tokens", prompt.size())
-                                .put("tokens", produced)
-                                .put("prompt_tokens_per_second", prompt_speed)
-                                .put("tokens_per_second", speed)
-                                .text()
-                                .c_str());
+        json_object out;
+        out.put("model", o.model)
+            .put("weights", weights_name(m, o.weights))
+            .put("activations", o.activations == activation_type::int8 ? "int8" : "f32")
+            .put("kv", kv_names[static_cast<std::size_t>(o.kv)])
+            .put("ffn", "dense");
+        out.put("text", valid_utf8(text)).put("stop", stop);
+        out.put("prompt_tokens", prompt.size()).put("tokens", produced);
+        out.put("nll", nll).put("ppl", std::exp(nll));
+        out.put("bits_per_weight", m.bits_per_weight()).put("kv_bytes_per_token", s.kv_bytes_per_token());
+        out.put("prompt_tokens_per_second", prompt_speed).put("tokens_per_second", speed);
+        std::printf("%s\n", out.text().c_str());
         return {};
     }
     std::printf("\n\n");

@@ -17,6 +17,11 @@ void decode(const gguf_tensor& tensor, std::vector<float>& out) {
     }
 }
 
+bool is_supported(ggml_type type) {
+    return type == ggml_type::f32 || type == ggml_type::f16 || type == ggml_type::q8_0 ||
+           type == ggml_type::q4_0;
+}
+
 crumb::status in_tensor(const gguf_tensor& tensor, const crumb::status& error) {
     return crumb::status::error(error.code(), "tensor %.*s: %s",
                                 static_cast<int>(std::min<std::size_t>(tensor.name.size(), 64)),
@@ -26,7 +31,10 @@ crumb::status in_tensor(const gguf_tensor& tensor, const crumb::status& error) {
 } // namespace
 
 crumb::result<std::vector<float>> to_floats(const gguf_tensor& tensor) {
-    std::vector<float> out(tensor.elements());
+    // Of an unknown type the reader does not know the size: its dimensions may be beyond any memory.
+    std::vector<float> out;
+    if (is_supported(tensor.type))
+        out.resize(tensor.elements());
     switch (tensor.type) {
     case ggml_type::f32:
         std::memcpy(out.data(), tensor.data.data(), tensor.data.size());
@@ -97,8 +105,12 @@ crumb::status matrix::plan_quantized(const gguf_tensor& tensor, activation_type 
         for (std::size_t r = 0; r < n_; ++r) {
             for (std::size_t i = 0; i < k_; ++i) {
                 const auto& block = view.block(r, i / F::group);
-                memory_.as<float>()[r * k_ + i] =
+                const float w =
                     crumb::to_float(F::scale(block)) * static_cast<float>(F::code(block, i % F::group));
+                if (!std::isfinite(w))
+                    return in_tensor(tensor, crumb::status::error(crumb::errc::not_finite,
+                                                                  "element %zu is not finite", r * k_ + i));
+                memory_.as<float>()[r * k_ + i] = w;
             }
         }
         return plan_dense(bias);

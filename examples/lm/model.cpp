@@ -1,6 +1,6 @@
 #include "model.hpp"
 
-#include <cmath>
+#include <unordered_set>
 
 namespace lm {
 
@@ -19,7 +19,7 @@ class model::loader {
         const auto& d = m_.shape_;
         embedding();
         if (d.arch == architecture::gpt2)
-            floats("position_embd.weight", d.context * d.width, m_.positions_);
+            floats("position_embd.weight", d.width, d.context, m_.positions_);
         norm("output_norm", m_.output_norm_, m_.output_norm_bias_);
         m_.layers_.resize(d.layers);
         for (std::size_t i = 0; i < d.layers && error_.ok(); ++i)
@@ -32,6 +32,12 @@ class model::loader {
             m_.weight_bytes_ -= m_.output_.stored_bytes();
             m_.weight_count_ -= d.vocabulary * d.width;
         }
+        // What this program would leave out (biases, experts, ...) changes the results.
+        for (const gguf_tensor& t : m_.file_.tensors())
+            if (error_.ok() && !t.name.starts_with("crumb.") && !used_.contains(t.name))
+                error_ =
+                    status::error(errc::unsupported, "tensor %s is not one that architecture %s has here",
+                                  quoted(t.name).c_str(), prefix_.c_str());
         return error_;
     }
 
@@ -105,14 +111,13 @@ class model::loader {
                     return bad(name, number(name), "only embedding_length / head_count is supported");
             if (number("expert_count", 0) != 0)
                 return bad("expert_count", number("expert_count"), "mixtures of experts are not supported");
-            const auto scaling = m_.file_.get_string(key("rope.scaling.type"), "none");
-            if (!scaling || *scaling != "none" || m_.file_.find_tensor("rope_freqs.weight") != nullptr)
-                return status::error(errc::unsupported, "scaled rotary embeddings (%s) are not supported",
-                                     key("rope.scaling.type").c_str());
+            if (const status s = scaling(); !s)
+                return s;
             if (!error_.ok())
                 return error_;
-            if (d.rope_dims % 2 != 0 || d.rope_dims > d.head_size)
-                return bad("rope.dimension_count", d.rope_dims, "it must be even and at most the head size");
+            if (d.rope_dims == 0 || d.rope_dims % 2 != 0 || d.rope_dims > d.head_size)
+                return bad("rope.dimension_count", d.rope_dims,
+                           "it must be even, not 0, and at most the head size");
             if (!(d.rope_base > 0))
                 return status::error(errc::invalid_argument, "key %s is not positive",
                                      key("rope.freq_base").c_str());
@@ -125,48 +130,64 @@ class model::loader {
         return {};
     }
 
+    /// An error where the file wants scaled rotary embeddings. A factor without a type means linear scaling,
+    /// and older files have another key for it.
+    status scaling() const {
+        const auto refuse = [](const std::string& what) {
+            return status::error(errc::unsupported, "scaled rotary embeddings (%s) are not supported",
+                                 what.c_str());
+        };
+        const auto type = m_.file_.get_string(key("rope.scaling.type"), "none");
+        if (!type || *type != "none")
+            return refuse(key("rope.scaling.type"));
+        if (m_.file_.find(key("rope.scaling.type")) == nullptr)
+            for (const char* name : {"rope.scaling.factor", "rope.scale_linear"})
+                if (const auto factor = m_.file_.get_f32(key(name), 1.0f);
+                    !factor || (*factor != 0.0f && *factor != 1.0f))
+                    return refuse(key(name));
+        return m_.file_.find_tensor("rope_freqs.weight") == nullptr ? status() : refuse("rope_freqs.weight");
+    }
+
     const gguf_tensor* tensor(const std::string& name) {
         const auto t = m_.file_.get_tensor(name);
         if (!t && error_.ok())
             error_ = t.error();
+        if (t)
+            used_.insert((*t)->name);
         return t ? *t : nullptr;
     }
 
-    void floats(const std::string& name, std::size_t size, std::vector<float>& out) {
+    /// `rows` rows of `size` numbers.
+    void floats(const std::string& name, std::size_t size, std::size_t rows, std::vector<float>& out) {
         const gguf_tensor* t = tensor(name);
-        if (t == nullptr)
+        if (t == nullptr || !error_.ok())
             return;
-        if (t->elements() != size) {
-            if (error_.ok())
-                error_ = status::error(errc::bad_shape, "tensor %s has %llu elements, %zu are needed",
-                                       name.c_str(), static_cast<unsigned long long>(t->elements()), size);
+        if (t->dims[0] != size || t->dims[1] != rows || t->rank > 2) {
+            error_ = status::error(errc::bad_shape, "tensor %s: shape is %llu x %llu, %zu x %zu is needed",
+                                   name.c_str(), static_cast<unsigned long long>(t->dims[0]),
+                                   static_cast<unsigned long long>(t->dims[1]), size, rows);
             return;
         }
         auto values = to_floats(*t);
         if (values)
             out = std::move(*values);
-        else if (error_.ok())
+        else
             error_ = values.error();
     }
 
     void embedding() {
         const auto& d = m_.shape_;
-        const gguf_tensor* t = tensor("token_embd.weight");
-        floats("token_embd.weight", d.vocabulary * d.width, m_.embedding_);
-        if (t == nullptr)
+        floats("token_embd.weight", d.width, d.vocabulary, m_.embedding_);
+        if (!error_.ok())
             return;
-        if (t->dims[0] != d.width && error_.ok())
-            error_ =
-                status::error(errc::bad_shape, "tensor token_embd.weight has rows of %llu, %zu is needed",
-                              static_cast<unsigned long long>(t->dims[0]), d.width);
-        m_.weight_bytes_ += t->data.size();
-        m_.weight_count_ += t->elements();
+        m_.weight_bytes_ += m_.file_.find_tensor("token_embd.weight")->data.size();
+        m_.weight_count_ += m_.embedding_.size();
     }
 
     void norm(const std::string& name, std::vector<float>& weight, std::vector<float>& bias) {
-        floats(name + ".weight", m_.shape_.width, weight);
+        floats(name + ".weight", m_.shape_.width, 1, weight);
         if (m_.shape_.arch == architecture::gpt2)
-            floats(name + ".bias", m_.shape_.width, bias);
+            floats(name + ".bias", m_.shape_.width, 1, bias);
     }
 
     void convert(const std::string& name, std::size_t n, std::size_t k, matrix& out,
@@ -192,7 +213,7 @@ class model::loader {
         const auto put = [&](const char* name, std::size_t n, std::size_t k, matrix& out,
                              std::vector<float>& bias) {
             if (d.arch == architecture::gpt2)
-                floats(blk + name + ".bias", n, bias);
+                floats(blk + name + ".bias", n, 1, bias);
             convert(blk + name + ".weight", n, k, out, bias, options_.weights);
         };
         std::vector<float> none;
@@ -214,6 +235,7 @@ class model::loader {
     model& m_;
     model_options options_;
     std::string prefix_;
+    std::unordered_set<std::string_view> used_; ///< names of the tensors that were read
     status error_;
 };
 
@@ -224,8 +246,11 @@ result<model> model::load(const std::string& path, const model_options& options)
     model m;
     m.path_ = path;
     m.file_ = std::move(*file);
-    if (const status s = loader(m, options).load(); !s)
-        return status::error(s.code(), "%s: %s", path.c_str(), s.message());
+    if (const status s = loader(m, options).load(); !s) {
+        // A message has room for the end of a long path and the reason.
+        const std::size_t cut = path.size() > 60 ? path.size() - 57 : 0;
+        return status::error(s.code(), "%s%s: %s", cut > 0 ? "..." : "", path.c_str() + cut, s.message());
+    }
     return m;
 }
 

@@ -1,5 +1,7 @@
 #include "session.hpp"
 
+#include <unistd.h>
+
 namespace lm {
 
 using crumb::errc;
@@ -13,6 +15,11 @@ namespace {
 /// A view of some columns of a matrix.
 matrix_view<float> columns(const matrix_view<float>& m, range part) {
     return {m.data + part.begin, m.rows, part.size(), m.stride};
+}
+
+/// Bytes of memory that this machine has.
+double machine_memory() {
+    return static_cast<double>(::sysconf(_SC_PHYS_PAGES)) * static_cast<double>(::sysconf(_SC_PAGESIZE));
 }
 
 } // namespace
@@ -214,6 +221,16 @@ result<session> session::make(const model& m, team threads, kv_type kv, std::siz
     if (context == 0 || context > d.context)
         return status::error(errc::invalid_argument, "a context of %zu tokens: the model allows 1 to %zu",
                              context, d.context);
+    // The system would promise more memory than there is, and kill the program that uses it.
+    const double token_bytes =
+        2.0 * static_cast<double>(d.layers * d.kv_heads * d.head_size) *
+            static_cast<double>(kv == kv_type::f16 ? sizeof(crumb::half) : sizeof(float)) +
+        static_cast<double>(d.rope_dims * sizeof(float));
+    if (token_bytes * static_cast<double>(context) > machine_memory())
+        return status::error(errc::invalid_argument,
+                             "a context of %zu tokens needs %.0f MB of memory, this machine has %.0f MB",
+                             context, token_bytes * static_cast<double>(context) / 1e6,
+                             machine_memory() / 1e6);
     auto s = std::make_unique<state>(m, threads);
     s->kv = kv;
     s->context = context;

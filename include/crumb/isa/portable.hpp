@@ -12,6 +12,8 @@
 #include <bit>
 #include <cstring>
 
+CRUMB_IGNORE_UNDEFINED_BEGIN
+
 namespace crumb::inline CRUMB_ABI::isa {
 
 struct portable {
@@ -212,3 +214,5 @@ struct portable {
 #define CRUMB_THIS_ISA portable
 #include <crumb/kernel/all.inl>
 #undef CRUMB_THIS_ISA
+
+CRUMB_IGNORE_UNDEFINED_END
