@@ -7,8 +7,10 @@ struct attention_run<isa::CRUMB_THIS_ISA, T> {
     using M = math<I>;
     using f32 = typename I::f32;
     static constexpr std::size_t lanes = M::lanes;
-    static constexpr int widest = I::registers >= 32 ? 4 : 2; ///< queries that share a register of keys or values
-    static constexpr int sums = I::registers / 2;             ///< accumulators that values are summed in
+    static constexpr int widest =
+        I::registers >= 32 ? 4 : 2;               ///< queries that share a register of keys or values
+    static constexpr std::size_t few = 8;         ///< queries for which halves are converted again and again
+    static constexpr int sums = I::registers / 2; ///< accumulators that values are summed in
 
     static void run(const attention_args<T>& args) noexcept {
         for (std::size_t h = args.kv_heads.begin; h < args.kv_heads.end; ++h) {
@@ -24,15 +26,16 @@ struct attention_run<isa::CRUMB_THIS_ISA, T> {
     }
 
   private:
-    // Queries of one kv head that go through the tokens together: i = (row - first row) * group + head in group.
+    // Queries of one kv head that go through the tokens together: i = (row - first row) * group + head in
+    // group.
     struct pass {
         const attention_args<T>& args;
         std::size_t kv_head, row, queries, vectors, padded;
         float *q, *o, *converted, *scores, *maxima, *totals;
 
         CRUMB_INLINE pass(const attention_args<T>& a, std::size_t h, std::size_t r, std::size_t rows) noexcept
-            : args(a), kv_head(h), row(r), queries(rows * a.group), vectors((a.head_size + lanes - 1) / lanes),
-              padded(vectors * lanes) {
+            : args(a), kv_head(h), row(r), queries(rows * a.group),
+              vectors((a.head_size + lanes - 1) / lanes), padded(vectors * lanes) {
             const attention_scratch at{a.row_block * a.group, padded};
             q = a.scratch;
             o = q + at.queries * padded;
@@ -71,23 +74,31 @@ struct attention_run<isa::CRUMB_THIS_ISA, T> {
             const std::size_t n = visible(queries - 1, t, attention_block);
             const T* k = args.k + t * args.k_token_stride + kv_head * args.k_head_stride;
             const T* v = args.v + t * args.v_token_stride + kv_head * args.v_head_stride;
-            // Whatever is read more than once, or has ends of rows, is converted once.
+            // What many queries read, or what has ends of rows, is converted once.
             const bool as_it_lies =
-                padded == args.head_size && (sizeof(T) == sizeof(float) || queries <= std::size_t{widest});
+                padded == args.head_size && (sizeof(T) == sizeof(float) || queries <= few);
             if (as_it_lies) {
-                score(k, args.k_token_stride, t, n);
+                score(k, args.k_token_stride, t, n, v);
             } else {
                 convert(k, args.k_token_stride, n);
-                score(converted, padded, t, n);
+                score(converted, padded, t, n, nullptr);
             }
             for (std::size_t i = 0; i < queries; ++i)
                 weigh(i, visible(i, t, n));
+            const bool more = t + 2 * attention_block <= visible(queries - 1);
             if (as_it_lies) {
-                add(v, args.v_token_stride, t, n);
+                add(v, args.v_token_stride, t, n, more ? k + attention_block * args.k_token_stride : nullptr);
             } else {
                 convert(v, args.v_token_stride, n);
-                add(converted, padded, t, n);
+                add(converted, padded, t, n, nullptr);
             }
+        }
+
+        // With few queries memory is the limit, and the hardware does not foresee jumps from row to row: the
+        // values of a block are asked for while its keys are read, the next keys while the values are.
+        CRUMB_INLINE void prefetch(const T* row_of_cache) const noexcept {
+            for (std::size_t c = 0; c < args.head_size; c += 64 / sizeof(T))
+                __builtin_prefetch(row_of_cache + c);
         }
 
         CRUMB_INLINE void convert(const T* from, std::size_t stride, std::size_t n) const noexcept {
@@ -98,20 +109,27 @@ struct attention_run<isa::CRUMB_THIS_ISA, T> {
 
         // ---- scores ----
         template <class S>
-        CRUMB_INLINE void score(const S* k, std::size_t stride, std::size_t t, std::size_t n) const noexcept {
+        CRUMB_INLINE void score(const S* k, std::size_t stride, std::size_t t, std::size_t n,
+                                const T* ahead) const noexcept {
             std::size_t i = 0;
             for (; i + widest <= queries; i += widest)
-                score_tile<widest>(k, stride, i, visible(i + widest - 1, t, n));
+                score_tile<widest>(k, stride, i, visible(i + widest - 1, t, n), i == 0 ? ahead : nullptr);
             for (; widest > 2 && i + 2 <= queries; i += 2)
-                score_tile<2>(k, stride, i, visible(i + 1, t, n));
+                score_tile<2>(k, stride, i, visible(i + 1, t, n), i == 0 ? ahead : nullptr);
             if (i < queries)
-                score_tile<1>(k, stride, i, visible(i, t, n));
+                score_tile<1>(k, stride, i, visible(i, t, n), i == 0 ? ahead : nullptr);
         }
 
-        // Four tokens at a time; past the end the last token again, so that every score is summed alike.
+        // Four tokens at a time; beyond the end the last token again, so that every score is summed alike.
         template <int Queries, class S>
-        CRUMB_INLINE void score_tile(const S* k, std::size_t stride, std::size_t i, std::size_t n) const noexcept {
+        CRUMB_INLINE void score_tile(const S* k, std::size_t stride, std::size_t i, std::size_t n,
+                                     const T* ahead) const noexcept {
             for (std::size_t t = 0; t < n; t += 4) {
+                if (ahead != nullptr) {
+                    CRUMB_UNROLL
+                    for (std::size_t j = 0; j < 4; ++j)
+                        prefetch(ahead + (t + j < n ? t + j : n - 1) * args.v_token_stride);
+                }
                 const S* key[4];
                 CRUMB_UNROLL
                 for (std::size_t j = 0; j < 4; ++j)
@@ -142,7 +160,8 @@ struct attention_run<isa::CRUMB_THIS_ISA, T> {
         }
 
         // ---- weights ----
-        /// Turns n scores of query i into exp(score - max), and brings what is summed so far to the new maximum.
+        /// Turns n scores of query i into exp(score - max), and brings what is summed so far to the new
+        /// maximum.
         CRUMB_INLINE void weigh(std::size_t i, std::size_t n) const noexcept {
             if (n == 0)
                 return;
@@ -176,36 +195,39 @@ struct attention_run<isa::CRUMB_THIS_ISA, T> {
         // Queries of a tile see equally many tokens or later rows a few more; those are added query by query,
         // because 0 times a value that a query must not see could be NaN.
         template <class S>
-        CRUMB_INLINE void add(const S* v, std::size_t stride, std::size_t t, std::size_t n) const noexcept {
+        CRUMB_INLINE void add(const S* v, std::size_t stride, std::size_t t, std::size_t n,
+                              const T* ahead) const noexcept {
             std::size_t i = 0;
             for (; i + widest <= queries; i += widest)
-                add_tile<widest>(v, stride, i, t, n);
+                add_tile<widest>(v, stride, i, t, n, i == 0 ? ahead : nullptr);
             for (; widest > 2 && i + 2 <= queries; i += 2)
-                add_tile<2>(v, stride, i, t, n);
+                add_tile<2>(v, stride, i, t, n, i == 0 ? ahead : nullptr);
             if (i < queries)
-                add_tile<1>(v, stride, i, t, n);
+                add_tile<1>(v, stride, i, t, n, i == 0 ? ahead : nullptr);
         }
 
         template <int Queries, class S>
         CRUMB_INLINE void add_tile(const S* v, std::size_t stride, std::size_t i, std::size_t t,
-                                   std::size_t n) const noexcept {
+                                   std::size_t n, const T* ahead) const noexcept {
             const std::size_t common = visible(i, t, n);
-            add_tokens<Queries, sums / Queries>(v, stride, i, 0, 0, common);
+            add_tokens<Queries, sums / Queries>(v, stride, i, 0, 0, common, ahead);
             if constexpr (Queries > 1) {
                 for (std::size_t a = 1; a < std::size_t{Queries}; ++a)
-                    add_tokens<1, sums / 2>(v, stride, i + a, 0, common, visible(i + a, t, n));
+                    add_tokens<1, sums / 2>(v, stride, i + a, 0, common, visible(i + a, t, n), nullptr);
             }
         }
 
         template <int Queries, int Vectors, class S>
         CRUMB_INLINE void add_tokens(const S* v, std::size_t stride, std::size_t i, std::size_t c,
-                                     std::size_t first, std::size_t last) const noexcept {
+                                     std::size_t first, std::size_t last, const T* ahead) const noexcept {
             if (first >= last)
                 return;
             for (; c + Vectors * lanes <= padded; c += Vectors * lanes) {
                 f32 sum[Queries * Vectors];
                 each<Queries, Vectors>(sum, o + i * padded + c, false);
                 for (std::size_t t = first; t < last; ++t) {
+                    if (ahead != nullptr)
+                        prefetch(ahead + t * args.k_token_stride);
                     const S* value = v + t * stride + c;
                     const float* weight = scores + i * attention_block + t;
                     CRUMB_UNROLL
@@ -218,9 +240,10 @@ struct attention_run<isa::CRUMB_THIS_ISA, T> {
                     }
                 }
                 each<Queries, Vectors>(sum, o + i * padded + c, true);
+                ahead = nullptr;
             }
             if constexpr (Vectors > 1)
-                add_tokens<Queries, Vectors / 2>(v, stride, i, c, first, last);
+                add_tokens<Queries, Vectors / 2>(v, stride, i, c, first, last, ahead);
         }
 
         template <int Queries, int Vectors>

@@ -46,6 +46,17 @@ template <class Isa, class Codes>
 struct product_of;
 template <class Isa, class Product, int Rows>
 struct row_pair;
+/// The product that blocks of rows use: `Product::rows` where an ISA has another one for them.
+template <class Product>
+struct product_for_rows {
+    using type = Product;
+};
+template <class Product>
+requires requires { typename Product::rows; }
+struct product_for_rows<Product> {
+    using type = typename Product::rows;
+    static_assert(type::offset == Product::offset && type::factor == Product::factor);
+};
 template <class Isa, class Format>
 struct linear_tile;
 template <class Isa, class Format>

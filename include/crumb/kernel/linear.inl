@@ -5,6 +5,7 @@ template <class Format>
 struct linear_tile<isa::CRUMB_THIS_ISA, Format> {
     using I = isa::CRUMB_THIS_ISA;
     using P = typename product_of<I, typename Format::codes>::type;
+    using Q = typename product_for_rows<P>::type;
     using f32 = typename I::f32;
     static constexpr int pairs = static_cast<int>(Format::codes::rows / 2); ///< pairs of register rows
     static constexpr int chunks = 4;                                        ///< of 8 inputs per group
@@ -29,6 +30,11 @@ struct linear_tile<isa::CRUMB_THIS_ISA, Format> {
             CRUMB_UNROLL
             for (int v = 0; v < vectors; ++v)
                 s[v] = P::start(sums);
+            if constexpr (I::prefetch_bytes != 0) {
+                CRUMB_UNROLL
+                for (std::size_t line = 0; line < code_bytes; line += 64)
+                    __builtin_prefetch(codes + I::prefetch_bytes + line);
+            }
             const typename I::act low = I::load_act(x);
             const typename I::act high = I::load_act(x + 16);
             single_pair<0>(codes, low, high, s);
@@ -58,20 +64,20 @@ struct linear_tile<isa::CRUMB_THIS_ISA, Format> {
     template <int Rows>
     static CRUMB_INLINE void block(const linear_args& args, std::size_t tile, int v, std::size_t row,
                                    f32* out) noexcept {
-        using R2 = row_pair<I, P, 2>;
-        using R1 = row_pair<I, P, 1>;
+        using R2 = row_pair<I, Q, 2>;
+        using R1 = row_pair<I, Q, 1>;
         constexpr int whole = Rows / 2, half_pair = Rows % 2;
         const std::uint8_t* codes = args.codes + tile * args.groups * code_bytes + v * I::width;
         const half* scales = args.scales + tile * args.groups * tile_channels + v * I::lanes;
         const std::int8_t* x = args.x_codes + row * args.groups * group_size;
         const float* x_scales = args.x_scales + row * args.groups;
-        const std::int32_t* sums = P::offset != 0 ? args.x_sums + row * args.groups : nullptr;
+        const std::int32_t* sums = Q::offset != 0 ? args.x_sums + row * args.groups : nullptr;
         f32 total[2 * (whole + half_pair)];
         CRUMB_UNROLL
         for (int i = 0; i < 2 * (whole + half_pair); ++i)
             total[i] = I::zero();
         for (std::size_t g = 0; g < args.groups; ++g) {
-            typename P::operand w[2 * chunks];
+            typename Q::operand w[2 * chunks];
             load_pair<0>(codes, w);
             load_pair<1>(codes, w);
             if constexpr (pairs == 4) {
@@ -82,16 +88,16 @@ struct linear_tile<isa::CRUMB_THIS_ISA, Format> {
             R2::weight_scales(I::load(scales), e0, e1);
             CRUMB_UNROLL
             for (int p = 0; p < whole; ++p)
-                accumulate<R2, Rows>(w, x + 16 * p, x_scales + 2 * p, P::offset != 0 ? sums + 2 * p : nullptr,
+                accumulate<R2, Rows>(w, x + 16 * p, x_scales + 2 * p, Q::offset != 0 ? sums + 2 * p : nullptr,
                                      e0, e1, total + 2 * p);
             if constexpr (half_pair)
                 accumulate<R1, Rows>(w, x + 16 * whole, x_scales + 2 * whole,
-                                     P::offset != 0 ? sums + 2 * whole : nullptr, e0, e1, total + 2 * whole);
+                                     Q::offset != 0 ? sums + 2 * whole : nullptr, e0, e1, total + 2 * whole);
             codes += code_bytes;
             scales += tile_channels;
             x += Rows * static_cast<int>(group_size);
             x_scales += Rows;
-            if constexpr (P::offset != 0)
+            if constexpr (Q::offset != 0)
                 sums += Rows;
         }
         CRUMB_UNROLL
@@ -105,37 +111,38 @@ struct linear_tile<isa::CRUMB_THIS_ISA, Format> {
 
   private:
     // Pair q of register rows holds chunk q in its first expansion, chunk q + pairs in its second.
-    template <int Q>
+    template <int Pair>
     static CRUMB_INLINE void single_pair(const std::uint8_t* codes, typename I::act low, typename I::act high,
                                          typename P::acc* s) noexcept {
         CRUMB_UNROLL
         for (int v = 0; v < vectors; ++v) {
             const auto r0 =
-                I::load_bytes(codes + 2 * Q * tile_row_bytes + static_cast<std::size_t>(v * I::width));
-            const auto r1 =
-                I::load_bytes(codes + (2 * Q + 1) * tile_row_bytes + static_cast<std::size_t>(v * I::width));
-            P::template step<0, Q % 2>(s[v], P::template expand<0>(r0), P::template expand<0>(r1),
-                                       Q < 2 ? low : high);
+                I::load_bytes(codes + 2 * Pair * tile_row_bytes + static_cast<std::size_t>(v * I::width));
+            const auto r1 = I::load_bytes(codes + (2 * Pair + 1) * tile_row_bytes +
+                                          static_cast<std::size_t>(v * I::width));
+            P::template step<0, Pair % 2>(s[v], P::template expand<0>(r0), P::template expand<0>(r1),
+                                          Pair < 2 ? low : high);
             if constexpr (per_pair == 2)
-                P::template step<1, Q % 2>(s[v], P::template expand<1>(r0), P::template expand<1>(r1), high);
+                P::template step<1, Pair % 2>(s[v], P::template expand<1>(r0), P::template expand<1>(r1),
+                                              high);
         }
     }
 
-    template <int Q>
-    static CRUMB_INLINE void load_pair(const std::uint8_t* codes, typename P::operand* w) noexcept {
-        auto r0 = I::load_bytes(codes + 2 * Q * tile_row_bytes);
-        auto r1 = I::load_bytes(codes + (2 * Q + 1) * tile_row_bytes);
-        row_pair<I, P, 2>::arrange(r0, r1);
-        w[2 * Q] = P::template expand<0>(r0);
-        w[2 * Q + 1] = P::template expand<0>(r1);
+    template <int Pair>
+    static CRUMB_INLINE void load_pair(const std::uint8_t* codes, typename Q::operand* w) noexcept {
+        auto r0 = I::load_bytes(codes + 2 * Pair * tile_row_bytes);
+        auto r1 = I::load_bytes(codes + (2 * Pair + 1) * tile_row_bytes);
+        row_pair<I, Q, 2>::arrange(r0, r1);
+        w[2 * Pair] = Q::template expand<0>(r0);
+        w[2 * Pair + 1] = Q::template expand<0>(r1);
         if constexpr (per_pair == 2) {
-            w[2 * (Q + pairs)] = P::template expand<1>(r0);
-            w[2 * (Q + pairs) + 1] = P::template expand<1>(r1);
+            w[2 * (Pair + pairs)] = Q::template expand<1>(r0);
+            w[2 * (Pair + pairs) + 1] = Q::template expand<1>(r1);
         }
     }
 
     template <class R, int Rows>
-    static CRUMB_INLINE void accumulate(const typename P::operand* w, const std::int8_t* x,
+    static CRUMB_INLINE void accumulate(const typename Q::operand* w, const std::int8_t* x,
                                         const float* x_scales, const std::int32_t* sums, f32 e0, f32 e1,
                                         f32* total) noexcept {
         constexpr int second = per_pair == 2 ? 1 : 0;

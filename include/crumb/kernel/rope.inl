@@ -29,7 +29,8 @@ struct rope_run<isa::CRUMB_THIS_ISA> {
         b = I::fma(old, s, I::mul(b, c));
     }
 
-    static CRUMB_INLINE void half_split(float* x, const float* c, const float* s, std::size_t pairs) noexcept {
+    static CRUMB_INLINE void half_split(float* x, const float* c, const float* s,
+                                        std::size_t pairs) noexcept {
         for (std::size_t i = 0; i < pairs; i += lanes) {
             const std::size_t n = pairs - i;
             f32 a = M::load(x + i, n), b = M::load(x + pairs + i, n);
@@ -39,7 +40,8 @@ struct rope_run<isa::CRUMB_THIS_ISA> {
         }
     }
 
-    static CRUMB_INLINE void interleaved(float* x, const float* c, const float* s, std::size_t pairs) noexcept {
+    static CRUMB_INLINE void interleaved(float* x, const float* c, const float* s,
+                                         std::size_t pairs) noexcept {
         for (std::size_t i = 0; i < pairs; i += lanes) {
             const std::size_t n = pairs - i;
             float rest[2 * lanes] = {};
