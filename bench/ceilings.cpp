@@ -31,7 +31,8 @@ std::string bandwidth_row(const memory_level& level) {
     return std::string("ceiling/read_bandwidth/") + level.name;
 }
 
-/// Half of the second-level cache, or all of the working set, in parts of about a millisecond.
+/// Half of the second-level cache, or all of the working set in parts of about a millisecond, read in the
+/// best way.
 struct read_task {
     explicit read_task(const memory_level& level)
         : memory(level.bytes != 0 ? level.bytes / 4096 * 4096
@@ -39,7 +40,7 @@ struct read_task {
           part(level.bytes != 0 ? std::size_t{16} << 20 : memory.size()) {
         double least = 0;
         for (const auto& variant : read_variants()) {
-            const double seconds = quick_sample([&] { run(variant); });
+            const double seconds = quick_sample(0.1, [&] { run(variant); });
             if (least == 0 || seconds < least) {
                 least = seconds;
                 best = variant;
@@ -58,13 +59,16 @@ struct read_task {
     read_variant best{};
 };
 
+read_task& read_task_of(const memory_level& level) {
+    static std::map<std::string, read_task> tasks;
+    return tasks.try_emplace(level.name, level).first->second;
+}
+
 void bandwidth(benchmark::State& state, const memory_level& level) {
-    read_task task(level);
+    read_task& task = read_task_of(level);
     const double seconds = sample(state, level.bytes != 0 ? 1 : 16, [&] { task.run(task.best); });
-    const double rate = static_cast<double>(task.part) / seconds;
-    this_run().record(bandwidth_row(level), rate);
     state.SetLabel(task.best.name);
-    state.counters["bytes_per_second"] = rate;
+    state.counters["bytes_per_second"] = static_cast<double>(task.part) / seconds;
     state.counters["working_set_bytes"] = static_cast<double>(task.memory.size());
 }
 
@@ -74,17 +78,14 @@ void peak(benchmark::State& state) {
         return skip(state, std::string("this CPU lacks ") + Isa::name);
     double macs = 0;
     const double seconds = sample(state, 1, [&] { macs = run_mac_peak<Isa, Codes>(); });
-    this_run().record(peak_row<Isa, Codes>(), macs / seconds);
     state.counters["mac_per_second"] = macs / seconds;
 }
 
 } // namespace
 
 double read_bandwidth(const memory_level& level) {
-    return this_run().rate(bandwidth_row(level), [&] {
-        read_task task(level);
-        return static_cast<double>(task.part) / quick_sample([&] { task.run(task.best); });
-    });
+    read_task& task = read_task_of(level);
+    return static_cast<double>(task.part) / quick_sample(0.02, [&] { task.run(task.best); });
 }
 
 void register_ceilings() {

@@ -1,4 +1,4 @@
-// Timing by medians, and the figures of this run that later rows are compared with.
+// Timing by medians, and the rates of this run that later rows are compared with.
 #pragma once
 
 #include <benchmark/benchmark.h>
@@ -55,18 +55,18 @@ double sample(benchmark::State& state, benchmark::IterationCount batch, F&& f) {
     return seconds;
 }
 
-/// Median seconds of `f` outside of a row, over at least five calls and a tenth of a second.
+/// Median seconds of `f` outside of a row, over at least `least` seconds and five calls after the first.
 template <class F>
-double quick_sample(F&& f) {
+double quick_sample(double least, F&& f) {
     std::vector<double> samples;
     f();
-    for (double total = 0; total < 0.1 || samples.size() < 5; total += samples.back())
+    for (double total = 0; total < least || samples.size() < 5; total += samples.back())
         samples.push_back(seconds_of(f));
     return median(samples);
 }
 
-/// Rates (bytes or multiply-accumulates per second) by row name. A rate whose row the filter left out is
-/// measured when it is first asked for.
+/// Rates by row name. What has not been recorded, because the filter left its row out, is measured when it is
+/// first asked for.
 class ledger {
   public:
     void record(const std::string& row, double rate) { rates_[row] = rate; }

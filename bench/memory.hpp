@@ -8,6 +8,7 @@
 #include <algorithm>
 #include <cstring>
 #include <new>
+#include <utility>
 
 #if CRUMB_OS_LINUX
 #include <sys/mman.h>

@@ -31,7 +31,7 @@ std::size_t isa_index() {
     return index;
 }
 
-/// Bytes per second that one thread can read; from its row, or measured now.
+/// Bytes per second that one thread can read at this moment.
 double read_bandwidth(const memory_level& level);
 
 /// Name of the row with the multiply-accumulate peak of an ISA for a bit layout.
@@ -50,14 +50,12 @@ double run_mac_peak() {
     return static_cast<double>(rounds) * mac_peak<Isa, Codes>::macs;
 }
 
-/// Multiply-accumulates per second of an ISA for a bit layout; from its row, or measured now.
+/// Multiply-accumulates per second of an ISA for a bit layout at this moment.
 template <class Isa, class Codes>
 double mac_rate() {
-    return this_run().rate(peak_row<Isa, Codes>(), [] {
-        double macs = 0;
-        const double seconds = quick_sample([&] { macs = run_mac_peak<Isa, Codes>(); });
-        return macs / seconds;
-    });
+    double macs = 0;
+    const double seconds = quick_sample(0.01, [&] { macs = run_mac_peak<Isa, Codes>(); });
+    return macs / seconds;
 }
 
 /// `ceiling/...`: the read bandwidth of each level and the multiply-accumulate peak of each ISA.

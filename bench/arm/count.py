@@ -134,8 +134,13 @@ def cycles(counts, lines, units, core):
     return cost / covered / units
 
 
+def lacks(core, isa):
+    """Whether a core does not have an ISA; the simulator would accept its instructions all the same."""
+    return isa == "neon_i8mm" and core in ("neoverse-n1", "cortex-a55")
+
+
 def ceiling(isa, core):
-    if isa != "neon" and core == "neoverse-n1" and isa == "neon_i8mm" or core == "cortex-a55" and isa == "neon_i8mm":
+    if lacks(core, isa):
         return None
     sequence, products = CEILINGS[isa]
     rounds = 12
@@ -189,8 +194,7 @@ def main():
             for case in [(name, *c) for name in programs for c in cases]:
                 counts = jobs[case].result()
                 for core in CORES:
-                    # These cores lack SMMLA; the model of the N1 would accept it.
-                    if case[3] == "neon_i8mm" and core in ("neoverse-n1", "cortex-a55"):
+                    if lacks(core, case[3]):
                         continue
                     predicted[case, core] = pool.submit(cycles, counts, lines[case[0]], K * N * case[4], core)
 

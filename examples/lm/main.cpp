@@ -4,6 +4,7 @@
 #include <CLI/CLI.hpp>
 
 #include <cstdio>
+#include <cstdlib>
 #include <map>
 
 namespace {
@@ -33,6 +34,25 @@ void add_choice(CLI::App* app, const std::string& name, Enum& value, const std::
         ->default_str(shown);
 }
 
+/// CLI11 wraps negative numbers around where an option is unsigned.
+const CLI::Validator natural(
+    [](const std::string& text) {
+        const bool is_one =
+            !text.empty() && text.find_first_not_of("0123456789") == std::string::npos && text.size() < 20;
+        return is_one ? std::string() : "'" + text + "' is not a number from 0 on";
+    },
+    "", "natural");
+
+/// CLI11's range lets NaN through.
+const CLI::Validator warmth(
+    [](const std::string& text) {
+        char* end = nullptr;
+        const double value = std::strtod(text.c_str(), &end);
+        const bool is_one = end != text.c_str() && *end == '\0' && value >= 0 && value <= 100;
+        return is_one ? std::string() : "'" + text + "' is not within 0 to 100";
+    },
+    "in [0 - 100]", "warmth");
+
 void add_common(CLI::App* app, lm::common_options& o) {
     constexpr std::string_view activation_names[] = {"int8", "f32"};
     app->add_option("model", o.model, "GGUF file, architecture llama or gpt2")->required();
@@ -58,20 +78,25 @@ int main(int argc, char** argv) {
     auto* generate = app.add_subcommand("generate", "Continue a text");
     add_common(generate, g);
     generate->add_option("--prompt,-p", g.prompt, "Text to continue")->required();
-    generate->add_option("-n", g.tokens, "Most tokens to generate")->capture_default_str();
+    generate->add_option("-n", g.tokens, "Most tokens to generate")->check(natural)->capture_default_str();
     generate->add_option("--temperature", g.temperature, "0 takes the likeliest token")
-        ->check(CLI::Range(0.0, 100.0))
+        ->check(warmth)
         ->capture_default_str();
-    generate->add_option("--top-k", g.top_k, "Sample among this many; 0 takes all")->capture_default_str();
-    generate->add_option("--seed", g.seed, "Seed of the sampler")->capture_default_str();
+    generate->add_option("--top-k", g.top_k, "Sample among this many; 0 takes all")
+        ->check(natural)
+        ->capture_default_str();
+    generate->add_option("--seed", g.seed, "Seed of the sampler")->check(natural)->capture_default_str();
 
     lm::perplexity_options p;
     auto* perplexity = app.add_subcommand("perplexity", "Measure how well a model predicts a text");
     add_common(perplexity, p);
     perplexity->add_option("--text", p.text, "File with the text")->required();
     perplexity->add_option("--ctx", p.ctx, "Tokens per window; the second half is scored")
+        ->check(natural)
         ->capture_default_str();
-    perplexity->add_option("--chunks", p.chunks, "Most windows; 0 takes all")->capture_default_str();
+    perplexity->add_option("--chunks", p.chunks, "Most windows; 0 takes all")
+        ->check(natural)
+        ->capture_default_str();
     perplexity->add_option("--against", p.against,
                            "Model to compare with: run in full precision with an f16 cache");
 

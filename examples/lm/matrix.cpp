@@ -54,7 +54,8 @@ crumb::result<std::vector<float>> to_floats(const gguf_tensor& tensor) {
         break;
     default:
         return in_tensor(tensor, crumb::status::error(crumb::errc::unsupported,
-                                                      "type %s is not supported (F32, F16, Q8_0, Q4_0 are)",
+                                                      "%s%s is not supported (F32, F16, Q8_0, Q4_0 are)",
+                                                      find_ggml_type(tensor.type) != nullptr ? "type " : "",
                                                       ggml_type_name(tensor.type).c_str()));
     }
     for (std::size_t i = 0; i < out.size(); ++i)

@@ -14,8 +14,8 @@ namespace crumb_test {
 /// Which end of a buffer lies at the page that faults.
 enum class guard { after, before };
 
-/// `size` objects flush against an inaccessible page; the rest of their pages, and at first the objects as well,
-/// are filled with bytes 0xff: NaN as float or half. On destruction that rest has to be as it was.
+/// `size` objects flush against an inaccessible page; the rest of their pages, and at first the objects as
+/// well, are filled with bytes 0xff: NaN as float or half. On destruction that rest has to be as it was.
 template <class T>
 class guarded {
   public:

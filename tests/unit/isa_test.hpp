@@ -41,8 +41,8 @@ inline void check_required_isas() {
     }
 }
 
-/// Calls f.operator()<Isa>() for every ISA that this CPU supports. The others are skipped with a line of output,
-/// or are failures where they are required.
+/// Calls f.operator()<Isa>() for every ISA that this CPU supports. The others are skipped with a line of
+/// output, or are failures where they are required.
 template <class F>
 void for_each_isa(F&& f) {
     check_required_isas();

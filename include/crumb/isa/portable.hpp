@@ -64,7 +64,17 @@ struct portable {
     static CRUMB_INLINE f32 add(f32 a, f32 b) noexcept { return a + b; }
     static CRUMB_INLINE f32 sub(f32 a, f32 b) noexcept { return a - b; }
     static CRUMB_INLINE f32 mul(f32 a, f32 b) noexcept { return a * b; }
-    static CRUMB_INLINE f32 div(f32 a, f32 b) noexcept { return a / b; }
+    // On Arm xsimd multiplies by an approximate reciprocal, which is up to 2 units in the last place off.
+    static CRUMB_INLINE f32 div(f32 a, f32 b) noexcept {
+        if constexpr (!CRUMB_ARCH_AARCH64)
+            return a / b;
+        float x[lanes], y[lanes];
+        store(x, a);
+        store(y, b);
+        for (int i = 0; i < lanes; ++i)
+            x[i] /= y[i];
+        return load(x);
+    }
     static CRUMB_INLINE f32 fma(f32 a, f32 b, f32 c) noexcept { return xsimd::fma(a, b, c); }
     static CRUMB_INLINE f32 min(f32 a, f32 b) noexcept { return xsimd::min(a, b); }
     static CRUMB_INLINE f32 max(f32 a, f32 b) noexcept { return xsimd::max(a, b); }

@@ -1,0 +1,270 @@
+// Forward passes: against double precision, and that nothing depends on batches and threads.
+#include "naive_model.hpp"
+#include "session.hpp"
+#include "tiny_model.hpp"
+
+#include <gtest/gtest.h>
+
+#include <cstdlib>
+#include <cstring>
+#include <numeric>
+
+namespace {
+
+using namespace lm::test;
+using lm::activation_type;
+using lm::architecture;
+using lm::ggml_type;
+using lm::kv_type;
+using lm::weight_type;
+
+constexpr tiny_shape shapes[] = {
+    {.rope_dims = 4, .name = "LlamaOdd"},
+    {.width = 30, .hidden = 37, .heads = 3, .kv_heads = 3, .tied = true, .name = "LlamaTied"},
+    {.width = 32,
+     .hidden = 70,
+     .layers = 1,
+     .heads = 4,
+     .kv_heads = 1,
+     .matrices = ggml_type::f16,
+     .embedding = ggml_type::f16,
+     .name = "LlamaF16"},
+    {.width = 64,
+     .hidden = 96,
+     .heads = 2,
+     .kv_heads = 1,
+     .rope_dims = 20,
+     .tied = true,
+     .matrices = ggml_type::q8_0,
+     .embedding = ggml_type::q8_0,
+     .name = "LlamaQ8_0"},
+    {.width = 96,
+     .hidden = 32,
+     .heads = 6,
+     .kv_heads = 2,
+     .matrices = ggml_type::q4_0,
+     .embedding = ggml_type::f16,
+     .name = "LlamaQ4_0"},
+    {.arch = architecture::gpt2, .width = 24, .hidden = 41, .heads = 3, .name = "Gpt2Odd"},
+    {.arch = architecture::gpt2,
+     .width = 40,
+     .hidden = 72,
+     .heads = 2,
+     .tied = true,
+     .matrices = ggml_type::f16,
+     .embedding = ggml_type::f16,
+     .name = "Gpt2F16"},
+    {.arch = architecture::gpt2,
+     .width = 64,
+     .hidden = 128,
+     .layers = 1,
+     .heads = 4,
+     .matrices = ggml_type::q4_0,
+     .embedding = ggml_type::q4_0,
+     .name = "Gpt2Q4_0"},
+};
+
+struct precision {
+    weight_type weights = weight_type::stored;
+    activation_type activations = activation_type::int8;
+    kv_type kv = kv_type::f16;
+};
+constexpr precision full = {weight_type::f32, activation_type::f32, kv_type::f32};
+constexpr precision int8 = {weight_type::q8_0, activation_type::int8, kv_type::f16};
+
+class Session : public testing::TestWithParam<tiny_shape> {
+  protected:
+    lm::model load(const precision& p) const {
+        auto m = lm::model::load(file_.path(), {p.weights, p.activations});
+        EXPECT_TRUE(m.ok()) << m.message();
+        return std::move(*m);
+    }
+    static lm::session start(const lm::model& m, kv_type kv, std::size_t threads = 1,
+                             std::size_t batch = 64) {
+        auto s = lm::session::make(m, lm::team(threads), kv, m.shape().context, batch);
+        EXPECT_TRUE(s.ok()) << s.message();
+        return std::move(*s);
+    }
+    /// All logits of a text that is fed piece by piece; the last size repeats.
+    static std::vector<float> run(lm::session& s, const std::vector<std::int32_t>& text,
+                                  std::vector<std::size_t> pieces) {
+        std::vector<float> out;
+        for (std::size_t at = 0, i = 0; at < text.size(); ++i) {
+            const std::size_t size = std::min(pieces[std::min(i, pieces.size() - 1)], text.size() - at);
+            const auto logits = s.feed(std::span(text).subspan(at, size), size);
+            out.insert(out.end(), logits.begin(), logits.end());
+            at += size;
+        }
+        EXPECT_EQ(s.length(), text.size());
+        return out;
+    }
+    std::vector<float> run(const precision& p, std::size_t threads, std::size_t batch,
+                           const std::vector<std::size_t>& pieces) const {
+        const lm::model m = load(p);
+        lm::session s = start(m, p.kv, threads, batch);
+        return run(s, text_, pieces);
+    }
+
+    /// Compares every ISA of this CPU with double precision. `informative`: what the tolerance has to be
+    /// below, relative to the logits, so that the comparison says something.
+    void compare(const precision& p, double informative) const {
+        const auto file = lm::gguf::open(file_.path());
+        ASSERT_TRUE(file.ok());
+        naive_model naive(*file, {.weights = p.weights,
+                                  .half_cache = p.kv == kv_type::f16,
+                                  .int8_activations = p.activations == activation_type::int8});
+        const auto expected = naive.logits(text_);
+        const auto tolerance = naive.tolerance(text_, expected);
+        for (std::size_t t = 0; t < text_.size(); ++t)
+            EXPECT_LT(tolerance[t], informative * norm_of(expected[t])) << "token " << t;
+        for (std::size_t isa = 0; isa < crumb::isa_names.size(); ++isa) {
+            if (!crumb::isa_supported(isa))
+                continue;
+            ::setenv("CRUMB_ISA", crumb::isa_names[isa], 1);
+            const auto logits = run(p, 1, 64, {text_.size()});
+            ::unsetenv("CRUMB_ISA");
+            ASSERT_EQ(logits.size(), text_.size() * 256);
+            for (std::size_t t = 0; t < text_.size(); ++t) {
+                const auto row = logits.begin() + static_cast<std::ptrdiff_t>(t * 256);
+                const double apart = distance({row, row + 256}, expected[t]);
+                EXPECT_LE(apart, tolerance[t]) << crumb::isa_names[isa] << ", token " << t;
+            }
+        }
+    }
+
+    temporary_file file_{tiny_model(GetParam()).file()};
+    std::vector<std::int32_t> text_ = random_tokens(21, 5);
+};
+
+TEST_P(Session, FullPrecisionMatchesDoublePrecision) { compare(full, 0.01); }
+
+TEST_P(Session, HalfPrecisionCacheMatchesDoublePrecision) {
+    compare({weight_type::f32, activation_type::f32, kv_type::f16}, 0.01);
+}
+
+TEST_P(Session, QuantizedWeightsMatchTheirValuesInDoublePrecision) {
+    for (const weight_type weights : {weight_type::stored, weight_type::q8_0, weight_type::q4_0})
+        compare({weights, activation_type::f32, kv_type::f32}, 0.01);
+}
+
+TEST_P(Session, RoundedActivationsMatchWithinHalfAStepOfEach) {
+    for (const weight_type weights : {weight_type::stored, weight_type::q8_0, weight_type::q4_0})
+        compare({weights, activation_type::int8, kv_type::f32}, 0.2);
+}
+
+TEST_P(Session, BatchesDoNotChangeABit) {
+    for (const precision& p : {full, int8, precision{}, precision{weight_type::q4_0}}) {
+        const auto expected = run(p, 1, 64, {text_.size()});
+        for (const std::vector<std::size_t>& pieces : {std::vector<std::size_t>{1}, {2, 1, 9, 3}, {16, 1}})
+            EXPECT_EQ(run(p, 1, 64, pieces), expected) << pieces[0] << " and so on";
+        // Pieces longer than the session's batch are cut.
+        for (const std::size_t batch : {1, 2, 8, 20})
+            EXPECT_EQ(run(p, 1, batch, {text_.size()}), expected) << "batch " << batch;
+    }
+}
+
+TEST_P(Session, ThreadsDoNotChangeABit) {
+    for (const precision& p : {full, int8, precision{weight_type::q4_0}}) {
+        const auto expected = run(p, 1, 64, {12, 1});
+        for (const std::size_t threads : {2, 3, 5})
+            EXPECT_EQ(run(p, threads, 64, {12, 1}), expected) << threads << " threads";
+    }
+}
+
+TEST_P(Session, ResetForgets) {
+    const lm::model m = load({});
+    lm::session s = start(m, kv_type::f16);
+    const auto first = run(s, text_, {4});
+    s.reset();
+    EXPECT_EQ(s.length(), 0u);
+    run(s, random_tokens(30, 9), {30});
+    s.reset();
+    EXPECT_EQ(run(s, text_, {4}), first);
+}
+
+TEST_P(Session, GivesAsManyLogitsAsWanted) {
+    const auto all = run(precision{}, 1, 64, {text_.size()});
+    const lm::model m = load({});
+    for (const std::size_t batch : {4, 64}) {
+        lm::session s = start(m, kv_type::f16, 1, batch);
+        for (std::size_t wanted = 0; wanted <= text_.size(); ++wanted) {
+            s.reset();
+            const auto logits = s.feed(text_, wanted);
+            ASSERT_EQ(logits.size(), wanted * 256);
+            EXPECT_TRUE(std::equal(logits.begin(), logits.end(), all.end() - static_cast<int>(wanted * 256)))
+                << wanted << " wanted, batch " << batch;
+        }
+    }
+}
+
+TEST_P(Session, FillsItsContext) {
+    const lm::model m = load({});
+    const auto text = random_tokens(m.shape().context, 3);
+    lm::session whole = start(m, kv_type::f16);
+    const auto expected = whole.feed(text, 1);
+    lm::session single = start(m, kv_type::f16, 1, 1);
+    for (std::size_t i = 0; i + 1 < text.size(); ++i)
+        single.feed({&text[i], 1}, 0);
+    const auto last = single.feed({&text.back(), 1}, 1);
+    EXPECT_EQ(single.length(), single.context());
+    EXPECT_TRUE(std::equal(last.begin(), last.end(), expected.begin()));
+
+    // A shorter context does not change what fits into it.
+    auto shorter = lm::session::make(m, lm::team(1), kv_type::f16, 7, 64);
+    ASSERT_TRUE(shorter.ok());
+    EXPECT_EQ(shorter->context(), 7u);
+    std::vector<float> few;
+    for (const float x : shorter->feed(std::span(text).first(7), 7))
+        few.push_back(x);
+    whole.reset();
+    const auto same = whole.feed(std::span(text).first(7), 7);
+    EXPECT_TRUE(std::equal(few.begin(), few.end(), same.begin(), same.end()));
+}
+
+TEST_P(Session, ReportsItsCache) {
+    const lm::model m = load({});
+    const auto& d = m.shape();
+    const std::size_t numbers = 2 * d.layers * d.kv_heads * d.head_size;
+    EXPECT_EQ(start(m, kv_type::f16).kv_bytes_per_token(), 2 * numbers);
+    EXPECT_EQ(start(m, kv_type::f32).kv_bytes_per_token(), 4 * numbers);
+}
+
+INSTANTIATE_TEST_SUITE_P(All, Session, testing::ValuesIn(shapes),
+                         [](const auto& test) { return std::string(test.param.name); });
+
+TEST(SessionLimits, AContextIsChecked) {
+    const temporary_file file(tiny_model({.context = 48}).file());
+    const auto m = lm::model::load(file.path(), {});
+    ASSERT_TRUE(m.ok()) << m.message();
+    EXPECT_STREQ(lm::session::make(*m, lm::team(1), kv_type::f16, 0, 8).message(),
+                 "a context of 0 tokens: the model allows 1 to 48");
+    EXPECT_STREQ(lm::session::make(*m, lm::team(1), kv_type::f16, 49, 8).message(),
+                 "a context of 49 tokens: the model allows 1 to 48");
+    EXPECT_TRUE(lm::session::make(*m, lm::team(1), kv_type::f16, 48, 1000).ok());
+    EXPECT_TRUE(lm::session::make(*m, lm::team(1), kv_type::f16, 1, 0).ok());
+}
+
+TEST(SessionLimits, AContextBeyondTheMemoryIsAnError) {
+    // 67 million tokens of 12 kB each.
+    const temporary_file file(
+        tiny_model({.width = 256, .hidden = 8, .layers = 6, .heads = 1, .kv_heads = 1, .context = 64u << 20})
+            .file());
+    const auto m = lm::model::load(file.path(), {});
+    ASSERT_TRUE(m.ok()) << m.message();
+    const auto s = lm::session::make(*m, lm::team(1), kv_type::f32, 64u << 20, 8);
+    ASSERT_FALSE(s.ok());
+    EXPECT_EQ(std::string(s.message()).find("a context of 67108864 tokens needs 893353 MB of memory"), 0u)
+        << s.message();
+}
+
+TEST(SessionLimits, AnUnknownIsaIsNamed) {
+    const temporary_file file(tiny_model({}).file());
+    ::setenv("CRUMB_ISA", "mmx", 1);
+    const auto m = lm::model::load(file.path(), {});
+    ::unsetenv("CRUMB_ISA");
+    ASSERT_FALSE(m.ok());
+    EXPECT_NE(std::string(m.message()).find("CRUMB_ISA is 'mmx'; this build has"), std::string::npos)
+        << m.message();
+}
+
+} // namespace
