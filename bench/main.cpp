@@ -42,10 +42,10 @@ class table : public benchmark::BenchmarkReporter {
         if (context.cpu_info.scaling == benchmark::CPUInfo::ENABLED)
             std::printf(
                 "CPU frequency scaling is on: set the governor to performance for steadier figures.\n");
-        std::printf("One thread, medians. of read, of MAC: fraction of the ceilings measured in this "
-                    "run.\n\n%-50s %13s %7s "
-                    "%7s %7s %7s %8s\n",
-                    "row", "time", "GB/s", "of read", "GMAC/s", "of MAC", "vs plain");
+        std::printf(
+            "One thread, medians. of read, of MAC: fractions of ceilings measured around each row.\n\n");
+        std::printf("%-50s %13s %7s %7s %7s %7s %8s\n", "row", "time", "GB/s", "of read", "GMAC/s", "of MAC",
+                    "vs plain");
         std::fflush(stdout);
         return true;
     }
@@ -59,9 +59,7 @@ class table : public benchmark::BenchmarkReporter {
 
   private:
     static void print(const Run& run) {
-        // The framework appends "/min_time:..." and "/manual_time", which are the same for all.
-        const std::string name =
-            run.run_name.function_name + (run.run_name.args.empty() ? "" : "/" + run.run_name.args);
+        const std::string& name = run.run_name.function_name;
         if (run.error_occurred) {
             std::printf("%-50s %s\n", name.c_str(), run.error_message.c_str());
             return;
@@ -87,12 +85,27 @@ class table : public benchmark::BenchmarkReporter {
     }
 };
 
-/// Whether the command line leaves the choice of the console's format to us.
-bool wants_table(int argc, char** argv) {
+/// The framework's JSON with the names of the rows as they are, without "/min_time:..." and "/manual_time".
+class json : public benchmark::JSONReporter {
+  public:
+    void ReportRuns(const std::vector<Run>& runs) override {
+        std::vector<Run> named = runs;
+        for (Run& run : named) {
+            const std::string name = run.run_name.function_name;
+            run.run_name = {};
+            run.run_name.function_name = name;
+        }
+        benchmark::JSONReporter::ReportRuns(named);
+    }
+};
+
+/// The value of an option on the command line, or `otherwise`.
+std::string option(int argc, char** argv, const std::string& name, const std::string& otherwise) {
+    std::string value = otherwise;
     for (int i = 1; i < argc; ++i)
-        if (std::string_view(argv[i]).starts_with("--benchmark_format="))
-            return false;
-    return true;
+        if (std::string_view(argv[i]).starts_with("--" + name + "="))
+            value = argv[i] + name.size() + 3;
+    return value;
 }
 
 } // namespace
@@ -100,7 +113,9 @@ bool wants_table(int argc, char** argv) {
 
 int main(int argc, char** argv) {
     using namespace crumb::bench;
-    const bool as_table = wants_table(argc, argv);
+    const std::string format = option(argc, argv, "benchmark_format", "table");
+    const bool json_file = !option(argc, argv, "benchmark_out", "").empty() &&
+                           option(argc, argv, "benchmark_out_format", "json") == "json";
     benchmark::Initialize(&argc, argv);
     if (benchmark::ReportUnrecognizedArguments(argc, argv))
         return 2;
@@ -110,8 +125,14 @@ int main(int argc, char** argv) {
     benchmark::AddCustomContext("dram_working_set_bytes", std::to_string(dram_working_set()));
     register_ceilings();
     register_linear();
-    table console;
-    benchmark::RunSpecifiedBenchmarks(as_table ? &console : nullptr);
+    table as_table;
+    json as_json, as_json_file;
+    benchmark::BenchmarkReporter* display = nullptr;
+    if (format == "table")
+        display = &as_table;
+    else if (format == "json")
+        display = &as_json;
+    benchmark::RunSpecifiedBenchmarks(display, json_file ? &as_json_file : nullptr);
     benchmark::Shutdown();
     return any_failure() ? 1 : 0;
 }

@@ -144,7 +144,7 @@ def ceiling(isa, core):
         return None
     sequence, products = CEILINGS[isa]
     rounds = 12
-    code = [line.format(a=i, d=12 + i) for i in range(rounds) for line in sequence]
+    code = [line.format(a=i, d=12 + i) for line in sequence for i in range(rounds)]
     predicted = simulated(code, core)
     return predicted / (products * rounds) if predicted else None
 
@@ -200,17 +200,17 @@ def main():
 
     names = list(programs)
     width = 8 * len(names)
-    head = f"{'':28}" + "instr/MAC".rjust(width) + "   " + "act instr/element".rjust(width)
+    head = f"{'':32}" + "instr/MAC".rjust(width) + "   " + "act instr/element".rjust(width)
     if options.mca:
         head += "   " + "".join(f"{c.split('-')[1] + ' cycles/MAC':>{max(width, 15)}}   " for c in CORES)
     print(head.rstrip())
-    line = f"{'row':28}" + "".join(f"{n:>8}" for n in names) + "   " + "".join(f"{n:>8}" for n in names).rjust(
+    line = f"{'row':32}" + "".join(f"{n:>8}" for n in names) + "   " + "".join(f"{n:>8}" for n in names).rjust(
         max(width, 17))
     if options.mca:
         line += "   " + ("".join(f"{n:>8}" for n in names).rjust(max(width, 15)) + "   ") * len(CORES)
     print(line.rstrip())
     for f, kind, i, m in cases:
-        line = f"{f'{kind}/{f}/{i}/m:{m}':28}"
+        line = f"{f'{kind}/{f}/{i}/m:{m}':32}"
         counts = {name: jobs[name, f, kind, i, m].result() for name in names}
         line += "".join(f"{number(sum(counts[n].values()) / (K * N * m)):>8}" for n in names)
         act = [number(sum(jobs[n, "act", i, m].result().values()) / (K * m), 2) if kind == "linear" else "" for n in names]
@@ -226,7 +226,7 @@ def main():
                 dump(options.dump, f"{name}_{kind}_{f}_{i}_m{m}.s", counts[name], lines[name])
     if options.mca:
         for i in isas:
-            line = f"{f'ceiling/mac/{i}':28}" + " " * (width + 3 + max(width, 17))
+            line = f"{f'ceiling/mac/{i}':32}" + " " * (width + 3 + max(width, 17))
             for core in CORES:
                 line += "   " + number(ceiling(i, core)).rjust(max(width, 15))
             print(line.rstrip())

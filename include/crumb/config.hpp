@@ -34,7 +34,8 @@
 #endif
 
 // Functions between BEGIN and END are compiled for the named target. Intrinsics headers, the standard library
-// and every other foreign inline function are included before BEGIN, or they would be compiled for it as well.
+// and every other foreign inline function are included before BEGIN, or they would be compiled for it as
+// well.
 #if CRUMB_CLANG
 #define CRUMB_TARGET_BEGIN(features)                                                                         \
     CRUMB_PRAGMA(clang attribute push(__attribute__((target(features))), apply_to = function))
@@ -47,7 +48,8 @@
 // GCC 12 takes the undefined pass-through operand inside its own AVX-512 intrinsics for an uninitialized use.
 #if CRUMB_GCC
 #define CRUMB_IGNORE_UNDEFINED_BEGIN                                                                         \
-    CRUMB_PRAGMA(GCC diagnostic push) CRUMB_PRAGMA(GCC diagnostic ignored "-Wmaybe-uninitialized")           \
+    CRUMB_PRAGMA(GCC diagnostic push)                                                                        \
+    CRUMB_PRAGMA(GCC diagnostic ignored "-Wmaybe-uninitialized")                                             \
     CRUMB_PRAGMA(GCC diagnostic ignored "-Wuninitialized")
 #define CRUMB_IGNORE_UNDEFINED_END CRUMB_PRAGMA(GCC diagnostic pop)
 #else
@@ -104,14 +106,32 @@
 #if CRUMB_CLANG
 #define CRUMB_TARGET_NEON_DOTPROD "dotprod"
 #define CRUMB_TARGET_NEON_I8MM "dotprod,i8mm"
+#elif defined(__ARM_FEATURE_DOTPROD)
+// GCC inlines the primitives of `neon`, which have the flags of the command line, only into functions with as
+// many features: adding to these flags keeps them all, naming an architecture would drop some.
+#define CRUMB_TARGET_NEON_DOTPROD "+dotprod"
+#define CRUMB_TARGET_NEON_I8MM "+dotprod+i8mm"
+#elif defined(__ARM_FEATURE_FP16_VECTOR_ARITHMETIC)
+#define CRUMB_TARGET_NEON_DOTPROD "arch=armv8.2-a+fp16+dotprod"
+#define CRUMB_TARGET_NEON_I8MM "arch=armv8.2-a+fp16+dotprod+i8mm"
 #else
 #define CRUMB_TARGET_NEON_DOTPROD "arch=armv8.2-a+dotprod"
 #define CRUMB_TARGET_NEON_I8MM "arch=armv8.2-a+dotprod+i8mm"
 #endif
 
+// ---- debug checks of the hot path's preconditions --------------------------------------------------------
+#if !defined(CRUMB_DEBUG_CHECKS)
+#if defined(NDEBUG)
+#define CRUMB_DEBUG_CHECKS 0
+#else
+#define CRUMB_DEBUG_CHECKS 1
+#endif
+#endif
+
 // ---- the compiled architecture, as the name of an inline namespace ---------------------------------------
 // Code compiled under other flags is other code: with one name for both, the linker would keep either, and a
-// program could execute instructions its CPU lacks. So every name of the library carries the flags that matter.
+// program could execute instructions its CPU lacks. So every name of the library carries the flags that
+// matter.
 #if CRUMB_ARCH_X86_64
 #if defined(__SSE4_2__)
 #define CRUMB_ABI_A 1
@@ -168,6 +188,11 @@
 #else
 #define CRUMB_ABI_K 0
 #endif
+#if defined(__AVXVNNI__)
+#define CRUMB_ABI_L 1
+#else
+#define CRUMB_ABI_L 0
+#endif
 #define CRUMB_ABI_NAME x86_64_
 #else
 #if defined(__ARM_FEATURE_DOTPROD)
@@ -213,20 +238,25 @@
 #define CRUMB_ABI_I 0
 #define CRUMB_ABI_J 0
 #define CRUMB_ABI_K 0
+#define CRUMB_ABI_L 0
 #define CRUMB_ABI_NAME aarch64_
 #endif
-#define CRUMB_ABI_PASTE_(n, a, b, c, d, e, f, g, h, i, j, k) n##a##b##c##d##e##f##g##h##i##j##k
-#define CRUMB_ABI_PASTE(n, a, b, c, d, e, f, g, h, i, j, k)                                                  \
-    CRUMB_ABI_PASTE_(n, a, b, c, d, e, f, g, h, i, j, k)
+// Choices of the user's that change what functions contain belong to the name as well.
+#if CRUMB_DEBUG_CHECKS
+#define CRUMB_ABI_CHECKS _checked
+#else
+#define CRUMB_ABI_CHECKS
+#endif
+#if defined(CRUMB_SINGLE_ISA)
+#define CRUMB_ABI_SINGLE CRUMB_CAT(_, CRUMB_SINGLE_ISA)
+#else
+#define CRUMB_ABI_SINGLE
+#endif
+#define CRUMB_ABI_PASTE_(n, a, b, c, d, e, f, g, h, i, j, k, l, m, o)                                        \
+    n##a##b##c##d##e##f##g##h##i##j##k##l##m##o
+#define CRUMB_ABI_PASTE(n, a, b, c, d, e, f, g, h, i, j, k, l, m, o)                                         \
+    CRUMB_ABI_PASTE_(n, a, b, c, d, e, f, g, h, i, j, k, l, m, o)
 #define CRUMB_ABI                                                                                            \
     CRUMB_ABI_PASTE(CRUMB_ABI_NAME, CRUMB_ABI_A, CRUMB_ABI_B, CRUMB_ABI_C, CRUMB_ABI_D, CRUMB_ABI_E,         \
-                    CRUMB_ABI_F, CRUMB_ABI_G, CRUMB_ABI_H, CRUMB_ABI_I, CRUMB_ABI_J, CRUMB_ABI_K)
-
-// ---- debug checks of the hot path's preconditions --------------------------------------------------------
-#if !defined(CRUMB_DEBUG_CHECKS)
-#if defined(NDEBUG)
-#define CRUMB_DEBUG_CHECKS 0
-#else
-#define CRUMB_DEBUG_CHECKS 1
-#endif
-#endif
+                    CRUMB_ABI_F, CRUMB_ABI_G, CRUMB_ABI_H, CRUMB_ABI_I, CRUMB_ABI_J, CRUMB_ABI_K,            \
+                    CRUMB_ABI_L, CRUMB_ABI_CHECKS, CRUMB_ABI_SINGLE)

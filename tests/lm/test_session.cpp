@@ -9,6 +9,10 @@
 #include <cstring>
 #include <numeric>
 
+// LLVM's OpenMP does not free what its threads allocate, which the leak sanitizer would report.
+extern "C" const char* __lsan_default_suppressions();
+extern "C" const char* __lsan_default_suppressions() { return "leak:libomp"; }
+
 namespace {
 
 using namespace lm::test;

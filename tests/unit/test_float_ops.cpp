@@ -107,7 +107,7 @@ TEST(float_ops, layer_norm) {
                     const auto m = reference::moments_of(x.data(), n);
                     double most = 0;
                     for (const float v : x)
-                        most = std::fmax(most, std::fabs(double(v)));
+                        most = std::max(most, std::fabs(double(v)));
                     for (std::size_t i = 0; i < n; ++i) {
                         const double size = std::fabs(double(w[i])) *
                                                 (std::fabs(double(x[i]) - m.mean) + most) /
@@ -136,7 +136,7 @@ TEST(float_ops, softmax) {
                                 {.scale = scale, .valid = valid});
                     double most = 0;
                     for (const float v : x)
-                        most = std::fmax(most, std::fabs(double(scale) * double(v)));
+                        most = std::max(most, std::fabs(double(scale) * double(v)));
                     for (std::size_t i = 0; i < n; ++i) {
                         // Columns that take no part: exactly 0.
                         const double size = i < valid ? (double(n) / 4 + 16 + 4 * most) * eps : 0;

@@ -63,7 +63,7 @@ template <class F>
 concept weight_format = requires(const typename F::block& block, typename F::block& out, const float* x) {
     { F::name } -> std::convertible_to<const char*>;         // up to 15 characters, the tag of packed weights
     requires F::group == group_size;                         // weights per block
-    requires F::codes::rows % 2 == 0;                        // bit layout of the packed codes
+    requires F::codes::rows == 4 || F::codes::rows == 8;     // bit layout of the packed codes
     { F::scale(block) } -> std::same_as<half>;               // the group's scale
     { F::code(block, std::size_t{}) } -> std::same_as<int>;  // signed code i of the group
     {F::set(out, half{}, static_cast<const int*>(nullptr))}; // a block from a scale and 32 codes

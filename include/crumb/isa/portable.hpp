@@ -142,10 +142,7 @@ struct portable {
         return most;
     }
     static CRUMB_INLINE i32 magnitude_bits(f32 a) noexcept { return as_i32(xsimd::abs(a)); }
-    // Adding 1.5 * 2^23 rounds to an integer, ties to even, for |a| < 2^22.
-    static CRUMB_INLINE i32 round_to_i32(f32 a) noexcept {
-        return as_i32(a + f32(12582912.0f)) - i32(std::bit_cast<std::int32_t>(12582912.0f));
-    }
+    static CRUMB_INLINE i32 round_to_i32(f32 a) noexcept { return xsimd::nearbyint_as_int(a); }
     static CRUMB_INLINE f32 to_f32(i32 a) noexcept { return xsimd::to_float(a); }
     static CRUMB_INLINE f32 power_of_two(i32 n) noexcept { return as_f32((n + i32(127)) << 23); }
     static CRUMB_INLINE f32 as_f32(i32 a) noexcept { return cast<f32>(a); }

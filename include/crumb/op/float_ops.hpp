@@ -113,7 +113,7 @@ class float_ops {
     }
 
     /// Name of the ISA that the operations execute.
-    const char* isa() const noexcept { return functions_->isa; }
+    const char* isa() const noexcept { return functions().isa; }
 
     /// y[r, c] = w[c] x[r, c] / sqrt(mean over c of x[r, c]^2 + epsilon), for |x| < 1e18.
     /// Error: (n / 16 + 14) eps |y|.
@@ -121,7 +121,7 @@ class float_ops {
                   const matrix_view<float>& y, range rows = {}) const noexcept {
         check(x, y);
         CRUMB_CHECK(w.size() == x.cols, "rms_norm: w is not one value per column");
-        functions_->rms_norm({x, w.data(), nullptr, epsilon, y, rows.within(x.rows)});
+        functions().rms_norm({x, w.data(), nullptr, epsilon, y, rows.within(x.rows)});
     }
 
     /// y[r, c] = w[c] (x[r, c] - mean) / sqrt(variance + epsilon) + bias[c]; `bias` may be empty.
@@ -131,7 +131,7 @@ class float_ops {
         check(x, y);
         CRUMB_CHECK(w.size() == x.cols, "layer_norm: w is not one value per column");
         CRUMB_CHECK(bias.empty() || bias.size() == x.cols, "layer_norm: bias is not one value per column");
-        functions_->layer_norm(
+        functions().layer_norm(
             {x, w.data(), bias.empty() ? nullptr : bias.data(), epsilon, y, rows.within(x.rows)});
     }
 
@@ -141,43 +141,43 @@ class float_ops {
     void softmax(const matrix_view<const float>& x, const matrix_view<float>& y,
                  const softmax_options& options = {}, range rows = {}) const noexcept {
         check(x, y);
-        functions_->softmax({x, y, options.scale, options.valid, options.valid_step, rows.within(x.rows)});
+        functions().softmax({x, y, options.scale, options.valid, options.valid_step, rows.within(x.rows)});
     }
 
     /// y = x / (1 + e^-x). Error: 8 eps |y| + 2^-142.
     void silu(const matrix_view<const float>& x, const matrix_view<float>& y,
               range rows = {}) const noexcept {
-        elementwise(functions_->silu, x, x, y, rows);
+        elementwise(functions().silu, x, x, y, rows);
     }
     /// y = gate / (1 + e^-gate) * up. Error: 9 eps |y| + 2^-142 |up|.
     void silu_gated(const matrix_view<const float>& gate, const matrix_view<const float>& up,
                     const matrix_view<float>& y, range rows = {}) const noexcept {
-        elementwise(functions_->silu_gated, gate, up, y, rows);
+        elementwise(functions().silu_gated, gate, up, y, rows);
     }
     /// y = x / 2 (1 + tanh u), u = sqrt(2 / pi) (x + 0.044715 x^3). Error: (24 + 12 |u|) eps |y| + 2^-142.
     void gelu_tanh(const matrix_view<const float>& x, const matrix_view<float>& y,
                    range rows = {}) const noexcept {
-        elementwise(functions_->gelu_tanh, x, x, y, rows);
+        elementwise(functions().gelu_tanh, x, x, y, rows);
     }
     /// The same of `gate`, times `up`.
     void gelu_tanh_gated(const matrix_view<const float>& gate, const matrix_view<const float>& up,
                          const matrix_view<float>& y, range rows = {}) const noexcept {
-        elementwise(functions_->gelu_tanh_gated, gate, up, y, rows);
+        elementwise(functions().gelu_tanh_gated, gate, up, y, rows);
     }
     /// y = x / 2 (1 + erf(x / sqrt 2)). Error: 2 eps |x|.
     void gelu_erf(const matrix_view<const float>& x, const matrix_view<float>& y,
                   range rows = {}) const noexcept {
-        elementwise(functions_->gelu_erf, x, x, y, rows);
+        elementwise(functions().gelu_erf, x, x, y, rows);
     }
     /// The same of `gate`, times `up`.
     void gelu_erf_gated(const matrix_view<const float>& gate, const matrix_view<const float>& up,
                         const matrix_view<float>& y, range rows = {}) const noexcept {
-        elementwise(functions_->gelu_erf_gated, gate, up, y, rows);
+        elementwise(functions().gelu_erf_gated, gate, up, y, rows);
     }
     /// y = a + b.
     void add(const matrix_view<const float>& a, const matrix_view<const float>& b,
              const matrix_view<float>& y, range rows = {}) const noexcept {
-        elementwise(functions_->add, a, b, y, rows);
+        elementwise(functions().add, a, b, y, rows);
     }
 
     /// Rotary embedding in place. Row r of x holds the heads, `head_size` elements each, of the token at
@@ -191,20 +191,24 @@ class float_ops {
         CRUMB_CHECK(head_size != 0 && x.cols % head_size == 0, "rope: the columns of x are not whole heads");
         CRUMB_CHECK(table.dims() <= head_size, "rope: the table has more dims than the heads");
         CRUMB_CHECK(position + rows.end <= table.positions(), "rope: positions beyond the end of the table");
-        functions_->rope({x, head_size, table.data(), table.dims(), position,
+        functions().rope({x, head_size, table.data(), table.dims(), position,
                           table.pairing() == rope_pairing::interleaved, rows});
     }
 
     /// y[i] = x[i] rounded to half precision, ties to even; what a half-precision cache is filled with.
     void to_half(std::span<const float> x, half* y) const noexcept {
-        functions_->to_halves(x.data(), y, x.size());
+        functions().to_halves(x.data(), y, x.size());
     }
     /// y[i] = x[i], exactly.
     void to_float(std::span<const half> x, float* y) const noexcept {
-        functions_->to_floats(x.data(), y, x.size());
+        functions().to_floats(x.data(), y, x.size());
     }
 
   private:
+    const dispatch::float_functions& functions() const noexcept {
+        CRUMB_CHECK(functions_ != nullptr, "float_ops: the plan is empty");
+        return *functions_;
+    }
     static void check([[maybe_unused]] const matrix_view<const float>& x,
                       [[maybe_unused]] const matrix_view<const float>& y) noexcept {
         CRUMB_CHECK(x.rows == y.rows && x.cols == y.cols, "float_ops: the operands differ in shape");

@@ -22,8 +22,8 @@ struct linear_part {
 /// A matrix product with weights in format `F`. Refers to the packed weights and the bias, owns nothing; copy
 /// it freely. Integer group sums are exact; float accumulation is one fused multiply-add per group, in order,
 /// so a result does not depend on the split into parts, on the number of rows or on which thread computes it.
-/// Error: |y - exact| <= (groups + 2) eps sum_k |w x| for the quantized operands, eps = 2^-24 (portable ISA
-/// without FMA: 2 (groups + 2) eps).
+/// Error: |y - exact| <= (groups + 2) eps sum_k |w x| + 2 eps |bias| for the quantized operands, eps = 2^-24
+/// (portable ISA without FMA: twice as much).
 template <weight_format F>
 class linear {
   public:
@@ -46,20 +46,20 @@ class linear {
     std::size_t n() const noexcept { return weights_.n(); }
     std::size_t k() const noexcept { return weights_.k(); }
     /// Name of the ISA that `run` executes.
-    const char* isa() const noexcept { return functions_->isa; }
+    const char* isa() const noexcept { return functions().isa; }
     /// Sub-ranges of channels that begin and end at multiples of this waste nothing.
     static constexpr std::size_t channel_step() noexcept { return tile_channels; }
     /// Sub-ranges of rows that begin and end at multiples of this waste nothing.
-    std::size_t row_step() const noexcept { return functions_->row_block; }
+    std::size_t row_step() const noexcept { return functions().row_block; }
     /// How `activations` for this plan lie in memory; plans with equal layouts can share them.
     activation_plan activation_layout() const noexcept {
-        return {{weights_.k(), functions_->row_block, functions_->offset}, functions_->quantize};
+        const auto& f = functions();
+        return {{weights_.k(), f.row_block, f.offset}, f.quantize};
     }
 
     /// y[r, c] = bias[c] + sum over k of w[c, k] x[r, k] for rows and channels of `part`. `y` is the whole
     /// output, x.rows() x n. Writes nothing else. Any number of threads may call it for disjoint parts.
     void run(const activations& x, const matrix_view<float>& y, const linear_part& part = {}) const noexcept {
-        CRUMB_CHECK(functions_ != nullptr, "linear::run: the plan is empty");
         CRUMB_CHECK(x.layout() == activation_layout().layout, "linear::run: activations of another layout");
         CRUMB_CHECK(y.rows == x.rows() && y.cols == n(), "linear::run: y is not x.rows() x n");
         CRUMB_CHECK(y.rows <= 1 || y.stride >= y.cols, "linear::run: the rows of y overlap");
@@ -81,12 +81,17 @@ class linear {
         if (args.rows.size() == 0 || args.channels.size() == 0)
             return;
         if (x.rows() == 1)
-            functions_->gemv(args);
+            functions().gemv(args);
         else
-            functions_->gemm(args);
+            functions().gemm(args);
     }
 
   private:
+    const dispatch::linear_functions& functions() const noexcept {
+        CRUMB_CHECK(functions_ != nullptr, "linear: the plan is empty");
+        return *functions_;
+    }
+
     packed_view<F> weights_;
     const float* bias_ = nullptr;
     std::size_t max_rows_ = 0;
