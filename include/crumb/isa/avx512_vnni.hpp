@@ -21,8 +21,7 @@ struct avx512_vnni {
     static constexpr int width = 64;
     static constexpr int lanes = 16;
     static constexpr int registers = 32;
-    static constexpr std::size_t prefetch_bytes =
-        4096; ///< ahead of the codes that GEMV reads; 0: left to the hardware
+    static constexpr std::size_t prefetch_bytes = 4096; ///< distance ahead; 0: none
     static constexpr bool has_matrix_product = false;
     static constexpr std::size_t row_block = 16;
     static constexpr bool supported(const cpu_features& cpu) noexcept { return cpu.avx512_vnni; }

@@ -19,8 +19,7 @@ struct neon {
     static constexpr int width = 16;
     static constexpr int lanes = 4;
     static constexpr int registers = 32;
-    static constexpr std::size_t prefetch_bytes =
-        0; ///< ahead of the codes that GEMV reads; 0: left to the hardware
+    static constexpr std::size_t prefetch_bytes = 0; ///< distance ahead; 0: none
     static constexpr bool has_matrix_product = false;
     static constexpr std::size_t row_block = 8;
     static constexpr bool supported(const cpu_features&) noexcept { return true; }

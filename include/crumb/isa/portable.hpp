@@ -26,8 +26,7 @@ struct portable {
     static constexpr int width = 4 * lanes;
     static constexpr int registers = CRUMB_ARCH_AARCH64 || width == 64 ? 32 : 16;
     static_assert(width <= 64 && 64 % width == 0 && sizeof(f32) == width && sizeof(bytes) == width);
-    static constexpr std::size_t prefetch_bytes =
-        0; ///< ahead of the codes that GEMV reads; 0: left to the hardware
+    static constexpr std::size_t prefetch_bytes = 0; ///< distance ahead; 0: none
     static constexpr bool has_matrix_product = false;
     static constexpr std::size_t row_block = 8;
     static constexpr bool supported(const cpu_features&) noexcept { return true; }

@@ -30,11 +30,7 @@ struct linear_tile<isa::CRUMB_THIS_ISA, Format> {
             CRUMB_UNROLL
             for (int v = 0; v < vectors; ++v)
                 s[v] = P::start(sums);
-            if constexpr (I::prefetch_bytes != 0) {
-                CRUMB_UNROLL
-                for (std::size_t line = 0; line < code_bytes; line += 64)
-                    __builtin_prefetch(codes + I::prefetch_bytes + line);
-            }
+            prefetch(codes);
             const typename I::act low = I::load_act(x);
             const typename I::act high = I::load_act(x + 16);
             single_pair<0>(codes, low, high, s);
@@ -77,6 +73,7 @@ struct linear_tile<isa::CRUMB_THIS_ISA, Format> {
         for (int i = 0; i < 2 * (whole + half_pair); ++i)
             total[i] = I::zero();
         for (std::size_t g = 0; g < args.groups; ++g) {
+            prefetch(codes);
             typename Q::operand w[2 * chunks];
             load_pair<0>(codes, w);
             load_pair<1>(codes, w);
@@ -110,6 +107,14 @@ struct linear_tile<isa::CRUMB_THIS_ISA, Format> {
     }
 
   private:
+    static CRUMB_INLINE void prefetch([[maybe_unused]] const std::uint8_t* codes) noexcept {
+        if constexpr (I::prefetch_bytes != 0) {
+            CRUMB_UNROLL
+            for (std::size_t line = 0; line < code_bytes; line += 64)
+                __builtin_prefetch(codes + I::prefetch_bytes + line);
+        }
+    }
+
     // Pair q of register rows holds chunk q in its first expansion, chunk q + pairs in its second.
     template <int Pair>
     static CRUMB_INLINE void single_pair(const std::uint8_t* codes, typename I::act low, typename I::act high,
