@@ -2,6 +2,7 @@
 #pragma once
 
 #include <chrono>
+#include <cmath>
 #include <cstdio>
 #include <string>
 #include <string_view>
@@ -18,9 +19,11 @@ class json_object {
         text_ += quoted(value);
         return *this;
     }
+    /// NaN and infinity, which JSON does not know, become null.
     json_object& put(std::string_view key, double value) {
-        char number[32];
-        std::snprintf(number, sizeof number, "%.8g", value);
+        char number[32] = "null";
+        if (std::isfinite(value))
+            std::snprintf(number, sizeof number, "%.8g", value);
         begin(key);
         text_ += number;
         return *this;
