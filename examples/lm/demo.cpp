@@ -100,7 +100,8 @@ crumb::status show(const std::string& path, std::size_t threads) {
             std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
         std::printf("  %-8s %-12s %12.3f %10.2f %14.0f %14.0f %12.6f %11.2f%%\n",
                     weight_names[static_cast<std::size_t>(type)].data(),
-                    type == weight_type::f32 ? "f32" : "int8", each->weights->bits_per_weight(),
+                    activation_names[static_cast<std::size_t>(o.activations)].data(),
+                    each->weights->bits_per_weight(),
                     static_cast<double>(each->weights->weight_bytes()) / 1e6,
                     static_cast<double>(e->fed) / e->seconds, static_cast<double>(steps) / seconds, e->kl,
                     100 * e->agreement);

@@ -110,7 +110,7 @@ status generate(const generate_options& o) {
         json_object out;
         out.put("model", o.model)
             .put("weights", weights_name(m, o.weights))
-            .put("activations", o.activations == activation_type::int8 ? "int8" : "f32")
+            .put("activations", activation_names[static_cast<std::size_t>(o.activations)])
             .put("kv", kv_names[static_cast<std::size_t>(o.kv)])
             .put("ffn", "dense");
         out.put("text", valid_utf8(text)).put("stop", stop);

@@ -54,11 +54,10 @@ const CLI::Validator warmth(
     "in [0 - 100]", "warmth");
 
 void add_common(CLI::App* app, lm::common_options& o) {
-    constexpr std::string_view activation_names[] = {"int8", "f32"};
     app->add_option("model", o.model, "GGUF file, architecture llama or gpt2")->required();
     add_choice(app, "--weights", o.weights, choices<lm::weight_type>(lm::weight_names),
                "What attention and feed-forward matrices are quantized to");
-    add_choice(app, "--activations", o.activations, choices<lm::activation_type>(activation_names),
+    add_choice(app, "--activations", o.activations, choices<lm::activation_type>(lm::activation_names),
                "What quantized weights are multiplied with");
     add_choice(app, "--kv", o.kv, choices<lm::kv_type>(lm::kv_names), "Number type of the key-value cache");
     app->add_option("--threads", o.threads, "Threads; 0 takes all cores")

@@ -9,11 +9,18 @@ namespace lm {
 namespace {
 
 template <class F>
-void decode(const gguf_tensor& tensor, std::vector<float>& out) {
-    const auto* blocks = reinterpret_cast<const typename F::block*>(tensor.data.data());
-    for (std::size_t i = 0; i < out.size(); ++i) {
-        const auto& block = blocks[i / F::group];
-        out[i] = crumb::to_float(F::scale(block)) * static_cast<float>(F::code(block, i % F::group));
+crumb::storage_view<F> blocks_of(const gguf_tensor& tensor, std::size_t n, std::size_t k) {
+    return crumb::storage<F>(reinterpret_cast<const typename F::block*>(tensor.data.data()), n, k);
+}
+
+/// Row after row, without what pads ragged rows.
+template <class F>
+void decode(const crumb::storage_view<F>& w, float* out) {
+    for (std::size_t r = 0; r < w.n; ++r) {
+        for (std::size_t i = 0; i < w.k; ++i) {
+            const auto& block = w.block(r, i / F::group);
+            *out++ = crumb::to_float(F::scale(block)) * static_cast<float>(F::code(block, i % F::group));
+        }
     }
 }
 
@@ -26,6 +33,14 @@ crumb::status in_tensor(const gguf_tensor& tensor, const crumb::status& error) {
     return crumb::status::error(error.code(), "tensor %.*s: %s",
                                 static_cast<int>(std::min<std::size_t>(tensor.name.size(), 64)),
                                 tensor.name.data(), error.message());
+}
+
+crumb::status check_finite(const gguf_tensor& tensor, std::span<const float> values) {
+    for (std::size_t i = 0; i < values.size(); ++i)
+        if (!std::isfinite(values[i]))
+            return in_tensor(tensor,
+                             crumb::status::error(crumb::errc::not_finite, "element %zu is not finite", i));
+    return {};
 }
 
 } // namespace
@@ -47,10 +62,10 @@ crumb::result<std::vector<float>> to_floats(const gguf_tensor& tensor) {
         }
         break;
     case ggml_type::q8_0:
-        decode<crumb::q8_0>(tensor, out);
+        decode(blocks_of<crumb::q8_0>(tensor, out.size() / tensor.dims[0], tensor.dims[0]), out.data());
         break;
     case ggml_type::q4_0:
-        decode<crumb::q4_0>(tensor, out);
+        decode(blocks_of<crumb::q4_0>(tensor, out.size() / tensor.dims[0], tensor.dims[0]), out.data());
         break;
     default:
         return in_tensor(tensor, crumb::status::error(crumb::errc::unsupported,
@@ -58,10 +73,8 @@ crumb::result<std::vector<float>> to_floats(const gguf_tensor& tensor) {
                                                       find_ggml_type(tensor.type) != nullptr ? "type " : "",
                                                       ggml_type_name(tensor.type).c_str()));
     }
-    for (std::size_t i = 0; i < out.size(); ++i)
-        if (!std::isfinite(out[i]))
-            return in_tensor(tensor,
-                             crumb::status::error(crumb::errc::not_finite, "element %zu is not finite", i));
+    if (const auto s = check_finite(tensor, out); !s)
+        return s;
     return out;
 }
 
@@ -89,7 +102,7 @@ crumb::status matrix::plan_quantized(const gguf_tensor& tensor, activation_type 
     crumb::storage_view<F> view;
     crumb::quantized<F> owned;
     if (tensor.type == own) {
-        view = crumb::storage<F>(reinterpret_cast<const typename F::block*>(tensor.data.data()), n_, k_);
+        view = blocks_of<F>(tensor, n_, k_);
     } else {
         const auto floats = to_floats(tensor);
         if (!floats)
@@ -103,17 +116,9 @@ crumb::status matrix::plan_quantized(const gguf_tensor& tensor, activation_type 
     stored_bytes_ = n_ * view.groups() * sizeof(typename F::block);
     if (activations == activation_type::f32) {
         memory_ = buffer(n_ * k_ * sizeof(float));
-        for (std::size_t r = 0; r < n_; ++r) {
-            for (std::size_t i = 0; i < k_; ++i) {
-                const auto& block = view.block(r, i / F::group);
-                const float w =
-                    crumb::to_float(F::scale(block)) * static_cast<float>(F::code(block, i % F::group));
-                if (!std::isfinite(w))
-                    return in_tensor(tensor, crumb::status::error(crumb::errc::not_finite,
-                                                                  "element %zu is not finite", r * k_ + i));
-                memory_.as<float>()[r * k_ + i] = w;
-            }
-        }
+        decode(view, memory_.as<float>());
+        if (const auto s = check_finite(tensor, {memory_.as<float>(), n_ * k_}); !s)
+            return s;
         return plan_dense(bias);
     }
     memory_ = buffer(crumb::packed_bytes<F>(n_, k_));

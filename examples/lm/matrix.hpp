@@ -20,6 +20,7 @@ enum class weight_type { stored, f32, q8_0, q4_0 };
 enum class activation_type { int8, f32 };
 
 inline constexpr std::string_view weight_names[] = {"stored", "f32", "q8_0", "q4_0"};
+inline constexpr std::string_view activation_names[] = {"int8", "f32"};
 
 /// One input of several matrices with the quantized copies that they want. Every thread has an object of its
 /// own over the same memory: the same calls in the same order make the same copies.

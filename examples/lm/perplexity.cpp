@@ -43,7 +43,7 @@ crumb::status perplexity(const perplexity_options& o) {
     const double speed = static_cast<double>(e->fed) / e->seconds;
     const std::string weights = weights_name(m, o.weights);
     const auto kv = kv_names[static_cast<std::size_t>(o.kv)];
-    const char* activations = o.activations == activation_type::int8 ? "int8" : "f32";
+    const auto activations = activation_names[static_cast<std::size_t>(o.activations)];
     if (o.json) {
         json_object out;
         out.put("model", o.model)
@@ -66,7 +66,7 @@ crumb::status perplexity(const perplexity_options& o) {
         return {};
     }
     std::printf("weights %s (%.3f bits per weight), activations %s, kv %s (%zu bytes per token)\n",
-                weights.c_str(), m.bits_per_weight(), activations, kv.data(),
+                weights.c_str(), m.bits_per_weight(), activations.data(), kv.data(),
                 loaded->run->kv_bytes_per_token());
     std::printf("perplexity      %.4f +- %.4f over %zu tokens (nll %.5f nats)\n", std::exp(e->nll),
                 std::exp(e->nll) * e->nll_error, e->tokens, e->nll);
