@@ -31,13 +31,13 @@ std::string bandwidth_row(const memory_level& level) {
     return std::string("ceiling/read_bandwidth/") + level.name;
 }
 
-/// Half of the second-level cache, or all of the working set in parts of about a millisecond, read in the
-/// best way.
+/// Half of the second-level cache, or all of the working set in parts of a fraction of a millisecond, read in
+/// the best way.
 struct read_task {
     explicit read_task(const memory_level& level)
         : memory(level.bytes != 0 ? level.bytes / 4096 * 4096
                                   : cache_bytes(2, std::size_t{1} << 20) / 2 / 4096 * 4096),
-          part(level.bytes != 0 ? std::size_t{16} << 20 : memory.size()) {
+          part(level.bytes != 0 ? std::size_t{4} << 20 : memory.size()) {
         double least = 0;
         for (const auto& variant : read_variants()) {
             const double seconds = quick_sample(0.1, [&] { run(variant); });
@@ -81,11 +81,26 @@ void peak(benchmark::State& state) {
     state.counters["mac_per_second"] = macs / seconds;
 }
 
+template <class Isa, class Codes>
+void mix(benchmark::State& state) {
+    if (!isa_supported(isa_index<Isa>()))
+        return skip(state, std::string("this CPU lacks ") + Isa::name);
+    constexpr std::size_t rounds = 4000;
+    std::vector<double> of_peak;
+    const double macs = static_cast<double>(rounds) * group_mix<Isa>::macs;
+    const double seconds = sample(
+        state, 16,
+        [] { benchmark::DoNotOptimize(group_mix<Isa>::template run<block_product<Isa, Codes>>(rounds)); },
+        [&](double s) { of_peak.push_back(macs / s / mac_rate<Isa, Codes>()); });
+    state.counters["mac_per_second"] = macs / seconds;
+    state.counters["of_mac_peak"] = of_peak.empty() ? 0 : median(of_peak);
+}
+
 } // namespace
 
 double read_bandwidth(const memory_level& level) {
     read_task& task = read_task_of(level);
-    return static_cast<double>(task.part) / quick_sample(0.02, [&] { task.run(task.best); });
+    return static_cast<double>(task.part) / quick_sample(0, [&] { task.run(task.best); });
 }
 
 void register_ceilings() {
@@ -102,6 +117,15 @@ void register_ceilings() {
         add(std::type_identity<byte_codes>{});
         if (peak_row<Isa, nibble_codes>() != peak_row<Isa, byte_codes>())
             add(std::type_identity<nibble_codes>{});
+        if constexpr (has_mix<Isa>) {
+            const auto add_mix = []<class Codes>(std::type_identity<Codes>) {
+                benchmark::RegisterBenchmark(mix_row<Isa, Codes>().c_str(), mix<Isa, Codes>)
+                    ->UseManualTime()
+                    ->Unit(benchmark::kMicrosecond);
+            };
+            add_mix(std::type_identity<byte_codes>{});
+            add_mix(std::type_identity<nibble_codes>{});
+        }
     });
 }
 

@@ -4,6 +4,8 @@
 #include <crumb/format/traits.hpp>
 #include <crumb/isa/list.hpp>
 
+#include <cstring>
+
 namespace crumb::bench {
 
 /// Reads memory with an ISA's widest loads; the body is in ceilings.inl.
@@ -15,6 +17,10 @@ struct reader;
 /// on all.
 template <class Isa, class Codes>
 struct mac_peak;
+
+/// Whole groups from registers: what an exact product executes at least. The body is in ceilings.inl.
+template <class Isa>
+struct group_mix;
 
 } // namespace crumb::bench
 
@@ -135,15 +141,16 @@ template <class Codes>
 struct mac_peak<isa::avx512_vnni, Codes> {
     static constexpr double macs = 16 * 64;
     static CRUMB_NOINLINE int run(std::size_t rounds) noexcept {
-        __m512i s[16], w = _mm512_set1_epi8(3);
-        const __m512i a = _mm512_set1_epi8(5);
+        __m512i s[16];
+        const __m512i w = _mm512_set1_epi8(3), a = _mm512_set1_epi8(5);
         for (auto& x : s)
             x = _mm512_setzero_si512();
         for (; rounds != 0; --rounds) {
-            CRUMB_BENCH_OPAQUE(w);
             CRUMB_UNROLL
-            for (int i = 0; i < 16; ++i)
+            for (int i = 0; i < 16; ++i) {
                 s[i] = _mm512_dpbusd_epi32(s[i], w, a);
+                CRUMB_BENCH_OPAQUE(s[i]); // or GCC copies sums between registers
+            }
         }
         for (int i = 1; i < 16; ++i)
             s[0] = _mm512_add_epi32(s[0], s[i]);

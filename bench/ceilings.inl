@@ -38,4 +38,54 @@ struct reader<isa::CRUMB_THIS_ISA> {
     }
 };
 
+#if CRUMB_BUILDS_X86
+template <>
+struct group_mix<isa::CRUMB_THIS_ISA> {
+    using I = isa::CRUMB_THIS_ISA;
+    static constexpr int sums = I::registers >= 32 ? 12 : 5;
+    static constexpr double macs = sums * 8.0 * I::width;
+
+    /// `rounds` groups of 32 inputs for `sums` registers of channels: the product's dot instructions, the end
+    /// of its sums, one conversion and one FMA, all from registers.
+    template <class Product>
+    static CRUMB_NOINLINE float run(std::size_t rounds) noexcept {
+        alignas(64) std::uint8_t bytes[I::width];
+        alignas(64) std::int8_t codes[4] = {5, 5, 5, 5};
+        std::memset(bytes, 3, sizeof bytes);
+        const std::int32_t start = 0;
+        typename I::f32 total[sums];
+        const typename I::f32 scale = I::set1(0.5f);
+        auto w = Product::template expand<0>(I::load_bytes(bytes));
+        const typename I::quad x = I::load_quad(codes);
+        CRUMB_UNROLL
+        for (int i = 0; i < sums; ++i)
+            total[i] = I::zero();
+        for (; rounds != 0; --rounds) {
+            typename Product::acc s[sums];
+            CRUMB_UNROLL
+            for (int i = 0; i < sums; ++i)
+                s[i] = Product::start(&start);
+            CRUMB_UNROLL
+            for (int i = 0; i < sums; ++i)
+                CRUMB_BENCH_OPAQUE(s[i]); // or one sum would do for all
+            CRUMB_UNROLL
+            for (int j = 0; j < 8; ++j) {
+                CRUMB_UNROLL
+                for (int i = 0; i < sums; ++i) {
+                    CRUMB_BENCH_OPAQUE(w);
+                    Product::template step<0>(s[i], w, x);
+                }
+            }
+            CRUMB_UNROLL
+            for (int i = 0; i < sums; ++i)
+                total[i] = I::fma(I::to_f32(Product::finish(s[i], &start)), scale, total[i]);
+        }
+        CRUMB_UNROLL
+        for (int i = 1; i < sums; ++i)
+            total[0] = I::add(total[0], total[i]);
+        return I::sum(total[0]);
+    }
+};
+#endif
+
 } // namespace crumb::bench

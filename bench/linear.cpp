@@ -5,13 +5,17 @@
 
 #include <crumb/op/linear.hpp>
 
+#include <barrier>
 #include <memory>
+#include <thread>
 
 namespace crumb::bench {
 namespace {
 
 constexpr std::size_t most_rows = 512;
 constexpr std::size_t row_counts[] = {1, 2, 4, 8, 16, 32, 128, most_rows};
+constexpr std::size_t panel_row_counts[] = {32, 64, 128, 256, most_rows};
+constexpr std::size_t team_row_counts[] = {128, most_rows};
 
 /// Equal copies of weights, one after another on huge pages.
 struct copies {
@@ -88,18 +92,21 @@ fixture<F>& fixture_of(const memory_level& level) {
 }
 
 template <weight_format F>
-result<linear<F>> plan_for(const std::byte* packed, std::size_t bytes, std::size_t m, const char* isa) {
+result<linear<F>> plan_for(const std::byte* packed, std::size_t bytes, std::size_t m, const char* isa,
+                           linear_mode mode = linear_mode::exact) {
     const auto view = packed_view<F>::open({packed, bytes});
-    return view ? linear<F>::plan(*view, {.max_rows = m, .isa = isa}) : view.error();
+    return view ? linear<F>::plan(*view, {.max_rows = m, .isa = isa, .mode = mode}) : view.error();
 }
 
 /// crumb's product as a user calls it: float rows in, quantized on the way, float rows out.
 template <weight_format F, class Isa>
 struct linear_task {
-    linear_task(fixture<F>& f, std::size_t rows) : y(f.output(rows, f.level.n)), x(f.input(rows)) {
+    linear_task(fixture<F>& f, std::size_t rows, linear_mode mode = linear_mode::exact,
+                std::size_t threads_ = 1)
+        : y(f.output(rows, f.level.n)), x(f.input(rows)), threads(threads_) {
         const copies& packed = f.packed();
         for (std::size_t i = 0; i < packed.count; ++i) {
-            auto plan = plan_for<F>(packed.at(i), packed.stride, rows, Isa::name);
+            auto plan = plan_for<F>(packed.at(i), packed.stride, rows, Isa::name, mode);
             if (!plan) {
                 error = plan.message();
                 return;
@@ -116,11 +123,24 @@ struct linear_task {
         weight_bytes = packed_bytes<F>(f.level.n, f.level.k);
         working_set = packed.memory.size();
         run();
-        error = check_product<F>(f.stored, x, y);
+        error = check_product<F>(f.stored, x, y, layout.layout.group);
     }
     void run() {
-        quantized_x.quantize(x);
-        plans[next].run(quantized_x, y);
+        if (threads == 1) {
+            quantized_x.quantize(x);
+            plans[next].run(quantized_x, y);
+        } else {
+            // Rows of activations are a thread's own, then channels are.
+            std::barrier<> all(static_cast<std::ptrdiff_t>(threads));
+            std::vector<std::jthread> team;
+            for (std::size_t t = 0; t < threads; ++t)
+                team.emplace_back([&, t] {
+                    quantized_x.quantize(x, split(x.rows, threads, t));
+                    all.arrive_and_wait();
+                    plans[next].run(quantized_x, y,
+                                    {.channels = split(y.cols, threads, t, linear<F>::channel_step())});
+                });
+        }
         next = next + 1 == plans.size() ? 0 : next + 1;
     }
     double macs() const { return double(y.rows) * double(y.cols) * double(x.cols); }
@@ -131,7 +151,7 @@ struct linear_task {
     activations quantized_x;
     matrix_view<float> y;
     matrix_view<const float> x;
-    std::size_t next = 0, weight_bytes = 0, working_set = 0;
+    std::size_t threads, next = 0, weight_bytes = 0, working_set = 0;
 };
 
 /// The plain product on activations that are already quantized. With several rows it takes a slice of the
@@ -199,22 +219,35 @@ double plain_rate(std::size_t m, const memory_level& level) {
     });
 }
 
-/// Times a task whose result has been checked and fills the counters. The ceilings are measured again right
-/// before and after: on shared machines and warm boards they drift within a run.
+/// Times a task whose result has been checked and fills the counters. The ceilings are measured again every
+/// few milliseconds: on shared machines and warm boards they drift within a row. The fractions are medians of
+/// what neighbouring measurements give.
 template <weight_format F, class Isa, class Task>
-double time_task(benchmark::State& state, Task& task, const memory_level& level, double working_set) {
-    double bandwidth = read_bandwidth(level);
-    double peak = mac_rate<Isa, typename F::codes>();
-    const double seconds = sample(state, level.bytes != 0 ? 1 : 16, [&] { task.run(); });
-    bandwidth = (bandwidth + read_bandwidth(level)) / 2;
-    peak = (peak + mac_rate<Isa, typename F::codes>()) / 2;
-    const double bytes = static_cast<double>(task.weight_bytes) / seconds;
+double time_task(benchmark::State& state, Task& task, const memory_level& level, double working_set,
+                 bool exact = true) {
+    using codes = typename F::codes;
+    std::vector<double> of_read, of_peak, of_mix;
+    const auto bytes = static_cast<double>(task.weight_bytes);
+    const double seconds = sample(
+        state, level.bytes != 0 ? 1 : 16, [&] { task.run(); },
+        [&](double s) {
+            of_read.push_back(bytes / s / read_bandwidth(level));
+            // Panels multiply bytes, whatever they were made of.
+            of_peak.push_back(task.macs() / s /
+                              (exact ? mac_rate<Isa, codes>() : mac_rate<Isa, byte_codes>()));
+            if constexpr (has_mix<Isa>)
+                of_mix.push_back(task.macs() / s / mix_rate<Isa, codes>());
+        });
     const double macs = task.macs() / seconds;
-    state.counters["bytes_per_second"] = bytes;
-    state.counters["of_read_bandwidth"] = bytes / bandwidth;
+    state.counters["bytes_per_second"] = bytes / seconds;
     state.counters["mac_per_second"] = macs;
-    state.counters["of_mac_peak"] = macs / peak;
     state.counters["working_set_bytes"] = working_set;
+    if (of_read.empty())
+        return macs;
+    state.counters["of_read_bandwidth"] = median(of_read);
+    state.counters["of_mac_peak"] = median(of_peak);
+    if (has_mix<Isa> && exact)
+        state.counters["of_mix"] = median(of_mix);
     return macs;
 }
 
@@ -241,6 +274,41 @@ void linear_row_of(benchmark::State& state, std::size_t m, const memory_level& l
         state.counters["vs_plain"] = macs / plain_rate<F, Isa>(m, level);
 }
 
+template <weight_format F, class Isa>
+void panel_row_of(benchmark::State& state, std::size_t m, const memory_level& level) {
+    if (!isa_supported(isa_index<Isa>()))
+        return skip(state, std::string("this CPU lacks ") + Isa::name);
+    linear_task<F, Isa> task(fixture_of<F>(level), m, linear_mode::panels);
+    if (!task.error.empty())
+        return fail(state, task.error);
+    const double macs = time_task<F, Isa>(state, task, level, static_cast<double>(task.working_set), false);
+    if constexpr (has_plain<F, Isa>)
+        state.counters["vs_plain"] = macs / plain_rate<F, Isa>(m, level);
+}
+
+/// Two threads, each with its half of the channels, on the clock beside one thread with all of them.
+template <weight_format F, class Isa>
+void team_row_of(benchmark::State& state, std::size_t m, const memory_level& level) {
+    if (!isa_supported(isa_index<Isa>()))
+        return skip(state, std::string("this CPU lacks ") + Isa::name);
+    if (std::thread::hardware_concurrency() < 2)
+        return skip(state, "one CPU");
+    linear_task<F, Isa> one(fixture_of<F>(level), m), two(fixture_of<F>(level), m, linear_mode::exact, 2);
+    if (!one.error.empty() || !two.error.empty())
+        return fail(state, one.error + two.error);
+    std::vector<double> seconds, ratios;
+    for (auto _ : state) {
+        const double single = elapsed_seconds_of([&] { one.run(); });
+        const double both = elapsed_seconds_of([&] { two.run(); });
+        seconds.push_back(both);
+        ratios.push_back(single / both);
+        state.SetIterationTime(both);
+    }
+    state.counters["mac_per_second"] = two.macs() / median(seconds);
+    state.counters["bytes_per_second"] = static_cast<double>(two.weight_bytes) / median(seconds);
+    state.counters["vs_one_thread"] = median(ratios);
+}
+
 template <class Function>
 benchmark::internal::Benchmark* add(const std::string& name, Function f, std::size_t m,
                                     const memory_level& level) {
@@ -254,7 +322,7 @@ void register_format(const memory_level& level) {
     const auto for_each_row = [&](auto&& f) {
         isa_list::for_each([&]<class Isa>() {
             for (const std::size_t m : row_counts)
-                if (m == 1 || level.bytes != 0)
+                if (m <= 16 || level.bytes != 0)
                     f(std::type_identity<Isa>{}, m);
         });
     };
@@ -264,6 +332,19 @@ void register_format(const memory_level& level) {
     });
     for_each_row([&]<class Isa>(std::type_identity<Isa>, std::size_t m) {
         add(row_name("linear", F::name, Isa::name, m, level.n, level), linear_row_of<F, Isa>, m, level);
+    });
+    if (level.bytes == 0)
+        return;
+    isa_list::for_each([&]<class Isa>() {
+        if constexpr (!std::is_same_v<Isa, isa::portable>)
+            for (const std::size_t m : team_row_counts)
+                add(row_name("linear", F::name, Isa::name, m, level.n, level) + "/threads:2",
+                    team_row_of<F, Isa>, m, level)
+                    ->MinTime(1.0);
+        if constexpr (Isa::panel_row_block != 0)
+            for (const std::size_t m : panel_row_counts)
+                add(row_name("panels", F::name, Isa::name, m, level.n, level), panel_row_of<F, Isa>, m,
+                    level);
     });
 }
 

@@ -42,10 +42,11 @@ class table : public benchmark::BenchmarkReporter {
         if (context.cpu_info.scaling == benchmark::CPUInfo::ENABLED)
             std::printf(
                 "CPU frequency scaling is on: set the governor to performance for steadier figures.\n");
-        std::printf(
-            "One thread, medians. of read, of MAC: fractions of ceilings measured around each row.\n\n");
-        std::printf("%-50s %13s %7s %7s %7s %7s %8s\n", "row", "time", "GB/s", "of read", "GMAC/s", "of MAC",
-                    "vs plain");
+        std::printf("One thread if not said, medians. of read, of MAC, of mix: fractions of ceilings that "
+                    "are measured\n"
+                    "again beside the samples of each row.\n\n");
+        std::printf("%-58s %13s %7s %7s %7s %7s %7s %8s\n", "row", "time", "GB/s", "of read", "GMAC/s",
+                    "of MAC", "of mix", "vs plain");
         std::fflush(stdout);
         return true;
     }
@@ -61,16 +62,19 @@ class table : public benchmark::BenchmarkReporter {
     static void print(const Run& run) {
         const std::string& name = run.run_name.function_name;
         if (run.error_occurred) {
-            std::printf("%-50s %s\n", name.c_str(), run.error_message.c_str());
+            std::printf("%-58s %s\n", name.c_str(), run.error_message.c_str());
             return;
         }
-        std::printf("%-50s %10.1f us", name.c_str(),
+        std::printf("%-58s %10.1f us", name.c_str(),
                     run.GetAdjustedRealTime() * microseconds_per(run.time_unit));
         column(run, "bytes_per_second", "%8.1f", 1e-9, 8);
         column(run, "of_read_bandwidth", "%7.1f%%", 100, 8);
         column(run, "mac_per_second", "%8.1f", 1e-9, 8);
         column(run, "of_mac_peak", "%7.1f%%", 100, 8);
+        column(run, "of_mix", "%7.1f%%", 100, 8);
         column(run, "vs_plain", "%8.2fx", 1, 9);
+        if (run.counters.find("vs_one_thread") != run.counters.end())
+            column(run, "vs_one_thread", "  %.2fx one thread", 1, 0);
         std::printf("%s%s\n", run.report_label.empty() ? "" : "  ", run.report_label.c_str());
     }
     static void column(const Run& run, const char* counter, const char* format, double unit, int width) {

@@ -4,6 +4,7 @@
 #include <benchmark/benchmark.h>
 
 #include <algorithm>
+#include <chrono>
 #include <functional>
 #include <map>
 #include <string>
@@ -35,32 +36,57 @@ double seconds_of(F&& f) {
     return thread_seconds() - start;
 }
 
-/// Runs `f` as often as the framework wants, `batch` calls per sample, and makes the median what the row
-/// reports: on a shared machine the mean says more about the neighbours. Returns the median in seconds per
-/// call.
+/// Seconds of one call on the clock, for work of several threads.
 template <class F>
-double sample(benchmark::State& state, benchmark::IterationCount batch, F&& f) {
-    std::vector<double> samples;
+double elapsed_seconds_of(F&& f) {
+    const auto start = std::chrono::steady_clock::now();
     f();
-    while (state.KeepRunningBatch(batch))
-        samples.push_back(seconds_of([&] {
+    return std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
+}
+
+/// Runs `f` as often as the framework wants, `batch` calls per sample, and makes the median what the row
+/// reports: on a shared machine the mean says more about the neighbours. `window(seconds per call)` is called
+/// with the median of every few milliseconds of samples, to measure beside them what they are compared with.
+/// Returns the median in seconds per call.
+template <class F, class W>
+double sample(benchmark::State& state, benchmark::IterationCount batch, F&& f, W&& window) {
+    std::vector<double> samples, recent;
+    double since = 0;
+    f();
+    while (state.KeepRunningBatch(batch)) {
+        const double seconds = seconds_of([&] {
             for (benchmark::IterationCount i = 0; i < batch; ++i)
                 f();
-        }));
+        });
+        samples.push_back(seconds);
+        recent.push_back(seconds);
+        since += seconds;
+        if (since > 5e-3) {
+            window(median(recent) / static_cast<double>(batch));
+            recent.clear();
+            since = 0;
+        }
+    }
     if (samples.empty())
         return 0;
+    if (!recent.empty())
+        window(median(recent) / static_cast<double>(batch));
     const auto calls = static_cast<double>(batch) * static_cast<double>(samples.size());
     const double seconds = median(samples) / static_cast<double>(batch);
     state.SetIterationTime(seconds * calls);
     return seconds;
 }
+template <class F>
+double sample(benchmark::State& state, benchmark::IterationCount batch, F&& f) {
+    return sample(state, batch, f, [](double) {});
+}
 
-/// Median seconds of `f` outside of a row, over at least `least` seconds and five calls after the first.
+/// Median seconds of `f` outside of a row, over at least `least` seconds and three calls after the first.
 template <class F>
 double quick_sample(double least, F&& f) {
     std::vector<double> samples;
     f();
-    for (double total = 0; total < least || samples.size() < 5; total += samples.back())
+    for (double total = 0; total < least || samples.size() < 3; total += samples.back())
         samples.push_back(seconds_of(f));
     return median(samples);
 }

@@ -31,27 +31,31 @@ quantized<F> random_weights(std::size_t n, std::size_t k) {
 
 /// Compares y = x W^T (y as produced from dynamically quantized activations) with the reference in double
 /// precision, which gets activations quantized here, for a few channels of the first, middle and last row.
-/// Empty if every |error| is at most 2 (groups + 2) eps sum |w x|, else what is wrong.
+/// `group` is that of the activations; if it is `panel_inputs`, the reference requantizes the weights as
+/// panels do. Empty if every |error| is at most 2 (groups + 3) eps sum |w x|, else what is wrong.
 template <weight_format F>
 std::string check_product(const storage_view<F>& w, const matrix_view<const float>& x,
-                          const matrix_view<float>& y) {
-    std::vector<std::int8_t> codes(w.groups() * group_size);
-    std::vector<float> scales(w.groups());
-    const reference::activation_view quantized_x{{w.k, 8, 0}, codes.data(), scales.data(), 1};
+                          const matrix_view<float>& y, std::size_t group = group_size) {
+    const activation_layout layout{.k = w.k, .group = group};
+    std::vector<std::int8_t> codes(layout.k_padded());
+    std::vector<float> scales(layout.groups());
+    const reference::activation_view quantized_x{layout, codes.data(), scales.data(), 1};
     for (const std::size_t r : {std::size_t{0}, x.rows / 2, x.rows - 1}) {
-        for (std::size_t g = 0; g < w.groups(); ++g) {
-            const std::size_t end = std::min((g + 1) * group_size, w.k);
+        for (std::size_t g = 0; g < layout.groups(); ++g) {
+            const std::size_t end = std::min((g + 1) * group, w.k);
             float most = 0;
-            for (std::size_t i = g * group_size; i < end; ++i)
+            for (std::size_t i = g * group; i < end; ++i)
                 most = std::max(most, std::fabs(x.row(r)[i]));
-            scales[g] = most / 127.0f;
-            for (std::size_t i = g * group_size; i < end; ++i)
+            scales[g] = most < smallest_activation ? 0.0f : activation_scale(most);
+            for (std::size_t i = g * group; i < end; ++i)
                 codes[i] = static_cast<std::int8_t>(
-                    most < smallest_activation ? 0.0f : std::nearbyint(x.row(r)[i] * (127.0f / most)));
+                    scales[g] == 0.0f ? 0.0f : std::nearbyint(x.row(r)[i] * (1.0f / scales[g])));
         }
         for (const std::size_t c : {std::size_t{0}, std::size_t{1}, y.cols / 3, y.cols / 2 + 3, y.cols - 1}) {
-            const reference::product exact = reference::linear(w, c, quantized_x, 0);
-            const double bound = 2.0 * static_cast<double>(w.groups() + 2) * 0x1p-24 * exact.magnitude;
+            const reference::product exact = group == panel_inputs
+                                                 ? reference::panel_linear(w, c, quantized_x, 0)
+                                                 : reference::linear(w, c, quantized_x, 0);
+            const double bound = 2.0 * static_cast<double>(w.groups() + 3) * 0x1p-24 * exact.magnitude;
             const double got = static_cast<double>(y.row(r)[c]);
             if (!(std::fabs(got - exact.value) <= bound))
                 return "wrong result: row " + std::to_string(r) + ", channel " + std::to_string(c) + " is " +

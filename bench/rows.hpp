@@ -42,10 +42,10 @@ std::string peak_row() {
     return std::string("ceiling/mac/") + Isa::name + (own ? "/4bit" : "");
 }
 
-/// A few hundred microseconds of multiply-accumulates in registers; how many they are.
+/// Some ten microseconds of multiply-accumulates in registers; how many they are.
 template <class Isa, class Codes>
 double run_mac_peak() {
-    constexpr std::size_t rounds = 20000;
+    constexpr std::size_t rounds = 4000;
     benchmark::DoNotOptimize(mac_peak<Isa, Codes>::run(rounds));
     return static_cast<double>(rounds) * mac_peak<Isa, Codes>::macs;
 }
@@ -54,13 +54,36 @@ double run_mac_peak() {
 template <class Isa, class Codes>
 double mac_rate() {
     double macs = 0;
-    const double seconds = quick_sample(0.01, [&] { macs = run_mac_peak<Isa, Codes>(); });
+    const double seconds = quick_sample(0, [&] { macs = run_mac_peak<Isa, Codes>(); });
     return macs / seconds;
 }
 
+/// Name of the row with what whole groups of an exact product can reach at best.
+template <class Isa, class Codes>
+std::string mix_row() {
+    return std::string("ceiling/mix/") + Isa::name + (std::is_same_v<Codes, byte_codes> ? "" : "/4bit");
+}
+
+/// The product that blocks of rows use for a bit layout.
+template <class Isa, class Codes>
+using block_product = typename kernel::product_for_rows<typename kernel::product_of<Isa, Codes>::type>::type;
+
+/// As `mac_rate`, of whole groups from registers.
+template <class Isa, class Codes>
+double mix_rate() {
+    constexpr std::size_t rounds = 4000;
+    const double seconds = quick_sample(
+        0, [] { benchmark::DoNotOptimize(group_mix<Isa>::template run<block_product<Isa, Codes>>(rounds)); });
+    return static_cast<double>(rounds) * group_mix<Isa>::macs / seconds;
+}
+
+/// Whether an ISA has a row of whole groups: where there is one vector unit to bind them, on x86.
+template <class Isa>
+inline constexpr bool has_mix = CRUMB_BUILDS_X86 && !std::is_same_v<Isa, isa::portable>;
+
 /// `ceiling/...`: the read bandwidth of each level and the multiply-accumulate peak of each ISA.
 void register_ceilings();
-/// `plain/...` and `linear/...`: products by format, ISA and shape.
+/// `plain/...`, `linear/...` and `panels/...`: products by format, ISA and shape.
 void register_linear();
 
 } // namespace crumb::bench

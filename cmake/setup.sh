@@ -62,7 +62,7 @@ if [ "$ci" = yes ]; then
     for version in $clang_versions; do
         if is_installed "clang-$version"; then
             clang=$version
-            want "libclang-rt-$version-dev" "libomp-$version-dev"
+            want "libclang-rt-$version-dev"
             break
         fi
     done
@@ -85,7 +85,7 @@ if [ "$ci" = yes ] && [ -z "$clang" ]; then
     missing=$(echo "$missing" | sed 's/ clang$//')
     for version in $clang_versions; do
         if is_available "clang-$version"; then
-            missing="$missing clang-$version libclang-rt-$version-dev libomp-$version-dev"
+            missing="$missing clang-$version libclang-rt-$version-dev"
             break
         fi
     done

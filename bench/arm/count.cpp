@@ -3,8 +3,11 @@
 #include "problem.hpp"
 
 #include <crumb/format/list.hpp>
+#include <crumb/format/q4_0_absorbing.hpp>
 #include <crumb/op/linear.hpp>
+#include <crumb/reference/linear.hpp>
 
+#include <cmath>
 #include <cstdio>
 #include <cstdlib>
 #include <memory>
@@ -13,13 +16,14 @@
 namespace crumb::bench {
 namespace {
 
-constexpr std::size_t n = 64, k = 4096;
+constexpr std::size_t n = 256, k = 4096;
 
 struct request {
     std::string_view isa; ///< a name of isa_names, or "plain"
     std::size_t m;
     int repetitions;
     bool only_activations; ///< repeat the quantization of activations instead of the product
+    bool absorbed;         ///< plan with linear_mode::absorbed
 };
 
 struct free_buffer {
@@ -56,6 +60,19 @@ int run_plain(const quantized<F>& w, const linear<F>& plan, const std::vector<fl
     }
 }
 
+/// Compares every hundredth output with the reference for the activations as they were quantized.
+template <weight_format F>
+std::string check_absorbed(const storage_view<F>& w, const activations& a, const std::vector<float>& y) {
+    const reference::activation_view x{a.layout(), a.codes(), a.scales(), a.rows()};
+    for (std::size_t i = 0; i < y.size(); i += 100) {
+        const reference::product exact = reference::linear(w, i % n, x, i / n);
+        const double bound = static_cast<double>(w.groups() + 2) * 0x1p-24 * exact.magnitude;
+        if (!(std::fabs(static_cast<double>(y[i]) - exact.value) <= bound))
+            return "wrong result: element " + std::to_string(i);
+    }
+    return {};
+}
+
 template <weight_format F>
 int run_linear(const quantized<F>& w, const linear<F>& plan, const std::vector<float>& x, const request& r) {
     const aligned memory = allocate(activation_bytes(plan.activation_layout(), r.m));
@@ -67,7 +84,8 @@ int run_linear(const quantized<F>& w, const linear<F>& plan, const std::vector<f
         a.quantize(input);
     for (int i = 0; i < (r.only_activations ? 1 : r.repetitions); ++i)
         plan.run(a, matrix(y.data(), r.m, n));
-    return report(check_product<F>(w, input, matrix(y.data(), r.m, n)));
+    return report(r.absorbed ? check_absorbed<F>(w, a, y)
+                             : check_product<F>(w, input, matrix(y.data(), r.m, n)));
 }
 
 template <weight_format F>
@@ -76,7 +94,9 @@ int run(const request& r) {
     const aligned memory = allocate(packed_bytes<F>(n, k));
     const auto packed = pack<F>(w, {memory.get(), packed_bytes<F>(n, k)});
     const bool plain_isa = r.isa == "plain";
-    const auto plan = linear<F>::plan(*packed, {.isa = plain_isa ? nullptr : r.isa.data()});
+    const auto plan =
+        linear<F>::plan(*packed, {.isa = plain_isa ? nullptr : r.isa.data(),
+                                  .mode = r.absorbed ? linear_mode::absorbed : linear_mode::exact});
     if (!plan)
         return report(plan.message());
     if (!plain_isa && r.isa != plan->isa())
@@ -104,16 +124,26 @@ int main(int argc, char** argv) {
         r.repetitions = std::atoi(argv[4]);
     }
     std::string_view format = argc == 5 ? argv[1] : "";
-    r.only_activations = format.starts_with("activations:");
-    if (r.only_activations)
-        format.remove_prefix(format.find(':') + 1);
+    const auto has_prefix = [&](std::string_view prefix) {
+        const bool has = format.starts_with(prefix);
+        if (has)
+            format.remove_prefix(prefix.size());
+        return has;
+    };
+    r.only_activations = has_prefix("activations:");
+    r.absorbed = has_prefix("absorbed:");
     int status = 2;
-    if (r.m >= 1 && r.m <= 4096 && r.repetitions >= 1)
-        format_list::for_each([&]<class F>() {
-            if (format == F::name)
-                status = bench::run<F>(r);
-        });
+    if (r.m >= 1 && r.m <= 4096 && r.repetitions >= 1) {
+        if (r.absorbed && format == q4_0::name)
+            status = bench::run<q4_0_absorbing>(r);
+        else if (!r.absorbed)
+            format_list::for_each([&]<class F>() {
+                if (format == F::name)
+                    status = bench::run<F>(r);
+            });
+    }
     if (status == 2)
-        std::fputs("usage: crumb-arm-count [activations:]<format> <isa|plain> <m> <repetitions>\n", stderr);
+        std::fputs("usage: crumb-arm-count [activations:][absorbed:]<format> <isa|plain> <m> <repetitions>\n",
+                   stderr);
     return status;
 }

@@ -4,7 +4,7 @@
 One command builds crumb-arm-count for AArch64 with each cross compiler that is installed, builds the counting
 plugin, runs every (format, ISA, m) on the emulated CPU that has just that ISA, and prints a table. Each program runs
 with one and with two repetitions; the difference is the product (`linear::run`) alone, without set-up. K is 4096, N
-is 64. Every run checks its result in double precision and fails if another ISA than the named one was executed.
+is 256. Every run checks its result in double precision and fails if another ISA than the named one was executed.
 
   instr/MAC    executed instructions of `run` per multiply-accumulate
   act          executed instructions of `activations::quantize` per element, counted apart
@@ -27,7 +27,7 @@ import sys
 import tempfile
 
 ROOT = pathlib.Path(__file__).resolve().parents[2]
-K, N = 4096, 64
+K, N = 4096, 256
 FORMATS = ("q4_0", "q8_0")
 ROWS = (1, 2, 4, 8, 16)
 # The oldest CPU with each ISA: an instruction that leaks from a newer one is fatal there.
@@ -179,16 +179,19 @@ def main():
     # (format, kind, isa, m); the plain baseline takes the best ISA of its CPU and is linear in m.
     cases = [(f, "plain", i, 1) for i in isas for f in formats if i != "neon_i8mm"]
     cases += [(f, "linear", i, m) for i in isas for f in formats for m in rows]
+    # One row after the other, so that m = 1 says it all.
+    cases += [("absorbed:q4_0", "linear", i, 1) for i in isas if i != "neon" and "q4_0" in formats]
     jobs = {}
     with concurrent.futures.ThreadPoolExecutor(options.jobs) as pool:
         for name, program in programs.items():
             for f, kind, i, m in cases:
                 isa = "plain" if kind == "plain" else i
                 jobs[name, f, kind, i, m] = pool.submit(repeated, program, plugin, CPUS[i], f, isa, m)
-            for i in isas:
-                for m in rows:
-                    jobs[name, "act", i, m] = pool.submit(
-                        repeated, program, plugin, CPUS[i], f"activations:{formats[0]}", i, m)
+            for f, kind, i, m in cases:
+                act = f if f.startswith("absorbed:") else formats[0]
+                if kind == "linear" and (name, "act", act, i, m) not in jobs:
+                    jobs[name, "act", act, i, m] = pool.submit(
+                        repeated, program, plugin, CPUS[i], f"activations:{act}", i, m)
         predicted = {}
         if options.mca:
             for case in [(name, *c) for name in programs for c in cases]:
@@ -200,20 +203,22 @@ def main():
 
     names = list(programs)
     width = 8 * len(names)
-    head = f"{'':32}" + "instr/MAC".rjust(width) + "   " + "act instr/element".rjust(width)
+    head = f"{'':38}" + "instr/MAC".rjust(width) + "   " + "act instr/element".rjust(width)
     if options.mca:
         head += "   " + "".join(f"{c.split('-')[1] + ' cycles/MAC':>{max(width, 15)}}   " for c in CORES)
     print(head.rstrip())
-    line = f"{'row':32}" + "".join(f"{n:>8}" for n in names) + "   " + "".join(f"{n:>8}" for n in names).rjust(
+    line = f"{'row':38}" + "".join(f"{n:>8}" for n in names) + "   " + "".join(f"{n:>8}" for n in names).rjust(
         max(width, 17))
     if options.mca:
         line += "   " + ("".join(f"{n:>8}" for n in names).rjust(max(width, 15)) + "   ") * len(CORES)
     print(line.rstrip())
     for f, kind, i, m in cases:
-        line = f"{f'{kind}/{f}/{i}/m:{m}':32}"
+        prefix, _, name = f.rpartition(":")
+        line = f"{f'{kind}/{name}/{i}/m:{m}' + ('/' + prefix if prefix else ''):38}"
         counts = {name: jobs[name, f, kind, i, m].result() for name in names}
         line += "".join(f"{number(sum(counts[n].values()) / (K * N * m)):>8}" for n in names)
-        act = [number(sum(jobs[n, "act", i, m].result().values()) / (K * m), 2) if kind == "linear" else "" for n in names]
+        act_of = f if prefix else formats[0]
+        act = [number(sum(jobs[n, "act", act_of, i, m].result().values()) / (K * m), 2) if kind == "linear" else "" for n in names]
         line += "   " + "".join(f"{a:>8}" for a in act).rjust(max(width, 17))
         if options.mca:
             for core in CORES:
@@ -223,10 +228,10 @@ def main():
         print(line.rstrip())
         if options.dump:
             for name in names:
-                dump(options.dump, f"{name}_{kind}_{f}_{i}_m{m}.s", counts[name], lines[name])
+                dump(options.dump, f"{name}_{kind}_{f.replace(':', '_')}_{i}_m{m}.s", counts[name], lines[name])
     if options.mca:
         for i in isas:
-            line = f"{f'ceiling/mac/{i}':32}" + " " * (width + 3 + max(width, 17))
+            line = f"{f'ceiling/mac/{i}':38}" + " " * (width + 3 + max(width, 17))
             for core in CORES:
                 line += "   " + number(ceiling(i, core)).rjust(max(width, 15))
             print(line.rstrip())

@@ -38,10 +38,27 @@ struct demo_options {
     std::size_t threads = 0;
 };
 
+struct synth_options {
+    std::string like;
+    std::string out;
+    ggml_type weights = ggml_type::q4_0;
+    std::uint64_t seed = 1;
+};
+
+struct bench_options : common_options {
+    std::size_t prompt = 512;
+    std::size_t generate = 128;
+    std::size_t depth = 0;  ///< tokens in the cache before either
+    std::size_t repeat = 5; ///< measured runs after one that warms up
+    bool profile = false;
+};
+
 /// Each prints its results to stdout and returns an error or nothing.
 crumb::status generate(const generate_options& options);
 crumb::status perplexity(const perplexity_options& options);
 crumb::status demo(const demo_options& options);
+crumb::status synth(const synth_options& options);
+crumb::status bench(const bench_options& options);
 
 /// A model with a session over it, loaded as the options say.
 struct loaded_model {

@@ -1,5 +1,6 @@
 #include "gguf_writer.hpp"
 
+#include <algorithm>
 #include <bit>
 #include <cerrno>
 #include <cstdio>
@@ -95,24 +96,62 @@ void gguf_writer::put(std::string_view key, gguf_kind kind, bool is_array, std::
         entries_[found->second] = std::move(value);
 }
 
+std::optional<std::uint64_t> gguf_writer::check(std::string_view name, ggml_type type,
+                                                std::span<const std::uint64_t> dims) {
+    const std::string what = quoted(name);
+    const auto size = ggml_bytes(type, dims);
+    if (!is_name(name))
+        fail(status::error(errc::invalid_argument, "a tensor's name of %zu bytes (1 to 65535 are possible)",
+                           name.size()));
+    else if (!size)
+        fail(status::error(size.error().code(), "tensor %s %s", what.c_str(), size.message()));
+    else if (find_ggml_type(type) == nullptr)
+        fail(status::error(errc::unsupported, "tensor %s: %s is unknown", what.c_str(),
+                           ggml_type_name(type).c_str()));
+    else
+        return *size;
+    return std::nullopt;
+}
+
 void gguf_writer::add_tensor(std::string_view name, ggml_type type, std::span<const std::uint64_t> dims,
                              std::span<const std::byte> data) {
-    const std::string what = quoted(name);
-    if (!is_name(name))
-        return fail(status::error(errc::invalid_argument,
-                                  "a tensor's name of %zu bytes (1 to 65535 are possible)", name.size()));
-    const auto size = ggml_bytes(type, dims);
+    const auto size = check(name, type, dims);
     if (!size)
-        return fail(status::error(size.error().code(), "tensor %s %s", what.c_str(), size.message()));
-    if (find_ggml_type(type) == nullptr)
-        return fail(status::error(errc::unsupported, "tensor %s: %s is unknown", what.c_str(),
-                                  ggml_type_name(type).c_str()));
+        return;
+    const std::string what = quoted(name);
     if (data.size() != *size)
         return fail(status::error(errc::bad_shape, "tensor %s has %zu bytes of data, its shape needs %llu",
                                   what.c_str(), data.size(), static_cast<unsigned long long>(*size)));
     if (!names_.emplace(name).second)
         return fail(status::error(errc::invalid_argument, "tensor %s is added twice", what.c_str()));
-    tensors_.push_back({std::string(name), type, {dims.begin(), dims.end()}, data});
+    tensors_.push_back({std::string(name), type, {dims.begin(), dims.end()}, *size, data, {}});
+}
+
+void gguf_writer::add_generated(std::string_view name, ggml_type type, std::span<const std::uint64_t> dims,
+                                source data) {
+    const auto size = check(name, type, dims);
+    if (!size)
+        return;
+    if (!names_.emplace(name).second)
+        return fail(status::error(errc::invalid_argument, "tensor %s is added twice", quoted(name).c_str()));
+    tensors_.push_back({std::string(name), type, {dims.begin(), dims.end()}, *size, {}, std::move(data)});
+}
+
+template <class F>
+bool gguf_writer::for_each_piece(const tensor& t, F&& f) {
+    if (!t.generated)
+        return f(t.data);
+    const std::uint64_t most =
+        (std::uint64_t{4} << 20) / find_ggml_type(t.type)->block_bytes * find_ggml_type(t.type)->block_bytes;
+    std::vector<std::byte> piece(static_cast<std::size_t>(std::min(most, t.size)));
+    for (std::uint64_t at = 0; at < t.size; at += piece.size()) {
+        const auto part = std::span(piece).first(
+            static_cast<std::size_t>(std::min<std::uint64_t>(piece.size(), t.size - at)));
+        t.generated(at, part);
+        if (!f(std::span<const std::byte>(part)))
+            return false;
+    }
+    return true;
 }
 
 std::size_t gguf_writer::padding(std::size_t size) const noexcept {
@@ -148,7 +187,7 @@ std::vector<std::byte> gguf_writer::header() const {
             append(out, dim);
         append(out, t.type);
         append(out, offset);
-        offset += t.data.size() + padding(t.data.size());
+        offset += t.size + padding(static_cast<std::size_t>(t.size));
     }
     if (!tensors_.empty())
         out.resize(out.size() + padding(out.size()));
@@ -160,13 +199,17 @@ crumb::result<std::vector<std::byte>> gguf_writer::bytes() const {
         return error_;
     std::vector<std::byte> out = header();
     for (const tensor& t : tensors_) {
-        append_bytes(out, t.data.data(), t.data.size());
-        out.resize(out.size() + padding(t.data.size()));
+        for_each_piece(t, [&](std::span<const std::byte> piece) {
+            append_bytes(out, piece.data(), piece.size());
+            return true;
+        });
+        out.resize(out.size() + padding(static_cast<std::size_t>(t.size)));
     }
     return out;
 }
 
-status gguf_writer::write(const std::string& path) const {
+status gguf_writer::write(const std::string& path,
+                          const std::function<void(std::size_t, std::size_t)>& progress) const {
     if (!error_.ok())
         return error_;
     const std::string temporary = path + ".tmp" + std::to_string(::getpid());
@@ -176,9 +219,20 @@ status gguf_writer::write(const std::string& path) const {
                              std::strerror(errno));
     const std::vector<std::byte> zeros(alignment_);
     bool written = write_all(file, header());
+    std::size_t all = 0, done = 0;
     for (const tensor& t : tensors_)
-        written = written && write_all(file, t.data) &&
-                  write_all(file, std::span(zeros).first(padding(t.data.size())));
+        all += static_cast<std::size_t>(t.size);
+    const auto put = [&](std::span<const std::byte> piece) {
+        if (!write_all(file, piece))
+            return false;
+        done += piece.size();
+        if (progress)
+            progress(done, all);
+        return true;
+    };
+    for (const tensor& t : tensors_)
+        written = written && for_each_piece(t, put) &&
+                  write_all(file, std::span(zeros).first(padding(static_cast<std::size_t>(t.size))));
     written = written && ::fsync(file) == 0;
     const int write_error = errno;
     const bool closed = ::close(file) == 0;

@@ -9,6 +9,8 @@
 #include <concepts>
 #include <cstddef>
 #include <cstdint>
+#include <functional>
+#include <optional>
 #include <span>
 #include <string>
 #include <string_view>
@@ -71,11 +73,20 @@ class gguf_writer {
     void add_tensor(std::string_view name, ggml_type type, std::span<const std::uint64_t> dims,
                     std::span<const std::byte> data);
 
+    /// Fills `out` with a tensor's bytes from number `at` on.
+    using source = std::function<void(std::uint64_t at, std::span<std::byte> out)>;
+    /// Adds a tensor whose bytes exist only while they are written: `bytes` and `write` ask for them in
+    /// order, in pieces of whole blocks.
+    void add_generated(std::string_view name, ggml_type type, std::span<const std::uint64_t> dims,
+                       source data);
+
     /// The whole file in memory, or the first error.
     [[nodiscard]] crumb::result<std::vector<std::byte>> bytes() const;
     /// Writes a temporary file beside `path` and renames it, so that `path` is never half written. An error
     /// names the file, or is the first one of those before.
-    [[nodiscard]] crumb::status write(const std::string& path) const;
+    /// `progress(done, all)` is called with bytes of tensor data now and then.
+    [[nodiscard]] crumb::status
+    write(const std::string& path, const std::function<void(std::size_t, std::size_t)>& progress = {}) const;
 
   private:
     struct entry {
@@ -89,7 +100,9 @@ class gguf_writer {
         std::string name;
         ggml_type type;
         std::vector<std::uint64_t> dims;
+        std::uint64_t size;
         std::span<const std::byte> data;
+        source generated; ///< empty: `data`
     };
 
     template <class T>
@@ -99,6 +112,11 @@ class gguf_writer {
     }
     void put(std::string_view key, gguf_kind kind, bool is_array, std::uint64_t count,
              std::vector<std::byte> bytes);
+    std::optional<std::uint64_t> check(std::string_view name, ggml_type type,
+                                       std::span<const std::uint64_t> dims);
+    /// Calls f(piece) for all bytes of a tensor until it returns false; whether it never did.
+    template <class F>
+    static bool for_each_piece(const tensor& t, F&& f);
     void fail(crumb::status error);
     std::vector<std::byte> header() const;
     std::size_t padding(std::size_t size) const noexcept;

@@ -107,14 +107,46 @@ int main(int argc, char** argv) {
         ->check(CLI::Range(0, 1024))
         ->capture_default_str();
 
+    lm::bench_options b;
+    auto* bench = app.add_subcommand("bench", "Measure the speed of prompts and of generation");
+    add_common(bench, b);
+    bench->add_option("--prompt", b.prompt, "Tokens of the prompt; 0 leaves it out")
+        ->check(natural)
+        ->capture_default_str();
+    bench->add_option("--generate", b.generate, "Tokens to generate; 0 leaves it out")
+        ->check(natural)
+        ->capture_default_str();
+    bench->add_option("--depth", b.depth, "Tokens in the cache before the measured ones")
+        ->check(natural)
+        ->capture_default_str();
+    bench->add_option("--repeat", b.repeat, "Measured runs")
+        ->check(CLI::Range(1, 1000))
+        ->capture_default_str();
+    bench->add_flag("--profile", b.profile, "Show where the time goes");
+
+    lm::synth_options s;
+    auto* synth = app.add_subcommand("synth", "Write a model of a known shape with random weights");
+    synth
+        ->add_option("--like", s.like,
+                     "Shape: tinyllama-1.1b, llama-2-7b or gpt2-xl, with :layers=N for fewer layers")
+        ->required();
+    add_choice(synth, "--weights", s.weights,
+               std::map<std::string, lm::ggml_type>{
+                   {"f16", lm::ggml_type::f16}, {"q8_0", lm::ggml_type::q8_0}, {"q4_0", lm::ggml_type::q4_0}},
+               "Type of all matrices");
+    synth->add_option("--seed", s.seed, "Seed of the weights")->check(natural)->capture_default_str();
+    synth->add_option("--out,-o", s.out, "File to write")->required();
+
     CLI11_PARSE(app, argc, argv);
 
-    const crumb::status s = generate->parsed()     ? lm::generate(g)
-                            : perplexity->parsed() ? lm::perplexity(p)
-                                                   : lm::demo(d);
-    if (!s) {
+    const crumb::status result = generate->parsed()     ? lm::generate(g)
+                                 : perplexity->parsed() ? lm::perplexity(p)
+                                 : bench->parsed()      ? lm::bench(b)
+                                 : synth->parsed()      ? lm::synth(s)
+                                                        : lm::demo(d);
+    if (!result) {
         std::fflush(stdout);
-        std::fprintf(stderr, "crumb-lm: %s\n", s.message());
+        std::fprintf(stderr, "crumb-lm: %s\n", result.message());
         return 1;
     }
     return 0;

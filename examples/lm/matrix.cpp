@@ -95,6 +95,16 @@ const crumb::activations& matrix_input::copy(const crumb::activation_plan& plan)
     return copies_[i];
 }
 
+template <class T>
+crumb::status matrix::plan_dense(std::span<const float> bias) {
+    const auto plan =
+        crumb::dense_linear<T>::plan(crumb::matrix<const T>(memory_.as<T>(), n_, k_), {.bias = bias});
+    if (!plan)
+        return plan.error();
+    plan_ = *plan;
+    return {};
+}
+
 template <class F>
 crumb::status matrix::plan_quantized(const gguf_tensor& tensor, activation_type activations,
                                      std::span<const float> bias) {
@@ -119,7 +129,7 @@ crumb::status matrix::plan_quantized(const gguf_tensor& tensor, activation_type 
         decode(view, memory_.as<float>());
         if (const auto s = check_finite(tensor, {memory_.as<float>(), n_ * k_}); !s)
             return s;
-        return plan_dense(bias);
+        return plan_dense<float>(bias);
     }
     memory_ = buffer(crumb::packed_bytes<F>(n_, k_));
     const auto packed = crumb::pack(view, memory_.bytes());
@@ -128,16 +138,15 @@ crumb::status matrix::plan_quantized(const gguf_tensor& tensor, activation_type 
     const auto plan = crumb::linear<F>::plan(*packed, {.bias = bias});
     if (!plan)
         return plan.error();
-    plan_ = *plan;
-    return {};
-}
-
-crumb::status matrix::plan_dense(std::span<const float> bias) {
-    const auto plan = crumb::dense_linear<float>::plan(
-        crumb::matrix<const float>(memory_.as<float>(), n_, k_), {.bias = bias});
-    if (!plan)
-        return plan.error();
-    plan_ = *plan;
+    quantized_plans<F> plans{*plan, {}};
+    if (activations == activation_type::panels) {
+        const auto panels =
+            crumb::linear<F>::plan(*packed, {.bias = bias, .mode = crumb::linear_mode::panels});
+        if (!panels)
+            return in_tensor(tensor, panels.error());
+        plans.panels = *panels;
+    }
+    plan_ = plans;
     return {};
 }
 
@@ -164,10 +173,16 @@ crumb::result<matrix> matrix::make(const gguf_tensor& tensor, std::size_t n, std
         const auto floats = to_floats(tensor);
         if (!floats)
             return floats.error();
-        m.memory_ = buffer(n * k * sizeof(float));
-        std::memcpy(m.memory_.as<float>(), floats->data(), n * k * sizeof(float));
-        m.stored_bytes_ = n * k * (type == weight_type::stored && tensor.type == ggml_type::f16 ? 2 : 4);
-        s = m.plan_dense(bias);
+        const bool is_half = type == weight_type::stored && tensor.type == ggml_type::f16;
+        m.stored_bytes_ = n * k * (is_half ? sizeof(crumb::half) : sizeof(float));
+        m.memory_ = buffer(m.stored_bytes_);
+        if (is_half) {
+            std::memcpy(m.memory_.bytes().data(), tensor.data.data(), m.stored_bytes_);
+            s = m.plan_dense<crumb::half>(bias);
+        } else {
+            std::memcpy(m.memory_.bytes().data(), floats->data(), m.stored_bytes_);
+            s = m.plan_dense<float>(bias);
+        }
     }
     if (!s)
         return s;
@@ -177,8 +192,8 @@ crumb::result<matrix> matrix::make(const gguf_tensor& tensor, std::size_t n, std
 void matrix::prepare(matrix_input& input, crumb::range rows) const {
     std::visit(
         [&](const auto& plan) {
-            if constexpr (requires { plan.activation_layout(); })
-                input.quantize(plan.activation_layout(), rows);
+            if constexpr (requires { plan.exact; })
+                input.quantize(plan.for_rows(input.x().rows).activation_layout(), rows);
         },
         plan_);
 }
@@ -186,10 +201,12 @@ void matrix::prepare(matrix_input& input, crumb::range rows) const {
 void matrix::run(const matrix_input& input, const crumb::matrix_view<float>& y, crumb::range channels) const {
     std::visit(
         [&](const auto& plan) {
-            if constexpr (requires { plan.activation_layout(); })
-                plan.run(input.copy(plan.activation_layout()), y, {.channels = channels});
-            else
+            if constexpr (requires { plan.exact; }) {
+                const auto& chosen = plan.for_rows(y.rows);
+                chosen.run(input.copy(chosen.activation_layout()), y, {.channels = channels});
+            } else {
                 plan.run(input.x(), y, {.channels = channels});
+            }
         },
         plan_);
 }

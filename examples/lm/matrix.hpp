@@ -13,14 +13,16 @@
 
 namespace lm {
 
-/// What the weight matrices are multiplied as. `stored` takes them as the file has them (F16 as f32).
+/// What the weight matrices are multiplied as. `stored` takes them as the file has them.
 enum class weight_type { stored, f32, q8_0, q4_0 };
-/// What quantized weights are multiplied with. `f32` expands the weights and shows what int8 activations
-/// cost.
-enum class activation_type { int8, f32 };
+/// What quantized weights are multiplied with. `panels` is `int8` with approximate int8 panels (see
+/// `crumb::linear_mode`) for batches of at least `panel_batch` rows; `f32` expands the weights and shows what
+/// int8 activations cost.
+enum class activation_type { int8, panels, f32 };
+inline constexpr std::size_t panel_batch = 32;
 
 inline constexpr std::string_view weight_names[] = {"stored", "f32", "q8_0", "q4_0"};
-inline constexpr std::string_view activation_names[] = {"int8", "f32"};
+inline constexpr std::string_view activation_names[] = {"int8", "panels", "f32"};
 
 /// One input of several matrices with the quantized copies that they want. Every thread has an object of its
 /// own over the same memory: the same calls in the same order make the same copies.
@@ -42,6 +44,16 @@ class matrix_input {
     std::span<std::byte> memory_;
     std::array<crumb::activations, most_copies> copies_;
     std::size_t used_ = 0;
+};
+
+/// The ways to multiply one packed matrix.
+template <class F>
+struct quantized_plans {
+    crumb::linear<F> exact;
+    std::optional<crumb::linear<F>> panels;
+    const crumb::linear<F>& for_rows(std::size_t rows) const noexcept {
+        return panels && rows >= panel_batch ? *panels : exact;
+    }
 };
 
 /// n x k weights with their own memory (or the mapped file's), ready to run.
@@ -66,11 +78,15 @@ class matrix {
     template <class F>
     crumb::status plan_quantized(const gguf_tensor& tensor, activation_type activations,
                                  std::span<const float> bias);
+    /// Plans `memory_`, which holds n x k numbers.
+    template <class T>
     crumb::status plan_dense(std::span<const float> bias);
 
     std::size_t n_ = 0, k_ = 0, stored_bytes_ = 0;
     buffer memory_;
-    std::variant<crumb::dense_linear<float>, crumb::linear<crumb::q8_0>, crumb::linear<crumb::q4_0>> plan_;
+    std::variant<crumb::dense_linear<float>, crumb::dense_linear<crumb::half>, quantized_plans<crumb::q8_0>,
+                 quantized_plans<crumb::q4_0>>
+        plan_;
 };
 
 /// Every element of a tensor of any supported type as float. NaN, infinity and other types are errors that

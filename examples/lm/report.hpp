@@ -33,6 +33,11 @@ class json_object {
         text_ += std::to_string(value);
         return *this;
     }
+    json_object& put(std::string_view key, const json_object& value) {
+        begin(key);
+        text_ += value.text();
+        return *this;
+    }
     std::string text() const { return "{" + text_ + "}"; }
 
   private:

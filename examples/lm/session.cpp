@@ -1,5 +1,7 @@
 #include "session.hpp"
 
+#include <initializer_list>
+
 #include <unistd.h>
 
 namespace lm {
@@ -25,7 +27,30 @@ double machine_memory() {
 } // namespace
 
 struct session::state {
-    state(const model& model_, team threads_) : m(model_), threads(threads_) {}
+    state(const model& model_, team threads_) : m(model_), threads(std::move(threads_)) {}
+
+    /// What a thread has for itself.
+    struct worker {
+        buffer scratch; ///< of attention
+        buffer copies;  ///< quantized copies of one row
+        std::vector<float> row;
+        stopwatch watch;
+    };
+    /// A thread's part of a forward pass.
+    struct share {
+        worker& own;
+        std::size_t part, parts;
+        std::size_t rows;
+        range mine; ///< of the rows
+        range split(std::size_t channels) const {
+            return crumb::split(channels, parts, part, crumb::tile_channels);
+        }
+    };
+
+    /// Queries, keys and values of all rows.
+    struct projections {
+        matrix_view<float> q, k, v;
+    };
 
     const model& m;
     team threads;
@@ -36,11 +61,15 @@ struct session::state {
     buffer rope_memory;
     crumb::rope_table rope;
     buffer keys, values; ///< per layer and kv head: context x head size
-    std::vector<buffer> scratch;
+    std::vector<worker> workers;
     buffer copies;
     std::vector<float> hidden, x, q, k, v, attended, added, up, gate, logits;
 
     std::size_t kv_width() const { return m.shape().kv_heads * m.shape().head_size; }
+    bool is_llama() const { return m.shape().arch == architecture::llama; }
+    matrix_view<float> residual(std::size_t rows) {
+        return crumb::matrix(hidden.data(), rows, m.shape().width);
+    }
 
     template <class T>
     T* cache(const buffer& b, std::size_t layer) const {
@@ -51,11 +80,11 @@ struct session::state {
         return {cache<T>(b, layer), tokens, m.shape().head_size, context * m.shape().head_size};
     }
 
-    /// Keys or values of rows [part) to the cache.
-    void keep(const buffer& to, std::size_t layer, const matrix_view<float>& from, range part) const {
+    /// Keys or values of kv heads [heads) of all rows to the cache.
+    void keep(const buffer& to, std::size_t layer, const matrix_view<float>& from, range heads) const {
         const std::size_t size = m.shape().head_size;
-        for (std::size_t r = part.begin; r < part.end; ++r) {
-            for (std::size_t h = 0; h < m.shape().kv_heads; ++h) {
+        for (std::size_t r = 0; r < from.rows; ++r) {
+            for (std::size_t h = heads.begin; h < heads.end; ++h) {
                 const std::size_t at = (h * context + length + r) * size;
                 const std::span<const float> head(from.row(r) + h * size, size);
                 if (kv == kv_type::f16)
@@ -66,148 +95,182 @@ struct session::state {
         }
     }
 
+    void wait(share& s) const {
+        threads.barrier();
+        s.own.watch.lap(section::waiting);
+    }
+
     void norm(const matrix_view<const float>& from, const std::vector<float>& w,
               const std::vector<float>& bias, const matrix_view<float>& to, range rows) const {
-        if (m.shape().arch == architecture::llama)
+        if (is_llama())
             ops->rms_norm(from, w, m.shape().norm_epsilon, to, rows);
         else
             ops->layer_norm(from, w, bias, m.shape().norm_epsilon, to, rows);
     }
+    matrix_input prepared(share& s, const matrix_view<const float>& from,
+                          std::initializer_list<const matrix*> readers);
+    matrix_input prepared(share& s, const matrix_view<const float>& from, const std::vector<float>& w,
+                          const std::vector<float>& bias, std::initializer_list<const matrix*> readers);
+    void add(share& s, const matrix& w, const matrix_input& from, section kind);
 
     void forward(std::span<const std::int32_t> tokens, std::size_t wanted, std::size_t part,
                  std::size_t parts);
-    void attention_block(const model_layer& l, std::size_t layer, std::size_t rows, std::size_t part,
-                         std::size_t parts);
-    void ffn_block(const model_layer& l, std::size_t rows, std::size_t part, std::size_t parts);
+    void attention_block(const model_layer& l, std::size_t layer, share& s);
+    void project(const model_layer& l, std::size_t layer, const matrix_input& input, share& s,
+                 const projections& to, range heads, range kv_heads);
+    void ffn_block(const model_layer& l, share& s);
 };
 
 // Every thread runs this with its part. Rows are a thread's own in norms and quantization, channels in
-// products; a barrier stands wherever the one meets the other.
+// products; a barrier stands wherever the one meets the other. Of a single row every thread makes its own
+// normed and quantized copy, which takes less time than handing one over.
 void session::state::forward(std::span<const std::int32_t> tokens, std::size_t wanted, std::size_t part,
                              std::size_t parts) {
     const auto& d = m.shape();
-    const std::size_t rows = tokens.size();
-    const range own = crumb::split(rows, parts, part);
-    const auto h = crumb::matrix(hidden.data(), rows, d.width);
-    for (std::size_t r = own.begin; r < own.end; ++r) {
+    share s{workers[part], part, parts, tokens.size(), crumb::split(tokens.size(), parts, part)};
+    s.own.watch.start();
+    const auto h = residual(s.rows);
+    for (std::size_t r = s.mine.begin; r < s.mine.end; ++r) {
         const float* embedding = m.embedding(static_cast<std::size_t>(tokens[r]));
         std::copy_n(embedding, d.width, h.row(r));
         if (const float* position = m.position(length + r); position != nullptr)
             for (std::size_t i = 0; i < d.width; ++i)
                 h.row(r)[i] += position[i];
     }
+    s.own.watch.lap(section::floats);
+    wait(s);
     for (std::size_t i = 0; i < d.layers; ++i) {
-        attention_block(m.layers()[i], i, rows, part, parts);
-        ffn_block(m.layers()[i], rows, part, parts);
+        attention_block(m.layers()[i], i, s);
+        ffn_block(m.layers()[i], s);
     }
-    threads.barrier();
     if (wanted == 0)
         return;
-    const auto last = crumb::matrix<const float>(h.row(rows - wanted), wanted, d.width);
-    const auto normed = crumb::matrix(x.data(), wanted, d.width);
-    const range mine = crumb::split(wanted, parts, part);
-    norm(last, m.output_norm(), m.output_norm_bias(), normed, mine);
-    matrix_input input(normed, copies.bytes());
-    m.output().prepare(input, mine);
-    threads.barrier();
-    m.output().run(input, crumb::matrix(logits.data(), wanted, d.vocabulary),
-                   crumb::split(d.vocabulary, parts, part, crumb::tile_channels));
+    const auto last = crumb::matrix<const float>(h.row(s.rows - wanted), wanted, d.width);
+    s.rows = wanted;
+    s.mine = crumb::split(wanted, parts, part);
+    const auto input = prepared(s, last, m.output_norm(), m.output_norm_bias(), {&m.output()});
+    m.output().run(input, crumb::matrix(logits.data(), wanted, d.vocabulary), s.split(d.vocabulary));
+    s.own.watch.lap(section::vocabulary);
 }
 
-void session::state::attention_block(const model_layer& l, std::size_t layer, std::size_t rows,
-                                     std::size_t part, std::size_t parts) {
-    const auto& d = m.shape();
-    const std::size_t step = crumb::tile_channels;
-    const range own = crumb::split(rows, parts, part);
-    const bool is_llama = d.arch == architecture::llama;
-    const auto h = crumb::matrix(hidden.data(), rows, d.width);
-    const auto normed = crumb::matrix(x.data(), rows, d.width);
-    norm(h, l.attention_norm, l.attention_norm_bias, normed, own);
-    matrix_input input(normed, copies.bytes());
-    if (is_llama)
-        for (const matrix* w : {&l.q, &l.k, &l.v})
-            w->prepare(input, own);
-    else
-        l.qkv.prepare(input, own);
-    threads.barrier();
+/// `from` as its readers want it.
+matrix_input session::state::prepared(share& s, const matrix_view<const float>& from,
+                                      std::initializer_list<const matrix*> readers) {
+    matrix_input input(from, s.rows == 1 ? s.own.copies.bytes() : copies.bytes());
+    for (const matrix* w : readers)
+        w->prepare(input, s.rows == 1 ? range{0, 1} : s.mine);
+    s.own.watch.lap(section::quantization);
+    if (s.rows > 1)
+        wait(s);
+    return input;
+}
 
-    // gpt2's matrix yields queries, keys and values side by side.
-    const std::size_t q_stride = is_llama ? d.width : 3 * d.width;
-    const auto queries = crumb::matrix(q.data(), rows, d.width, q_stride);
-    const auto key = is_llama ? crumb::matrix(k.data(), rows, kv_width())
-                              : crumb::matrix(q.data() + d.width, rows, d.width, q_stride);
-    const auto value = is_llama ? crumb::matrix(v.data(), rows, kv_width())
-                                : crumb::matrix(q.data() + 2 * d.width, rows, d.width, q_stride);
-    if (is_llama) {
-        l.q.run(input, queries, crumb::split(d.width, parts, part, step));
-        l.k.run(input, key, crumb::split(kv_width(), parts, part, step));
-        l.v.run(input, value, crumb::split(kv_width(), parts, part, step));
+/// The same with a norm in between.
+matrix_input session::state::prepared(share& s, const matrix_view<const float>& from,
+                                      const std::vector<float>& w, const std::vector<float>& bias,
+                                      std::initializer_list<const matrix*> readers) {
+    const auto to = crumb::matrix(s.rows == 1 ? s.own.row.data() : x.data(), s.rows, from.cols);
+    norm(from, w, bias, to, s.rows == 1 ? range{0, 1} : s.mine);
+    s.own.watch.lap(section::floats);
+    return prepared(s, to, readers);
+}
+
+/// Adds a product to the residual stream: this thread's channels of all rows.
+void session::state::add(share& s, const matrix& w, const matrix_input& from, section kind) {
+    const range channels = s.split(w.n());
+    const auto h = residual(s.rows);
+    const auto sum = crumb::matrix(added.data(), s.rows, w.n());
+    w.run(from, sum, channels);
+    ops->add(columns(h, channels), columns(sum, channels), columns(h, channels));
+    s.own.watch.lap(kind);
+    wait(s);
+}
+
+/// Queries of some heads and keys and values of others: turned by their positions, and into the cache.
+void session::state::project(const model_layer& l, std::size_t layer, const matrix_input& input, share& s,
+                             const projections& to, range heads, range kv_heads) {
+    const auto& d = m.shape();
+    const range q_channels = {heads.begin * d.head_size, heads.end * d.head_size};
+    const range kv_channels = {kv_heads.begin * d.head_size, kv_heads.end * d.head_size};
+    if (is_llama()) {
+        l.q.run(input, to.q, q_channels);
+        l.k.run(input, to.k, kv_channels);
+        l.v.run(input, to.v, kv_channels);
     } else {
-        l.qkv.run(input, crumb::matrix(q.data(), rows, 3 * d.width),
-                  crumb::split(3 * d.width, parts, part, step));
+        const auto all = crumb::matrix(q.data(), s.rows, 3 * d.width);
+        for (std::size_t i = 0; i < 3; ++i)
+            l.qkv.run(input, all, {i * d.width + q_channels.begin, i * d.width + q_channels.end});
     }
-    threads.barrier();
-    if (is_llama) {
-        ops->rope(queries, d.head_size, rope, length, own);
-        ops->rope(key, d.head_size, rope, length, own);
+    s.own.watch.lap(section::qkv);
+    if (is_llama()) {
+        ops->rope(columns(to.q, q_channels), d.head_size, rope, length);
+        ops->rope(columns(to.k, kv_channels), d.head_size, rope, length);
     }
-    keep(keys, layer, key, own);
-    keep(values, layer, value, own);
-    threads.barrier();
-
-    const auto out = crumb::matrix(attended.data(), rows, d.width);
-    crumb::attention_part share;
-    if (d.kv_heads % parts == 0 || rows == 1)
-        share.kv_heads = crumb::split(d.kv_heads, parts, part);
-    else
-        share.rows = own;
-    if (kv == kv_type::f16)
-        attend->run(queries, view<crumb::half>(keys, layer, length + rows),
-                    view<crumb::half>(values, layer, length + rows), length, out, scratch[part].bytes(),
-                    share);
-    else
-        attend->run(queries, view<float>(keys, layer, length + rows),
-                    view<float>(values, layer, length + rows), length, out, scratch[part].bytes(), share);
-    threads.barrier();
-    matrix_input back(out, copies.bytes());
-    l.output.prepare(back, own);
-    threads.barrier();
-    const auto sum = crumb::matrix(added.data(), rows, d.width);
-    l.output.run(back, sum, crumb::split(d.width, parts, part, step));
-    threads.barrier();
-    ops->add(h, sum, h, own);
+    keep(keys, layer, to.k, kv_heads);
+    keep(values, layer, to.v, kv_heads);
+    s.own.watch.lap(section::floats);
 }
 
-void session::state::ffn_block(const model_layer& l, std::size_t rows, std::size_t part, std::size_t parts) {
+void session::state::attention_block(const model_layer& l, std::size_t layer, share& s) {
     const auto& d = m.shape();
-    const range own = crumb::split(rows, parts, part);
-    const bool is_llama = d.arch == architecture::llama;
-    const auto h = crumb::matrix(hidden.data(), rows, d.width);
-    const auto normed = crumb::matrix(x.data(), rows, d.width);
-    norm(h, l.ffn_norm, l.ffn_norm_bias, normed, own);
-    matrix_input input(normed, copies.bytes());
-    l.up.prepare(input, own);
-    if (is_llama)
-        l.gate.prepare(input, own);
-    threads.barrier();
-    const range channels = crumb::split(d.hidden, parts, part, crumb::tile_channels);
-    const auto inner = crumb::matrix(up.data(), rows, d.hidden);
+    const auto h = residual(s.rows);
+    const auto input = is_llama()
+                           ? prepared(s, h, l.attention_norm, l.attention_norm_bias, {&l.q, &l.k, &l.v})
+                           : prepared(s, h, l.attention_norm, l.attention_norm_bias, {&l.qkv});
+    projections to;
+    if (is_llama()) {
+        to = {crumb::matrix(q.data(), s.rows, d.width), crumb::matrix(k.data(), s.rows, kv_width()),
+              crumb::matrix(v.data(), s.rows, kv_width())};
+    } else {
+        // gpt2's matrix yields queries, keys and values side by side.
+        for (std::size_t i = 0; i < 3; ++i)
+            (i == 0   ? to.q
+             : i == 1 ? to.k
+                      : to.v) = crumb::matrix(q.data() + i * d.width, s.rows, d.width, 3 * d.width);
+    }
+    // Attention over heads that a thread has projected itself needs nobody else's results.
+    crumb::attention_part part = {.kv_heads = crumb::split(d.kv_heads, s.parts, s.part)};
+    const std::size_t group = d.heads / d.kv_heads;
+    const std::size_t most = (d.kv_heads + s.parts - 1) / s.parts;
+    if (most * s.parts * 8 <= d.kv_heads * 9) {
+        project(l, layer, input, s, to, {part.kv_heads.begin * group, part.kv_heads.end * group},
+                part.kv_heads);
+    } else {
+        project(l, layer, input, s, to, crumb::split(d.heads, s.parts, s.part), part.kv_heads);
+        wait(s);
+        if (s.rows > 1)
+            part = {.rows = s.mine};
+    }
+    const auto out = crumb::matrix(attended.data(), s.rows, d.width);
+    const auto attention = [&]<class T>(T) {
+        attend->run(to.q, view<T>(keys, layer, length + s.rows), view<T>(values, layer, length + s.rows),
+                    length, out, s.own.scratch.bytes(), part);
+    };
+    kv == kv_type::f16 ? attention(crumb::half()) : attention(float());
+    s.own.watch.lap(section::attention);
+    wait(s);
+    add(s, l.output, prepared(s, out, {&l.output}), section::output);
+}
+
+void session::state::ffn_block(const model_layer& l, share& s) {
+    const auto& d = m.shape();
+    const auto h = residual(s.rows);
+    const auto input = is_llama() ? prepared(s, h, l.ffn_norm, l.ffn_norm_bias, {&l.up, &l.gate})
+                                  : prepared(s, h, l.ffn_norm, l.ffn_norm_bias, {&l.up});
+    const range channels = s.split(d.hidden);
+    const auto inner = crumb::matrix(up.data(), s.rows, d.hidden);
+    const auto part = columns(inner, channels);
     l.up.run(input, inner, channels);
-    if (is_llama) {
-        const auto gates = crumb::matrix(gate.data(), rows, d.hidden);
+    if (is_llama()) {
+        const auto gates = crumb::matrix(gate.data(), s.rows, d.hidden);
         l.gate.run(input, gates, channels);
-        ops->silu_gated(columns(gates, channels), columns(inner, channels), columns(inner, channels));
+        ops->silu_gated(columns(gates, channels), part, part);
     } else {
-        ops->gelu_tanh(columns(inner, channels), columns(inner, channels));
+        ops->gelu_tanh(part, part);
     }
-    threads.barrier();
-    matrix_input back(inner, copies.bytes());
-    l.down.prepare(back, own);
-    threads.barrier();
-    const auto sum = crumb::matrix(added.data(), rows, d.width);
-    l.down.run(back, sum, crumb::split(d.width, parts, part, crumb::tile_channels));
-    threads.barrier();
-    ops->add(h, sum, h, own);
+    s.own.watch.lap(section::up);
+    wait(s);
+    add(s, l.down, prepared(s, inner, {&l.down}), section::down);
 }
 
 session::session(std::unique_ptr<state> s) : state_(std::move(s)) {}
@@ -231,7 +294,7 @@ result<session> session::make(const model& m, team threads, kv_type kv, std::siz
                              "a context of %zu tokens needs %.0f MB of memory, this machine has %.0f MB",
                              context, token_bytes * static_cast<double>(context) / 1e6,
                              machine_memory() / 1e6);
-    auto s = std::make_unique<state>(m, threads);
+    auto s = std::make_unique<state>(m, std::move(threads));
     s->kv = kv;
     s->context = context;
     s->batch = batch = std::max<std::size_t>(1, std::min(batch, context));
@@ -256,12 +319,19 @@ result<session> session::make(const model& m, team threads, kv_type kv, std::siz
         d.layers * context * s->kv_width() * (kv == kv_type::f16 ? sizeof(crumb::half) : sizeof(float));
     s->keys = buffer(cached);
     s->values = buffer(cached);
-    for (std::size_t t = 0; t < threads.size(); ++t)
-        s->scratch.emplace_back(attend->scratch_bytes(batch));
     // The largest layout that any ISA asks for: sums included, widest input.
     const std::size_t widest = std::max({d.width, d.hidden});
-    const crumb::activation_layout most{widest, 16, 1};
-    s->copies = buffer(matrix_input::most_copies * crumb::round_up(most.bytes(batch), crumb::alignment));
+    const crumb::activation_layout most{.k = widest, .row_block = 16, .offset = 1};
+    const auto copies = [&](std::size_t rows) {
+        return buffer(matrix_input::most_copies * crumb::round_up(most.bytes(rows), crumb::alignment));
+    };
+    s->copies = copies(batch);
+    s->workers.resize(s->threads.size());
+    for (state::worker& w : s->workers) {
+        w.scratch = buffer(attend->scratch_bytes(batch));
+        w.copies = copies(1);
+        w.row.resize(d.width);
+    }
     for (auto* v : {&s->hidden, &s->x, &s->attended, &s->added})
         v->resize(batch * d.width);
     s->q.resize(batch * d.width * (d.arch == architecture::gpt2 ? 3 : 1));
@@ -273,8 +343,24 @@ result<session> session::make(const model& m, team threads, kv_type kv, std::siz
 }
 
 void session::reset() noexcept { state_->length = 0; }
+void session::rewind(std::size_t length) noexcept { state_->length = std::min(state_->length, length); }
 std::size_t session::length() const noexcept { return state_->length; }
 std::size_t session::context() const noexcept { return state_->context; }
+const team& session::threads() const noexcept { return state_->threads; }
+
+void session::profile(bool on) noexcept {
+    for (state::worker& w : state_->workers) {
+        w.watch.enable(on);
+        w.watch.clear();
+    }
+}
+section_times session::times() const noexcept {
+    section_times mean = {};
+    for (const state::worker& w : state_->workers)
+        for (std::size_t i = 0; i < sections; ++i)
+            mean[i] += w.watch.times()[i] / static_cast<double>(state_->workers.size());
+    return mean;
+}
 
 std::span<const float> session::feed(std::span<const std::int32_t> tokens, std::size_t wanted) {
     state& s = *state_;

@@ -2,6 +2,7 @@
 #pragma once
 
 #include "model.hpp"
+#include "profile.hpp"
 #include "team.hpp"
 
 #include <memory>
@@ -24,9 +25,12 @@ class session {
 
     /// Forgets the sequence.
     void reset() noexcept;
+    /// Forgets all but the first `length` tokens, if there are more.
+    void rewind(std::size_t length) noexcept;
     /// Tokens fed so far.
     std::size_t length() const noexcept;
     std::size_t context() const noexcept;
+    const team& threads() const noexcept;
 
     /// Appends tokens, which must fit into the context, and returns the logits behind the last `wanted` of
     /// them: wanted x vocabulary floats, valid until the next call.
@@ -34,6 +38,11 @@ class session {
 
     /// Bytes that the cache holds per token.
     std::size_t kv_bytes_per_token() const noexcept;
+
+    /// Begins to measure (or stops), with all times 0.
+    void profile(bool on) noexcept;
+    /// Seconds per kind of work since `profile`, the mean of all threads.
+    section_times times() const noexcept;
 
   private:
     struct state;

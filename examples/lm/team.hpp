@@ -1,55 +1,48 @@
-// Threads: the library computes sub-ranges, this program's OpenMP team asks for them.
+// Threads: the library computes sub-ranges, this program's threads ask for them.
 #pragma once
 
-#include <crumb/core/view.hpp>
-
 #include <cstddef>
-#if defined(_OPENMP)
-#include <omp.h>
-#endif
+#include <memory>
+#include <type_traits>
 
 namespace lm {
 
-/// A fixed number of threads.
+/// A fixed number of threads that live as long as the last copy of this handle. The caller of `run` is one of
+/// them. Those that wait watch for a few microseconds and sleep then, so that a machine shared with others
+/// loses little time.
 class team {
   public:
-    explicit team(std::size_t threads) noexcept : threads_(threads == 0 ? all() : threads) {}
-    std::size_t size() const noexcept { return threads_; }
+    explicit team(std::size_t threads);
+    std::size_t size() const noexcept { return size_; }
 
-    /// The number of threads that this machine runs at once.
-    static std::size_t all() noexcept {
-#if defined(_OPENMP)
-        return static_cast<std::size_t>(omp_get_max_threads());
-#else
-        return 1;
-#endif
-    }
+    /// The number of threads that this process may run at once.
+    static std::size_t all() noexcept;
 
-    /// Calls f(part, parts) for every part, each in a thread of its own.
+    /// Calls f(part, parts) for every part, each in a thread of its own, and waits for all. One call at a
+    /// time.
     template <class F>
     void run(F&& f) const {
-#if defined(_OPENMP)
-        if (threads_ > 1) {
-#pragma omp parallel num_threads(static_cast <int>(threads_))
-            f(static_cast<std::size_t>(omp_get_thread_num()),
-              static_cast<std::size_t>(omp_get_num_threads()));
-            return;
-        }
-#endif
-        f(std::size_t{0}, std::size_t{1});
+        if (size_ == 1)
+            return f(std::size_t{0}, std::size_t{1});
+        using function = std::remove_reference_t<F>;
+        run_all([](void* task, std::size_t part,
+                   std::size_t parts) { (*static_cast<function*>(task))(part, parts); },
+                &f);
     }
 
     /// Inside `run`: waits until every part has come here.
     void barrier() const noexcept {
-#if defined(_OPENMP)
-        if (threads_ > 1) {
-#pragma omp barrier
-        }
-#endif
+        if (size_ > 1)
+            wait_for_all();
     }
 
   private:
-    std::size_t threads_;
+    struct crew;
+    void run_all(void (*call)(void*, std::size_t, std::size_t), void* task) const;
+    void wait_for_all() const noexcept;
+
+    std::size_t size_;
+    std::shared_ptr<crew> crew_;
 };
 
 } // namespace lm

@@ -33,6 +33,10 @@
 #define CRUMB_UNROLL CRUMB_PRAGMA(GCC unroll 32)
 #endif
 
+// Keeps loads on their side of it. Compilers that gather the loads of a long block at its beginning run out
+// of registers there.
+#define CRUMB_HOLD_LOADS() __asm__ volatile("" ::: "memory")
+
 // Functions between BEGIN and END are compiled for the named target. Intrinsics headers, the standard library
 // and every other foreign inline function are included before BEGIN, or they would be compiled for it as
 // well.
@@ -43,6 +47,16 @@
 #else
 #define CRUMB_TARGET_BEGIN(features) CRUMB_PRAGMA(GCC push_options) CRUMB_PRAGMA(GCC target(features))
 #define CRUMB_TARGET_END CRUMB_PRAGMA(GCC pop_options)
+#endif
+
+// GCC's scheduler before register allocation moves so many loads up that accumulators are spilled. Code
+// between BEGIN and END is left in the order in which it is written.
+#if CRUMB_GCC
+#define CRUMB_KEEP_ORDER_BEGIN CRUMB_PRAGMA(GCC push_options) CRUMB_PRAGMA(GCC optimize("no-schedule-insns"))
+#define CRUMB_KEEP_ORDER_END CRUMB_PRAGMA(GCC pop_options)
+#else
+#define CRUMB_KEEP_ORDER_BEGIN
+#define CRUMB_KEEP_ORDER_END
 #endif
 
 // GCC 12 takes the undefined pass-through operand inside its own AVX-512 intrinsics for an uninitialized use.
@@ -117,6 +131,13 @@
 #else
 #define CRUMB_TARGET_NEON_DOTPROD "arch=armv8.2-a+dotprod"
 #define CRUMB_TARGET_NEON_I8MM "arch=armv8.2-a+dotprod+i8mm"
+#endif
+
+// Whether micro-kernels in assembly replace those that compilers fill with spills; -DCRUMB_NO_ASM says no.
+#if CRUMB_ARCH_AARCH64 && !defined(CRUMB_NO_ASM)
+#define CRUMB_ASM 1
+#else
+#define CRUMB_ASM 0
 #endif
 
 // ---- debug checks of the hot path's preconditions --------------------------------------------------------
@@ -235,7 +256,7 @@
 #else
 #define CRUMB_ABI_H 0
 #endif
-#define CRUMB_ABI_I 0
+#define CRUMB_ABI_I CRUMB_ASM
 #define CRUMB_ABI_J 0
 #define CRUMB_ABI_K 0
 #define CRUMB_ABI_L 0

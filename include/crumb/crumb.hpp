@@ -2,6 +2,7 @@
 #pragma once
 
 #include <crumb/format/list.hpp>
+#include <crumb/format/q4_0_absorbing.hpp>
 #include <crumb/op/attention.hpp>
 #include <crumb/op/dense_linear.hpp>
 #include <crumb/op/float_ops.hpp>

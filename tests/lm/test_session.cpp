@@ -5,13 +5,10 @@
 
 #include <gtest/gtest.h>
 
+#include <chrono>
 #include <cstdlib>
 #include <cstring>
 #include <numeric>
-
-// LLVM's OpenMP does not free what its threads allocate, which the leak sanitizer would report.
-extern "C" const char* __lsan_default_suppressions();
-extern "C" const char* __lsan_default_suppressions() { return "leak:libomp"; }
 
 namespace {
 
@@ -184,6 +181,42 @@ TEST_P(Session, ResetForgets) {
     run(s, random_tokens(30, 9), {30});
     s.reset();
     EXPECT_EQ(run(s, text_, {4}), first);
+}
+
+TEST_P(Session, RewindsToAnEarlierToken) {
+    const lm::model m = load({});
+    lm::session s = start(m, kv_type::f16);
+    const auto first = run(s, text_, {text_.size()});
+    s.rewind(100);
+    EXPECT_EQ(s.length(), text_.size());
+    s.rewind(7);
+    EXPECT_EQ(s.length(), 7u);
+    const auto again = s.feed(std::span(text_).subspan(7), text_.size() - 7);
+    EXPECT_TRUE(std::equal(again.begin(), again.end(), first.begin() + 7 * 256));
+}
+
+TEST_P(Session, AProfileAddsUpToTheTime) {
+    const lm::model m = load({});
+    lm::session s = start(m, kv_type::f16, 2);
+    s.feed(text_, 1);
+    for (const double t : s.times())
+        EXPECT_EQ(t, 0);
+    s.profile(true);
+    s.reset();
+    const auto begin = std::chrono::steady_clock::now();
+    s.feed(text_, 1);
+    const double seconds = std::chrono::duration<double>(std::chrono::steady_clock::now() - begin).count();
+    double sum = 0;
+    for (const double t : s.times()) {
+        EXPECT_GE(t, 0);
+        sum += t;
+    }
+    EXPECT_GT(sum, 0);
+    EXPECT_LE(sum, seconds);
+    s.profile(false);
+    s.reset();
+    s.feed(text_, 1);
+    EXPECT_EQ(s.times()[0], 0);
 }
 
 TEST_P(Session, GivesAsManyLogitsAsWanted) {

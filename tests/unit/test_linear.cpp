@@ -163,7 +163,8 @@ TYPED_TEST(Linear, LargeShape) {
 }
 
 TYPED_TEST(Linear, EmptyShapesDoNothing) {
-    for (const auto& [n, k, m] : {std::array<std::size_t, 3>{0, 64, 3}, {16, 0, 2}, {16, 64, 0}, {0, 0, 0}}) {
+    for (const auto& [n, k, m] :
+         {std::array<std::size_t, 3>{0, 64, 3}, {16, 0, 2}, {48, 0, 33}, {16, 64, 0}, {0, 0, 0}}) {
         const problem<TypeParam> p(n, k, m, 1);
         for_each_isa([&]<class I>() {
             for (float y : p.run(I::name, true))
@@ -298,35 +299,41 @@ TEST(Activations, AreQuantizedAlikeOnEveryIsa) {
             for (std::size_t i = 0; i < x.size(); i += 13)
                 x[i] = i % 2 != 0 ? 0.0f : 1e-38f;
             for_each_isa([&]<class I>() {
-                const crumb::activation_plan plan{{k, I::row_block, 8},
-                                                  &crumb::kernel::quantize_activations<I>};
+                const crumb::activation_plan plan{
+                    {.k = k, .row_block = I::row_block, .offset = 8, .order = crumb::kernel::order_of<I>},
+                    &crumb::kernel::quantize_activations<I>};
                 guarded<std::byte> memory(crumb::activation_bytes(plan, m));
                 auto a = crumb::activations::create(memory.span(), plan, m);
                 // Row by row, as different threads would.
                 for (std::size_t r = m; r-- > 0;)
                     a->quantize(crumb::matrix<const float>(x.data(), m, k), {r, r + 1});
                 const auto groups = plan.layout.groups();
+                const crumb::reference::activation_view view{plan.layout, a->codes(), a->scales(), m};
                 for (std::size_t r = 0; r < m; ++r) {
                     const auto at = crumb::block_of(r, m, I::row_block);
                     for (std::size_t g = 0; g < groups; ++g) {
                         float amax = 0;
                         for (std::size_t i = g * 32; i < std::min(k, g * 32 + 32); ++i)
                             amax = std::fmax(amax, std::fabs(x[r * k + i]));
-                        const bool zero = amax < crumb::smallest_activation;
-                        const std::size_t unit = at.first * groups + g * at.height + (r - at.first);
-                        ASSERT_EQ(a->scales()[unit], zero ? 0.0f : amax / 127.0f);
+                        const float scale =
+                            amax < crumb::smallest_activation ? 0.0f : crumb::activation_scale(amax);
+                        ASSERT_EQ(view.scale(r, g), double{scale});
+                        ASSERT_GE(scale * 127.0f * 1.000001f, scale == 0 ? 0.0f : amax);
                         int sum = 0;
                         for (std::size_t i = 0; i < 32; ++i) {
                             const float value = g * 32 + i < k ? x[r * k + g * 32 + i] : 0.0f;
                             const int expected =
-                                zero ? 0 : static_cast<int>(std::nearbyint(value * (127.0f / amax)));
-                            const std::size_t byte = at.first * groups * 32 + g * 32 * at.height +
-                                                     i / 8 * 8 * at.height + (r - at.first) * 8 + i % 8;
-                            ASSERT_EQ(a->codes()[byte], expected) << I::name << " m " << m << " k " << k
-                                                                  << " row " << r << " input " << g * 32 + i;
+                                scale == 0 ? 0 : static_cast<int>(std::nearbyint(value * (1.0f / scale)));
+                            ASSERT_EQ(view.code(r, g * 32 + i), expected)
+                                << I::name << " m " << m << " k " << k << " row " << r << " input "
+                                << g * 32 + i;
                             sum += expected;
                         }
-                        ASSERT_EQ(a->sums()[unit], -8 * sum);
+                        const std::size_t unit = at.first * groups + g * at.height + (r - at.first);
+                        ASSERT_EQ(a->starts()[unit], crumb::activation_origin_bits - 8 * sum);
+                        // The shift is exact, so that origin cancels.
+                        ASSERT_EQ(double{a->shifts()[unit]},
+                                  -double{crumb::activation_origin} * double{scale});
                     }
                 }
             });
@@ -335,7 +342,7 @@ TEST(Activations, AreQuantizedAlikeOnEveryIsa) {
 }
 
 TEST(Activations, RefuseBadBuffers) {
-    const crumb::activation_plan plan{{64, 8, 0}, &crumb::kernel::quantize_activations<crumb::isa::portable>};
+    const crumb::activation_plan plan{{.k = 64}, &crumb::kernel::quantize_activations<crumb::isa::portable>};
     guarded<std::byte> memory(crumb::activation_bytes(plan, 3));
     EXPECT_EQ(
         crumb::activations::create(memory.span().first(memory.span().size() - 1), plan, 3).error().code(),

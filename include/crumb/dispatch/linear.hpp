@@ -6,11 +6,10 @@
 
 namespace crumb::inline CRUMB_ABI::dispatch {
 
-/// What a plan keeps of the ISA it chose.
+/// What a plan keeps of the ISA and the mode it chose.
 struct linear_functions {
     const char* isa = nullptr;
-    std::size_t row_block = 8; ///< of the activation layout
-    int offset = 0;            ///< of the activation layout
+    activation_layout layout; ///< of the activations, but for k
     void (*gemv)(const kernel::linear_args&) noexcept = nullptr;
     void (*gemm)(const kernel::linear_args&) noexcept = nullptr;
     void (*quantize)(const kernel::quantize_args&) noexcept = nullptr;
@@ -20,16 +19,47 @@ struct linear_functions {
 template <weight_format Format>
 struct linear_table {
     template <class Isa>
-    static constexpr linear_functions functions{
+    static constexpr linear_functions exact{
         Isa::name,
-        Isa::row_block,
-        kernel::product_of<Isa, typename Format::codes>::type::offset,
+        {.row_block = Isa::row_block,
+         .offset = kernel::product_of<Isa, typename Format::codes>::type::offset,
+         .order = kernel::order_of<Isa>},
         &kernel::gemv<Format, Isa>,
         &kernel::gemm<Format, Isa>,
         &kernel::quantize_activations<Isa>,
     };
+    /// Products with int8 panels; without functions where an ISA has none.
+    template <class Isa>
+    static constexpr linear_functions panels = [] {
+        linear_functions f;
+        f.isa = Isa::name;
+        if constexpr (Isa::panel_row_block != 0) {
+            constexpr bool pairs = kernel::order_of<Isa> != activation_order::chunks;
+            f.layout = {.row_block = Isa::panel_row_block,
+                        .offset = Isa::int8s::offset,
+                        .group = panel_inputs,
+                        .order = pairs ? activation_order::pairs : activation_order::chunks};
+            f.gemv = f.gemm = &kernel::panel_gemm<Format, Isa>;
+            f.quantize = &kernel::quantize_activations<Isa>;
+        }
+        return f;
+    }();
+    /// Absorbed products; without functions where an ISA or a bit layout has none.
+    template <class Isa>
+    static constexpr linear_functions absorbed = [] {
+        linear_functions f;
+        f.isa = Isa::name;
+        if constexpr (kernel::absorbed_product<Isa, typename Format::codes>::available) {
+            f.layout = {.row_block = 1, .absorbed = true};
+            f.gemv = f.gemm = &kernel::absorbed<Format, Isa>;
+            f.quantize = &kernel::quantize_absorbed<Isa>;
+        }
+        return f;
+    }();
+    /// By `linear_mode`, then in the order of `isa_list`.
     static constexpr auto entries = []<class... I>(type_list<I...>) {
-        return std::array<linear_functions, sizeof...(I)>{functions<I>...};
+        using row = std::array<linear_functions, sizeof...(I)>;
+        return std::array<row, 3>{row{exact<I>...}, row{panels<I>...}, row{absorbed<I>...}};
     }(isa_list{});
 };
 

@@ -1,10 +1,15 @@
-// How quantized activations lie in memory: int8 codes, one float scale per row and group of 32.
+// How quantized activations lie in memory: int8 codes, one float scale per row and group of inputs.
 #pragma once
 
 #include <crumb/core/memory.hpp>
 #include <crumb/format/traits.hpp>
 
+#include <bit>
+
 namespace crumb::inline CRUMB_ABI {
+
+/// Inputs that share a scale in int8 panels, and in the activations that are multiplied with them.
+inline constexpr std::size_t panel_inputs = 512;
 
 /// Rows in the block that begins at a row with `left` rows from it to the end: full blocks of `row_block`,
 /// then one of 8 if that fits, then the rest.
@@ -12,29 +17,52 @@ constexpr std::size_t rows_of_block(std::size_t left, std::size_t row_block) noe
     return left >= row_block ? row_block : left >= 8 ? 8 : left;
 }
 
-/// Layout of m rows of k activations. Rows stand in blocks of h rows (see `rows_of_block`). A block that
-/// begins at row r has its codes at byte r * k_padded, chunk by chunk of 8 inputs: 8 codes of each of its h
-/// rows; and its scales (and sums) at element r * groups, group by group: one for each of its h rows. With
-/// h = 1 codes lie in plain order, with h >= 2 sixteen bytes are what SMMLA takes from a pair of rows.
-struct activation_layout {
-    std::size_t k = 0;         ///< inputs per row
-    std::size_t row_block = 8; ///< rows of a full block: 8 or 16
-    int offset = 0;            ///< sums are stored as -offset * (sum of the group's codes); 0: not stored
+/// How the codes and scales of a block of h rows lie within a group of 32 inputs. With h = 1 all orders are
+/// plain.
+enum class activation_order : std::uint8_t {
+    chunks, ///< chunk by chunk of 8 inputs: 8 codes of each row; scales row by row
+    pairs,  ///< pair by pair of rows: the pair's four chunks, 64 bytes; the last of an odd number of rows: 32
+    twin_pairs ///< codes as in `pairs`; scales twice: {s0, s0, s1, s1} of each pair
+};
 
-    std::size_t groups() const noexcept { return (k + group_size - 1) / group_size; }
-    std::size_t k_padded() const noexcept { return groups() * group_size; }
-    /// Bytes that `rows` rows take: codes, scales, sums, each part aligned.
-    std::size_t bytes(std::size_t rows) const noexcept { return sums_offset(rows) + sums_bytes(rows); }
+/// Layout of m rows of k activations. Rows stand in blocks of h rows (see `rows_of_block`). A block that
+/// begins at row r has its codes at byte r * k_padded, 32 inputs after 32 inputs; and its scales (starts,
+/// shifts) at element r * groups (twice that where scales stand twice), group by group. With h = 1 codes lie
+/// in plain order, with h >= 2 sixteen bytes are what SMMLA takes from a pair of rows.
+struct activation_layout {
+    std::size_t k = 0;              ///< inputs per row
+    std::size_t row_block = 8;      ///< rows of a full block: 1, 2, 4, 8 or 16
+    int offset = 0;                 ///< that the kernel adds to weight codes; 0: no starts, no shifts
+    std::size_t group = group_size; ///< inputs that share a scale: 32, or `panel_inputs`
+    activation_order order = activation_order::chunks;
+    bool absorbed = false; ///< codes and starts are those of `kernel::quantize_absorbed`; row_block is 1
+
+    /// Groups of inputs that share a scale.
+    std::size_t groups() const noexcept { return (k + group - 1) / group; }
+    std::size_t k_padded() const noexcept { return (k + group_size - 1) / group_size * group_size; }
+    /// Bytes that `rows` rows take: codes, scales, starts, shifts, each part aligned.
+    std::size_t bytes(std::size_t rows) const noexcept {
+        return shifts_offset(rows) + (has_shifts() ? part_bytes(rows) : 0);
+    }
     std::size_t scales_offset(std::size_t rows) const noexcept {
         return round_up(rows * k_padded(), alignment);
     }
-    std::size_t sums_offset(std::size_t rows) const noexcept {
-        return scales_offset(rows) + round_up(rows * groups() * sizeof(float), alignment);
+    std::size_t starts_offset(std::size_t rows) const noexcept {
+        return scales_offset(rows) + scale_copies() * part_bytes(rows);
     }
-    std::size_t sums_bytes(std::size_t rows) const noexcept {
-        return offset == 0 ? 0 : round_up(rows * groups() * sizeof(std::int32_t), alignment);
+    std::size_t shifts_offset(std::size_t rows) const noexcept {
+        return starts_offset(rows) + (has_starts() ? part_bytes(rows) : 0);
     }
+    bool has_starts() const noexcept { return offset != 0 || absorbed; }
+    bool has_shifts() const noexcept { return offset != 0 && group == group_size; }
+    std::size_t scale_copies() const noexcept { return order == activation_order::twin_pairs ? 2 : 1; }
+
     friend bool operator==(const activation_layout&, const activation_layout&) = default;
+
+  private:
+    std::size_t part_bytes(std::size_t rows) const noexcept {
+        return round_up(rows * groups() * sizeof(float), alignment);
+    }
 };
 
 /// Where a row of activations lies: its block's first row and height.
@@ -54,7 +82,51 @@ constexpr row_position block_of(std::size_t row, std::size_t rows, std::size_t r
     return {eight, rows - eight};
 }
 
-/// Groups whose largest magnitude is below this count as zero: their reciprocal would overflow.
-inline constexpr float smallest_activation = 1e-36f;
+/// Where row i of a block of `height` rows has its codes and scale, counted from the block's first.
+struct block_position {
+    std::size_t code = 0;                  ///< of input 0
+    std::size_t chunk_stride = 8;          ///< bytes from 8 inputs of a group to the next 8
+    std::size_t group_stride = group_size; ///< bytes from 32 inputs to the next 32
+    std::size_t scale = 0;                 ///< of group 0; where scales stand twice, the first of the two
+    std::size_t scale_stride = 1;
+    std::size_t scale_copies = 1; ///< neighbours with the same value
+};
+
+constexpr block_position position_in_block(activation_order order, std::size_t i,
+                                           std::size_t height) noexcept {
+    block_position p;
+    p.group_stride = height * group_size;
+    if (order == activation_order::chunks) {
+        p.code = 8 * i;
+        p.chunk_stride = 8 * height;
+    } else {
+        const bool alone = i + 1 == height && height % 2 == 1;
+        p.code = i / 2 * 2 * group_size + (alone ? 0 : 8 * (i % 2));
+        p.chunk_stride = alone ? 8 : 16;
+    }
+    // Beside a row that stands alone, the second copy of a scale has no reader, and a block of one row is
+    // plain.
+    p.scale_copies = order == activation_order::twin_pairs && height > 1 ? 2 : 1;
+    p.scale = i * p.scale_copies;
+    p.scale_stride = height * p.scale_copies;
+    return p;
+}
+
+/// Groups whose largest magnitude is below this count as zero: their scale would be subnormal.
+inline constexpr float smallest_activation = 2e-36f;
+/// Groups whose largest magnitude is above this count as infinite: `origin` times their scale would be.
+inline constexpr float largest_activation = 1e33f;
+
+/// The scale of a group whose largest magnitude is `amax`: amax / 127, rounded up to 16 significant bits, so
+/// that its product with `origin` is exact and no code exceeds 127.
+constexpr float activation_scale(float amax) noexcept {
+    return std::bit_cast<float>((std::bit_cast<std::uint32_t>(amax / 127.0f) + 0xffu) & ~0xffu);
+}
+
+/// 1.5 * 2^23. A sum that begins at the bits of this float is, read as a float, origin + sum, as long as
+/// |sum| < 2^22; that of 32 products of bytes stays below 2^20. One FMA with the shift -origin * scale then
+/// makes it scale * sum, rounded once, and the conversion costs no instruction.
+inline constexpr float activation_origin = 12582912.0f;
+inline constexpr std::int32_t activation_origin_bits = std::bit_cast<std::int32_t>(activation_origin);
 
 } // namespace crumb::inline CRUMB_ABI

@@ -174,8 +174,9 @@ result<packed_view<F>> pack(const storage_view<F>& w, std::span<std::byte> buffe
             const std::size_t unit = row / tile_channels * layout->groups + g;
             const std::size_t used = w.k - g * F::group < F::group ? w.k - g * F::group : F::group;
             scales[unit * tile_channels + row % tile_channels] = F::scale(block);
-            for (std::size_t i = 0; i < used; ++i)
-                F::codes::put(codes + unit * layout->code_bytes, row % tile_channels, i, F::code(block, i));
+            for (std::size_t i = 0; i < F::group; ++i)
+                F::codes::put(codes + unit * layout->code_bytes, row % tile_channels, i,
+                              i < used ? F::code(block, i) : 0);
         }
     }
     return packed_view<F>::open(buffer.first(layout->bytes));

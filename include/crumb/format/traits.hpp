@@ -24,6 +24,7 @@ struct nibble_codes {
     static constexpr std::size_t rows = 4; ///< register rows per tile
     static constexpr int minimum = -8;
     static constexpr int maximum = 7;
+    static constexpr int panel_shift = 3; ///< int8 panels hold round(code * m / 2^panel_shift), |m| <= 127
 
     static constexpr std::size_t byte_of(std::size_t channel, std::size_t k) noexcept {
         return k % 16 / 4 * tile_row_bytes + 4 * channel + k % 4;
@@ -39,12 +40,29 @@ struct nibble_codes {
     }
 };
 
+/// As `nibble_codes`, with code + 8 in the low nibbles, so that a byte is, as a signed number, 16 times the
+/// high code plus what the low nibble holds. (A low nibble in two's complement is no linear function of its
+/// code.)
+struct absorbing_nibble_codes : nibble_codes {
+    static constexpr int low_offset = 8;
+
+    static constexpr void put(std::uint8_t* tile, std::size_t channel, std::size_t k, int code) noexcept {
+        nibble_codes::put(tile, channel, k, k < 16 ? code + low_offset : code);
+    }
+    static constexpr int get(const std::uint8_t* tile, std::size_t channel, std::size_t k) noexcept {
+        const int byte = tile[byte_of(channel, k)] ^ low_offset;
+        const int nibble = (byte >> (k < 16 ? 0 : 4)) & 15;
+        return nibble < 8 ? nibble : nibble - 16;
+    }
+};
+
 /// Packed codes of 8 bits, two's complement. Row j (0..7) holds, for channel c, bytes 64 j + 4 c + i: code
 /// 4 j + i of the group.
 struct byte_codes {
     static constexpr std::size_t rows = 8;
     static constexpr int minimum = -128;
     static constexpr int maximum = 127;
+    static constexpr int panel_shift = 7; ///< as in `nibble_codes`
 
     static constexpr std::size_t byte_of(std::size_t channel, std::size_t k) noexcept {
         return k / 4 * tile_row_bytes + 4 * channel + k % 4;

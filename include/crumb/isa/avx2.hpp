@@ -22,14 +22,17 @@ struct avx2 {
     static constexpr int lanes = 8;
     static constexpr int registers = 16;
     static constexpr std::size_t prefetch_bytes = 4096; ///< distance ahead; 0: none
-    static constexpr bool has_matrix_product = false;
-    static constexpr std::size_t row_block = 8;
+    static constexpr std::size_t row_block = 2;
+    static constexpr std::size_t single_tiles = 1; ///< of a pass for one row
+    static constexpr std::size_t block_tiles = 1;  ///< of a pass for a block of rows
+    static constexpr std::size_t panel_rows = 8; ///< from which on weights are expanded into panels; 0: never
+    static constexpr std::size_t panel_row_block = 0; ///< of activations for int8 panels; 0: no such product
     static constexpr bool supported(const cpu_features& cpu) noexcept { return cpu.avx2_fma_f16c; }
 
     using f32 = __m256;
     using i32 = __m256i;
     using bytes = __m256i;
-    using act = const std::int8_t*;
+    using quad = __m256i; ///< four activation codes, repeated
 
     // ---- floats ----
     static CRUMB_INLINE f32 zero() noexcept { return _mm256_setzero_ps(); }
@@ -113,8 +116,11 @@ struct avx2 {
     static CRUMB_INLINE bytes load_bytes(const std::uint8_t* p) noexcept {
         return _mm256_loadu_si256(reinterpret_cast<const __m256i*>(p));
     }
-    static CRUMB_INLINE act load_act(const std::int8_t* p) noexcept { return p; }
-    static CRUMB_INLINE act load_act_half(const std::int8_t* p) noexcept { return p; }
+    static CRUMB_INLINE quad load_quad(const std::int8_t* p) noexcept {
+        std::int32_t four;
+        __builtin_memcpy(&four, p, sizeof four);
+        return _mm256_set1_epi32(four);
+    }
 
     static CRUMB_INLINE void round_group(const float* x, float inverse, std::int8_t* out) noexcept {
         const __m256 scale = _mm256_set1_ps(inverse);
@@ -136,58 +142,50 @@ struct avx2 {
         return _mm_cvtsi128_si32(s);
     }
 
-    // Operand = code + 8, at most 15: eight products of a lane pair stay below 8 * 2 * 15 * 127 = 30480, so a
-    // whole group is summed in 16 bits and widened once.
-    struct nibbles {
-        static constexpr int offset = 8;
+    struct product {
         static constexpr float factor = 1;
         using operand = __m256i;
-        struct acc {
-            __m256i pairs;
-            const std::int32_t* sum;
-        };
+        using acc = __m256i;
+        static CRUMB_INLINE acc start(const std::int32_t*) noexcept { return _mm256_setzero_si256(); }
+        static CRUMB_INLINE operand load_operand(const std::uint8_t* p) noexcept {
+            return _mm256_load_si256(reinterpret_cast<const __m256i*>(p));
+        }
+        static CRUMB_INLINE void store_operand(std::uint8_t* p, operand x) noexcept {
+            _mm256_store_si256(reinterpret_cast<__m256i*>(p), x);
+        }
+    };
+
+    // Operand = code + 8, at most 15: eight products of a lane pair stay below 8 * 2 * 15 * 127 = 30480, so a
+    // whole group is summed in 16 bits and widened once.
+    struct nibbles : product {
+        static constexpr int offset = 8;
         template <int X>
         static CRUMB_INLINE operand expand(bytes raw) noexcept {
             const __m256i nibble = X == 0 ? raw : _mm256_srli_epi16(raw, 4);
             return _mm256_xor_si256(_mm256_and_si256(nibble, _mm256_set1_epi8(15)), _mm256_set1_epi8(8));
         }
-        static CRUMB_INLINE acc start(const std::int32_t* sum) noexcept {
-            return {_mm256_setzero_si256(), sum};
+        template <int>
+        static CRUMB_INLINE void step(acc& s, operand w, quad x) noexcept {
+            s = _mm256_add_epi16(s, _mm256_maddubs_epi16(w, x));
         }
-        template <int X, int Half>
-        static CRUMB_INLINE void step(acc& s, operand w0, operand w1, act a) noexcept {
-            s.pairs = _mm256_add_epi16(s.pairs, _mm256_maddubs_epi16(w0, four(a + 8 * Half)));
-            s.pairs = _mm256_add_epi16(s.pairs, _mm256_maddubs_epi16(w1, four(a + 8 * Half + 4)));
-        }
-        static CRUMB_INLINE i32 finish(const acc& s) noexcept {
-            return _mm256_add_epi32(_mm256_madd_epi16(s.pairs, _mm256_set1_epi16(1)),
-                                    _mm256_set1_epi32(*s.sum));
+        static CRUMB_INLINE i32 finish(const acc& s, const std::int32_t* start) noexcept {
+            return _mm256_add_epi32(_mm256_madd_epi16(s, _mm256_set1_epi16(1)), _mm256_set1_epi32(*start));
         }
     };
 
     // |code| times the activation with the code's sign: at most 2 * 128 * 127 = 32512 per 16-bit lane.
-    struct int8s {
+    struct int8s : product {
         static constexpr int offset = 0;
-        static constexpr float factor = 1;
-        using operand = __m256i;
-        using acc = __m256i;
         template <int X>
         static CRUMB_INLINE operand expand(bytes raw) noexcept {
             return raw;
         }
-        static CRUMB_INLINE acc start(const std::int32_t*) noexcept { return _mm256_setzero_si256(); }
-        template <int X, int Half>
-        static CRUMB_INLINE void step(acc& s, operand w0, operand w1, act a) noexcept {
-            s = _mm256_add_epi32(s, dot(w0, four(a + 8 * Half)));
-            s = _mm256_add_epi32(s, dot(w1, four(a + 8 * Half + 4)));
+        template <int>
+        static CRUMB_INLINE void step(acc& s, operand w, quad x) noexcept {
+            const __m256i pairs = _mm256_maddubs_epi16(_mm256_abs_epi8(w), _mm256_sign_epi8(x, w));
+            s = _mm256_add_epi32(s, _mm256_madd_epi16(pairs, _mm256_set1_epi16(1)));
         }
-        static CRUMB_INLINE i32 finish(const acc& s) noexcept { return s; }
-
-      private:
-        static CRUMB_INLINE __m256i dot(__m256i w, __m256i a) noexcept {
-            const __m256i pairs = _mm256_maddubs_epi16(_mm256_abs_epi8(w), _mm256_sign_epi8(a, w));
-            return _mm256_madd_epi16(pairs, _mm256_set1_epi16(1));
-        }
+        static CRUMB_INLINE i32 finish(const acc& s, const std::int32_t*) noexcept { return s; }
     };
 
   private:
@@ -195,17 +193,13 @@ struct avx2 {
         const __m256i lane = _mm256_setr_epi32(0, 1, 2, 3, 4, 5, 6, 7);
         return _mm256_cmpgt_epi32(_mm256_set1_epi32(static_cast<int>(n)), lane);
     }
-    static CRUMB_INLINE __m256i four(const std::int8_t* a) noexcept {
-        std::int32_t x;
-        __builtin_memcpy(&x, a, sizeof x);
-        return _mm256_set1_epi32(x);
-    }
 };
 
 } // namespace crumb::inline CRUMB_ABI::isa
 
 #define CRUMB_THIS_ISA avx2
 #include <crumb/kernel/all.inl>
+#include <crumb/kernel/tile.inl>
 #undef CRUMB_THIS_ISA
 
 CRUMB_TARGET_END

@@ -22,14 +22,19 @@ struct avx512_vnni {
     static constexpr int lanes = 16;
     static constexpr int registers = 32;
     static constexpr std::size_t prefetch_bytes = 4096; ///< distance ahead; 0: none
-    static constexpr bool has_matrix_product = false;
-    static constexpr std::size_t row_block = 16;
+    static constexpr std::size_t row_block = 4;
+    static constexpr std::size_t single_tiles = 2; ///< of a pass for one row
+    static constexpr std::size_t block_tiles = 3;  ///< of a pass for a block of rows
+    static constexpr std::size_t panel_rows =
+        16; ///< from which on weights are expanded into panels; 0: never
+    static constexpr std::size_t panel_tiles = 3;     ///< of a pass over int8 panels
+    static constexpr std::size_t panel_row_block = 8; ///< of activations for int8 panels; 0: no such product
     static constexpr bool supported(const cpu_features& cpu) noexcept { return cpu.avx512_vnni; }
 
     using f32 = __m512;
     using i32 = __m512i;
     using bytes = __m512i;
-    using act = const std::int8_t*;
+    using quad = __m512i; ///< four activation codes, repeated
 
     // ---- floats ----
     static CRUMB_INLINE f32 zero() noexcept { return _mm512_setzero_ps(); }
@@ -108,15 +113,20 @@ struct avx512_vnni {
 
     // ---- codes ----
     static CRUMB_INLINE bytes load_bytes(const std::uint8_t* p) noexcept { return _mm512_loadu_si512(p); }
-    static CRUMB_INLINE act load_act(const std::int8_t* p) noexcept { return p; }
-    static CRUMB_INLINE act load_act_half(const std::int8_t* p) noexcept { return p; }
+    static CRUMB_INLINE quad load_quad(const std::int8_t* p) noexcept {
+        std::int32_t four;
+        __builtin_memcpy(&four, p, sizeof four);
+        return _mm512_set1_epi32(four);
+    }
 
     static CRUMB_INLINE void round_group(const float* x, float inverse, std::int8_t* out) noexcept {
         const __m512 scale = _mm512_set1_ps(inverse);
-        for (int i = 0; i < 2; ++i) {
-            const __m512i q = _mm512_cvtps_epi32(_mm512_mul_ps(_mm512_loadu_ps(x + 16 * i), scale));
-            _mm_storeu_si128(reinterpret_cast<__m128i*>(out + 16 * i), _mm512_cvtepi32_epi8(q));
-        }
+        const __m128i low =
+            _mm512_cvtepi32_epi8(_mm512_cvtps_epi32(_mm512_mul_ps(_mm512_loadu_ps(x), scale)));
+        const __m128i high =
+            _mm512_cvtepi32_epi8(_mm512_cvtps_epi32(_mm512_mul_ps(_mm512_loadu_ps(x + 16), scale)));
+        // One store: `sum_group` reads all of it before it has left the store buffer.
+        _mm256_store_si256(reinterpret_cast<__m256i*>(out), _mm256_set_m128i(high, low));
     }
     static CRUMB_INLINE std::int32_t sum_group(const std::int8_t* codes) noexcept {
         const __m256i q = _mm256_loadu_si256(reinterpret_cast<const __m256i*>(codes));
@@ -127,17 +137,33 @@ struct avx512_vnni {
         return _mm_cvtsi128_si32(s);
     }
 
-    // One running sum; the operands are codes made unsigned.
-    struct single_sum {
+    struct product {
         static constexpr float factor = 1;
         using operand = __m512i;
-        using acc = __m512i;
-        static CRUMB_INLINE acc start(const std::int32_t* sum) noexcept { return _mm512_set1_epi32(*sum); }
-        template <int, int Half>
-        static CRUMB_INLINE void step(acc& s, operand w0, operand w1, act a) noexcept {
-            s = dot(dot(s, w0, a + 8 * Half), w1, a + 8 * Half + 4);
+        static CRUMB_INLINE void pin(__m512i& x) noexcept { __asm__ volatile("" : "+v"(x)); }
+        /// The multipliers of channels for `requantize`: each in both halves of its lane.
+        static CRUMB_INLINE __m512i multiplier(i32 m) noexcept {
+            return _mm512_mask_blend_epi16(0xaaaaaaaau, m, _mm512_slli_epi32(m, 16));
         }
-        static CRUMB_INLINE i32 finish(const acc& s) noexcept { return s; }
+        static CRUMB_INLINE operand load_operand(const std::uint8_t* p) noexcept {
+            return _mm512_load_si512(p);
+        }
+        static CRUMB_INLINE void store_operand(std::uint8_t* p, operand x) noexcept {
+            _mm512_store_si512(p, x);
+        }
+    };
+
+    // One running sum; the operands are codes made unsigned.
+    struct single_sum : product {
+        using acc = __m512i;
+        static CRUMB_INLINE acc start(const std::int32_t* start) noexcept {
+            return _mm512_set1_epi32(*start);
+        }
+        template <int>
+        static CRUMB_INLINE void step(acc& s, operand w, quad x) noexcept {
+            s = _mm512_dpbusd_epi32(s, w, x);
+        }
+        static CRUMB_INLINE i32 finish(const acc& s, const std::int32_t*) noexcept { return s; }
     };
 
     // Operand = code + 128.
@@ -146,6 +172,13 @@ struct avx512_vnni {
         template <int X>
         static CRUMB_INLINE operand expand(bytes raw) noexcept {
             return _mm512_xor_si512(raw, _mm512_set1_epi8(-128));
+        }
+        /// round(code * m / 128) + 128.
+        template <int X>
+        static CRUMB_INLINE operand requantize(bytes raw, __m512i m) noexcept {
+            const __m512i high = _mm512_set1_epi16(static_cast<short>(0xff00));
+            return offset_bytes(_mm512_mulhrs_epi16(_mm512_slli_epi16(raw, 8), m),
+                                _mm512_mulhrs_epi16(_mm512_and_si512(raw, high), m));
         }
     };
 
@@ -162,11 +195,9 @@ struct avx512_vnni {
 
     // Operand = code + 8 from the low nibble, 16 (code + 8) from the high one: one vpternlog each. The two
     // sums meet at the end of the group, which for a single row is cheaper than the shifts.
-    struct nibbles {
+    struct nibbles : product {
         static constexpr int offset = 8;
-        static constexpr float factor = 1;
         using rows = nibble_rows;
-        using operand = __m512i;
         struct acc {
             __m512i low, high;
         };
@@ -176,27 +207,37 @@ struct avx512_vnni {
             const __m512i toggle = _mm512_set1_epi8(static_cast<char>(X == 0 ? 0x08 : 0x80));
             return _mm512_ternarylogic_epi32(raw, mask, toggle, 0x6a);
         }
-        static CRUMB_INLINE acc start(const std::int32_t* sum) noexcept {
-            return {_mm512_set1_epi32(*sum), _mm512_setzero_si512()};
+        static CRUMB_INLINE acc start(const std::int32_t* start) noexcept {
+            return {_mm512_set1_epi32(*start), _mm512_setzero_si512()};
         }
-        template <int X, int Half>
-        static CRUMB_INLINE void step(acc& s, operand w0, operand w1, act a) noexcept {
+        template <int X>
+        static CRUMB_INLINE void step(acc& s, operand w, quad x) noexcept {
             __m512i& to = X == 0 ? s.low : s.high;
-            to = dot(dot(to, w0, a + 8 * Half), w1, a + 8 * Half + 4);
+            to = _mm512_dpbusd_epi32(to, w, x);
         }
-        static CRUMB_INLINE i32 finish(const acc& s) noexcept {
+        static CRUMB_INLINE i32 finish(const acc& s, const std::int32_t*) noexcept {
             return _mm512_add_epi32(s.low, _mm512_srai_epi32(s.high, 4));
+        }
+        /// round(code * m / 8) + 128. A nibble at the top of 16 bits is 4096 times its code.
+        template <int X>
+        static CRUMB_INLINE operand requantize(bytes raw, __m512i m) noexcept {
+            const __m512i top = _mm512_set1_epi16(static_cast<short>(0xf000));
+            const __m512i even =
+                X == 0 ? _mm512_slli_epi16(raw, 12) : _mm512_and_si512(_mm512_slli_epi16(raw, 8), top);
+            const __m512i odd = _mm512_and_si512(X == 0 ? _mm512_slli_epi16(raw, 4) : raw, top);
+            return offset_bytes(_mm512_mulhrs_epi16(even, m), _mm512_mulhrs_epi16(odd, m));
         }
     };
 
   private:
+    /// The low bytes of 16-bit lanes, interleaved, plus 128.
+    static CRUMB_INLINE __m512i offset_bytes(__m512i even, __m512i odd) noexcept {
+        const __m512i low = _mm512_set1_epi16(0x00ff);
+        const __m512i both = _mm512_ternarylogic_epi32(low, even, _mm512_slli_epi16(odd, 8), 0xca);
+        return _mm512_xor_si512(both, _mm512_set1_epi8(-128));
+    }
     static CRUMB_INLINE __mmask16 mask(std::size_t n) noexcept {
         return static_cast<__mmask16>((1u << n) - 1u);
-    }
-    static CRUMB_INLINE __m512i dot(__m512i s, __m512i w, const std::int8_t* a) noexcept {
-        std::int32_t four;
-        __builtin_memcpy(&four, a, sizeof four);
-        return _mm512_dpbusd_epi32(s, w, _mm512_set1_epi32(four));
     }
 };
 
@@ -204,6 +245,8 @@ struct avx512_vnni {
 
 #define CRUMB_THIS_ISA avx512_vnni
 #include <crumb/kernel/all.inl>
+#include <crumb/kernel/panel.inl>
+#include <crumb/kernel/tile.inl>
 #undef CRUMB_THIS_ISA
 
 CRUMB_IGNORE_UNDEFINED_END

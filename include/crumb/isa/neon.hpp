@@ -22,6 +22,16 @@ struct neon {
     static constexpr std::size_t prefetch_bytes = 0; ///< distance ahead; 0: none
     static constexpr bool has_matrix_product = false;
     static constexpr std::size_t row_block = 8;
+    static constexpr std::size_t single_tiles = 1; ///< of a pass for one row
+    static constexpr std::size_t block_tiles = 1;  ///< of a pass for a block of rows
+    static constexpr std::size_t panel_rows = 0; ///< from which on weights are expanded into panels; 0: never
+    static constexpr std::size_t panel_row_block = 0; ///< of activations for int8 panels; 0: no such product
+    static constexpr activation_order order = activation_order::pairs;
+    using own_tiles = void;
+    template <class Format>
+    using intrinsics_tile = kernel::neon_tile<neon, Format>;
+    template <class Format>
+    using tile = intrinsics_tile<Format>;
     static constexpr bool supported(const cpu_features&) noexcept { return true; }
 
     using f32 = float32x4_t;
@@ -100,9 +110,6 @@ struct neon {
     // ---- codes ----
     static CRUMB_INLINE bytes load_bytes(const std::uint8_t* p) noexcept { return vld1q_u8(p); }
     static CRUMB_INLINE act load_act(const std::int8_t* p) noexcept { return vld1q_s8(p); }
-    static CRUMB_INLINE act load_act_half(const std::int8_t* p) noexcept {
-        return vcombine_s8(vld1_s8(p), vdup_n_s8(0));
-    }
 
     static CRUMB_INLINE void round_group(const float* x, float inverse, std::int8_t* out) noexcept {
         for (int i = 0; i < 2; ++i, x += 16) {
@@ -122,11 +129,9 @@ struct neon {
 
     /// Operands of nibble tiles: 16 times the code, by one shift or one mask.
     struct nibble_operands {
-        static constexpr int offset = 0;
         static constexpr float factor = 0.0625f;
-        using operand = int8x16_t;
         template <int X>
-        static CRUMB_INLINE operand expand(bytes raw) noexcept {
+        static CRUMB_INLINE int8x16_t expand(bytes raw) noexcept {
             if constexpr (X == 0)
                 return vreinterpretq_s8_u8(vshlq_n_u8(raw, 4));
             else
@@ -135,31 +140,60 @@ struct neon {
     };
     /// Operands of byte tiles: the code.
     struct byte_operands {
-        static constexpr int offset = 0;
         static constexpr float factor = 1;
-        using operand = int8x16_t;
-        template <int X>
-        static CRUMB_INLINE operand expand(bytes raw) noexcept {
+        template <int>
+        static CRUMB_INLINE int8x16_t expand(bytes raw) noexcept {
             return vreinterpretq_s8_u8(raw);
         }
     };
 
+    /// Channels 0 and 1 of a register, and channels 2 and 3: sums that still lie in 2 or 4 lanes per channel.
+    template <class T>
+    struct split_sums {
+        T low, high;
+    };
+    static CRUMB_INLINE int8x16_t lane_of(act a, int lane) noexcept {
+        const int32x4_t four = vreinterpretq_s32_s8(a);
+        return vreinterpretq_s8_s32(lane == 0   ? vdupq_laneq_s32(four, 0)
+                                    : lane == 1 ? vdupq_laneq_s32(four, 1)
+                                    : lane == 2 ? vdupq_laneq_s32(four, 2)
+                                                : vdupq_laneq_s32(four, 3));
+    }
+
+    // Codes themselves: eight products of at most 8 * 127 share a 16-bit lane, a whole group.
+    struct nibbles {
+        static constexpr int offset = 0;
+        static constexpr float factor = 1;
+        using operand = int8x16_t;
+        using acc = split_sums<int16x8_t>;
+        template <int X>
+        static CRUMB_INLINE operand expand(bytes raw) noexcept {
+            const int8x16_t w = vreinterpretq_s8_u8(raw);
+            return vshrq_n_s8(X == 0 ? vshlq_n_s8(w, 4) : w, 4);
+        }
+        static CRUMB_INLINE acc start() noexcept { return {vdupq_n_s16(0), vdupq_n_s16(0)}; }
+        template <int Half>
+        static CRUMB_INLINE void step(acc& s, operand w0, operand w1, act a) noexcept {
+            const int8x16_t a0 = lane_of(a, 2 * Half), a1 = lane_of(a, 2 * Half + 1);
+            s.low = vmlal_s8(s.low, vget_low_s8(w0), vget_low_s8(a0));
+            s.high = vmlal_high_s8(s.high, w0, a0);
+            s.low = vmlal_s8(s.low, vget_low_s8(w1), vget_low_s8(a1));
+            s.high = vmlal_high_s8(s.high, w1, a1);
+        }
+        static CRUMB_INLINE i32 finish(const acc& s) noexcept {
+            return vpaddq_s32(vpaddlq_s16(s.low), vpaddlq_s16(s.high));
+        }
+    };
     // Two products of at most 128 * 127 share a 16-bit lane; pairs of lanes belong to one channel until the
     // end.
-    template <class Operands>
-    struct product : Operands {
+    struct int8s : byte_operands {
+        static constexpr int offset = 0;
         using operand = int8x16_t;
-        struct acc {
-            int32x4_t low, high; ///< channels 0 and 1, channels 2 and 3; two partial sums each
-        };
-        static CRUMB_INLINE acc start(const std::int32_t*) noexcept {
-            return {vdupq_n_s32(0), vdupq_n_s32(0)};
-        }
-        template <int, int Half>
+        using acc = split_sums<int32x4_t>;
+        static CRUMB_INLINE acc start() noexcept { return {vdupq_n_s32(0), vdupq_n_s32(0)}; }
+        template <int Half>
         static CRUMB_INLINE void step(acc& s, operand w0, operand w1, act a) noexcept {
-            const int32x4_t four = vreinterpretq_s32_s8(a);
-            const int8x16_t a0 = vreinterpretq_s8_s32(vdupq_laneq_s32(four, 2 * Half));
-            const int8x16_t a1 = vreinterpretq_s8_s32(vdupq_laneq_s32(four, 2 * Half + 1));
+            const int8x16_t a0 = lane_of(a, 2 * Half), a1 = lane_of(a, 2 * Half + 1);
             int16x8_t low = vmull_s8(vget_low_s8(w0), vget_low_s8(a0));
             int16x8_t high = vmull_high_s8(w0, a0);
             low = vmlal_s8(low, vget_low_s8(w1), vget_low_s8(a1));
@@ -169,14 +203,15 @@ struct neon {
         }
         static CRUMB_INLINE i32 finish(const acc& s) noexcept { return vpaddq_s32(s.low, s.high); }
     };
-    using nibbles = product<nibble_operands>;
-    using int8s = product<byte_operands>;
 };
 
 } // namespace crumb::inline CRUMB_ABI::isa
 
+CRUMB_KEEP_ORDER_BEGIN
 #define CRUMB_THIS_ISA neon
 #include <crumb/kernel/all.inl>
+#include <crumb/kernel/linear_neon.inl>
 #undef CRUMB_THIS_ISA
+CRUMB_KEEP_ORDER_END
 
 #endif

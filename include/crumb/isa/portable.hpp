@@ -21,14 +21,17 @@ struct portable {
     using f32 = xsimd::batch<float>;
     using i32 = xsimd::batch<std::int32_t>;
     using bytes = xsimd::batch<std::int16_t>; ///< two bytes per lane
-    using act = const std::int8_t*;
+    using quad = bytes;                       ///< four activation codes, repeated
     static constexpr int lanes = static_cast<int>(f32::size);
     static constexpr int width = 4 * lanes;
     static constexpr int registers = CRUMB_ARCH_AARCH64 || width == 64 ? 32 : 16;
     static_assert(width <= 64 && 64 % width == 0 && sizeof(f32) == width && sizeof(bytes) == width);
     static constexpr std::size_t prefetch_bytes = 0; ///< distance ahead; 0: none
-    static constexpr bool has_matrix_product = false;
-    static constexpr std::size_t row_block = 8;
+    static constexpr std::size_t row_block = 4;
+    static constexpr std::size_t single_tiles = 1; ///< of a pass for one row
+    static constexpr std::size_t block_tiles = 1;  ///< of a pass for a block of rows
+    static constexpr std::size_t panel_rows = 0; ///< from which on weights are expanded into panels; 0: never
+    static constexpr std::size_t panel_row_block = 0; ///< of activations for int8 panels; 0: no such product
     static constexpr bool supported(const cpu_features&) noexcept { return true; }
 
     // ---- floats ----
@@ -153,8 +156,11 @@ struct portable {
         std::memcpy(static_cast<void*>(&b), p, sizeof b);
         return b;
     }
-    static CRUMB_INLINE act load_act(const std::int8_t* p) noexcept { return p; }
-    static CRUMB_INLINE act load_act_half(const std::int8_t* p) noexcept { return p; }
+    static CRUMB_INLINE quad load_quad(const std::int8_t* p) noexcept {
+        std::int32_t four;
+        std::memcpy(&four, p, sizeof four);
+        return cast<bytes>(i32(four));
+    }
 
     static CRUMB_INLINE void round_group(const float* x, float inverse, std::int8_t* out) noexcept {
         for (int i = 0; i < 32; i += lanes) {
@@ -177,20 +183,12 @@ struct portable {
         using operand = bytes;
         using acc = i32;
         static CRUMB_INLINE acc start(const std::int32_t*) noexcept { return i32(0); }
-        template <int, int Half>
-        static CRUMB_INLINE void step(acc& s, operand w0, operand w1, act a) noexcept {
-            s = s + dot(w0, a + 8 * Half) + dot(w1, a + 8 * Half + 4);
-        }
-        static CRUMB_INLINE i32 finish(const acc& s) noexcept { return s; }
-
-      private:
-        static CRUMB_INLINE i32 dot(bytes w, const std::int8_t* a) noexcept {
-            std::int32_t four;
-            std::memcpy(&four, a, sizeof four);
-            const bytes x = cast<bytes>(i32(four));
+        template <int>
+        static CRUMB_INLINE void step(acc& s, operand w, quad x) noexcept {
             const i32 pairs = cast<i32>(((w << 8) >> 8) * ((x << 8) >> 8) + (w >> 8) * (x >> 8));
-            return ((pairs << 16) >> 16) + (pairs >> 16);
+            s = s + ((pairs << 16) >> 16) + (pairs >> 16);
         }
+        static CRUMB_INLINE i32 finish(const acc& s, const std::int32_t*) noexcept { return s; }
     };
     struct nibbles : product {
         static constexpr float factor = 0.0625f;
@@ -221,6 +219,7 @@ struct portable {
 
 #define CRUMB_THIS_ISA portable
 #include <crumb/kernel/all.inl>
+#include <crumb/kernel/tile.inl>
 #undef CRUMB_THIS_ISA
 
 CRUMB_IGNORE_UNDEFINED_END

@@ -3,11 +3,12 @@
 
 #include <crumb/kernel/activation.inl>
 #include <crumb/kernel/attention.inl>
+#include <crumb/kernel/blocks.inl>
 #include <crumb/kernel/dense.inl>
 #include <crumb/kernel/expand.inl>
-#include <crumb/kernel/linear.inl>
 #include <crumb/kernel/norm.inl>
 #include <crumb/kernel/quantize.inl>
 #include <crumb/kernel/rope.inl>
-#include <crumb/kernel/row_pair.inl>
 #include <crumb/kernel/softmax.inl>
+
+#include <crumb/kernel/linear.inl>

@@ -31,7 +31,7 @@ struct attention_run<isa::CRUMB_THIS_ISA, T> {
     struct pass {
         const attention_args<T>& args;
         std::size_t kv_head, row, queries, vectors, padded;
-        float *q, *o, *converted, *scores, *maxima, *totals;
+        float *q, *o, *converted, *scores, *maxima, *totals, *fresh, *factors;
 
         CRUMB_INLINE pass(const attention_args<T>& a, std::size_t h, std::size_t r, std::size_t rows) noexcept
             : args(a), kv_head(h), row(r), queries(rows * a.group),
@@ -42,7 +42,9 @@ struct attention_run<isa::CRUMB_THIS_ISA, T> {
             converted = a.scratch + at.block();
             scores = a.scratch + at.scores();
             maxima = a.scratch + at.state();
-            totals = maxima + at.queries;
+            totals = maxima + at.state_each();
+            fresh = totals + at.state_each();
+            factors = fresh + at.state_each();
         }
 
         /// One past the last token that query i sees.
@@ -68,6 +70,8 @@ struct attention_run<isa::CRUMB_THIS_ISA, T> {
                 maxima[i] = -__builtin_inff();
                 totals[i] = 0;
             }
+            for (std::size_t i = queries; i % lanes != 0; ++i)
+                maxima[i] = fresh[i] = 0;
         }
 
         void block(std::size_t t) const noexcept {
@@ -83,8 +87,7 @@ struct attention_run<isa::CRUMB_THIS_ISA, T> {
                 convert(k, args.k_token_stride, n);
                 score(converted, padded, t, n, nullptr);
             }
-            for (std::size_t i = 0; i < queries; ++i)
-                weigh(i, visible(i, t, n));
+            weigh(t, n);
             const bool more = t + 2 * attention_block <= visible(queries - 1);
             if (as_it_lies) {
                 add(v, args.v_token_stride, t, n, more ? k + attention_block * args.k_token_stride : nullptr);
@@ -160,35 +163,48 @@ struct attention_run<isa::CRUMB_THIS_ISA, T> {
         }
 
         // ---- weights ----
-        /// Turns n scores of query i into exp(score - max), and brings what is summed so far to the new
-        /// maximum.
-        CRUMB_INLINE void weigh(std::size_t i, std::size_t n) const noexcept {
-            if (n == 0)
-                return;
+        /// Turns scores into exp(score - max), and brings what is summed so far to the new maxima. Queries
+        /// take every step together, because each step alone waits for its own result.
+        CRUMB_INLINE void weigh(std::size_t t, std::size_t n) const noexcept {
+            for (std::size_t i = 0; i < queries; ++i)
+                fresh[i] = maximum(i, visible(i, t, n));
+            for (std::size_t i = 0; i < queries; i += lanes)
+                I::store(factors + i, M::exp_of_negative(I::sub(I::load(maxima + i), I::load(fresh + i))));
+            for (std::size_t i = 0; i < queries; ++i) {
+                if (fresh[i] == maxima[i])
+                    continue;
+                const f32 f = I::set1(factors[i]);
+                for (std::size_t c = i * padded; c < (i + 1) * padded; c += lanes)
+                    I::store(o + c, I::mul(I::load(o + c), f));
+                totals[i] *= factors[i];
+                maxima[i] = fresh[i];
+            }
+            for (std::size_t i = 0; i < queries; ++i)
+                totals[i] += exponentials(i, visible(i, t, n));
+        }
+
+        /// The maximum of n scores of query i and those before.
+        CRUMB_INLINE float maximum(std::size_t i, std::size_t n) const noexcept {
             float* s = scores + i * attention_block;
-            const std::size_t end = (n + lanes - 1) / lanes * lanes;
-            for (std::size_t j = n; j < end; ++j)
+            for (std::size_t j = n; j % lanes != 0; ++j)
                 s[j] = -__builtin_inff();
             f32 most = I::set1(maxima[i]);
-            for (std::size_t j = 0; j < end; j += lanes)
+            for (std::size_t j = 0; j < n; j += lanes)
                 most = I::max(most, I::load(s + j));
-            const float maximum = I::maximum(most);
-            const f32 top = I::set1(maximum);
+            return I::maximum(most);
+        }
+
+        /// Turns n scores of query i into weights; their sum.
+        CRUMB_INLINE float exponentials(std::size_t i, std::size_t n) const noexcept {
+            float* s = scores + i * attention_block;
+            const f32 top = I::set1(maxima[i]);
             f32 total = I::zero();
-            for (std::size_t j = 0; j < end; j += lanes) {
-                const f32 e = M::exp(I::sub(I::load(s + j), top));
+            for (std::size_t j = 0; j < n; j += lanes) {
+                const f32 e = M::exp_of_negative(I::sub(I::load(s + j), top));
                 I::store(s + j, e);
                 total = I::add(total, e);
             }
-            if (maximum != maxima[i]) {
-                const float factor = M::exp_of(maxima[i] - maximum);
-                const f32 f = I::set1(factor);
-                for (std::size_t c = i * padded; c < (i + 1) * padded; c += lanes)
-                    I::store(o + c, I::mul(I::load(o + c), f));
-                totals[i] *= factor;
-                maxima[i] = maximum;
-            }
-            totals[i] += I::sum(total);
+            return I::sum(total);
         }
 
         // ---- values ----

@@ -75,7 +75,8 @@ struct attention_scratch {
     constexpr std::size_t block() const noexcept { return 2 * queries * padded; }
     constexpr std::size_t scores() const noexcept { return block() + attention_block * padded; }
     constexpr std::size_t state() const noexcept { return scores() + queries * attention_block; }
-    constexpr std::size_t size() const noexcept { return state() + (2 * queries + 15) / 16 * 16; }
+    constexpr std::size_t state_each() const noexcept { return (queries + 15) / 16 * 16; }
+    constexpr std::size_t size() const noexcept { return state() + 4 * state_each(); }
 };
 
 /// Everything that attention needs; `T` is float or half.

@@ -5,6 +5,8 @@
 #include <crumb/format/activations.hpp>
 #include <crumb/format/packed.hpp>
 
+#include <type_traits>
+
 namespace crumb::inline CRUMB_ABI::kernel {
 
 /// Everything that a matrix product needs; all pointers belong to the caller.
@@ -16,8 +18,9 @@ struct linear_args {
 
     const std::int8_t* x_codes = nullptr; ///< activations, laid out as activation_layout says
     const float* x_scales = nullptr;
-    const std::int32_t* x_sums = nullptr; ///< null where the layout's offset is 0
-    std::size_t x_rows = 0;               ///< rows of the whole activation object
+    const std::int32_t* x_starts = nullptr; ///< null where the layout has none
+    const float* x_shifts = nullptr;        ///< null where the layout has none
+    std::size_t x_rows = 0;                 ///< rows of the whole activation object
 
     float* y = nullptr; ///< result: row r, channel c at y[r * y_stride + c]
     std::size_t y_stride = 0;
@@ -31,21 +34,28 @@ struct linear_args {
 struct quantize_args {
     const float* x = nullptr; ///< row r, input i at x[r * x_stride + i]
     std::size_t x_stride = 0;
-    std::size_t k = 0;
-    std::size_t rows = 0;      ///< rows of the whole activation object
-    std::size_t row_block = 8; ///< of the layout
-    int offset = 0;            ///< of the layout
+    std::size_t rows = 0; ///< rows of the whole activation object
+    activation_layout layout;
     std::int8_t* codes = nullptr;
     float* scales = nullptr;
-    std::int32_t* sums = nullptr;
-    range part; ///< rows to quantize, closed
+    std::int32_t* starts = nullptr; ///< (origin's bits) - offset * (sum of the group's codes); or null
+    float* shifts = nullptr;        ///< -origin * scale; or null
+    range part;                     ///< rows to quantize, closed
+};
+
+/// 8 rows by 8 channels of int8 over `inputs` inputs with one scale per row and one per channel.
+struct panel_args {
+    const std::int8_t* panel = nullptr;    ///< chunk by chunk of 8 inputs: 8 codes of each of 8 channels
+    const float* w_scales = nullptr;       ///< of the channels
+    const std::int8_t* x = nullptr;        ///< four pairs of rows of a block, in the order `pairs`
+    const float* x_scales = nullptr;       ///< of the rows
+    std::size_t x_stride = 8 * group_size; ///< bytes from group to group: 32 times the height of the block
+    std::size_t inputs = 0;                ///< a multiple of 32, at most 2^16
 };
 
 // One specialization per ISA is compiled inside its target region.
 template <class Isa, class Codes>
 struct product_of;
-template <class Isa, class Product, int Rows>
-struct row_pair;
 /// The product that blocks of rows use: `Product::rows` where an ISA has another one for them.
 template <class Product>
 struct product_for_rows {
@@ -57,12 +67,70 @@ struct product_for_rows<Product> {
     using type = typename Product::rows;
     static_assert(type::offset == Product::offset && type::factor == Product::factor);
 };
+template <class Isa, class Product>
+struct toggled_product;
+template <class Isa>
+struct blocks;
+template <class Isa, class Format>
+struct tile_shape;
+template <class Isa, class Format, class Product, int Vectors>
+struct packed_operands;
+template <class Isa, class Format, class Product, int Vectors>
+struct panel_operands;
+/// Micro-kernels. ISAs with their own have, without the final factor, `single` that writes the 16 channels of
+/// a tile times one row to out[c], and `block` that writes the tile times a block of rows to out[16 r + c].
 template <class Isa, class Format>
 struct linear_tile;
-template <class Isa, class Format>
+template <class Isa, class Format, class Tile = linear_tile<Isa, Format>>
 struct linear_run;
+template <class Isa, class Format>
+struct panel_run;
 template <class Isa>
 struct activation_quantizer;
+/// Whether an ISA brings its own `linear_tile`.
+template <class Isa>
+inline constexpr bool has_own_tiles = requires {
+    typename Isa::own_tiles;
+};
+template <class Isa, class Format>
+struct neon_tile;
+template <class Isa, class Format>
+struct i8mm_tile;
+/// Assembly in the place of a tile's `single`, or of some heights of its `block`.
+template <class Isa, class Format, class Tile>
+struct single_asm;
+template <class Isa>
+struct single_passes;
+template <class Isa>
+struct panel_product;
+template <class Isa, class Format, class Tile>
+struct block_asm;
+template <class Isa, class Format, class Tile>
+struct i8mm_asm;
+template <class Isa, class Format, class Tile>
+struct absorbed_asm;
+
+/// The order of activations that an ISA's micro-kernels read.
+template <class Isa>
+inline constexpr activation_order order_of = [] {
+    if constexpr (requires { Isa::order; })
+        return Isa::order;
+    else
+        return activation_order::chunks;
+}();
+
+/// Products whose operand for the high codes is the byte as it is, and their activations. Specialized, with
+/// `available`, where an ISA and a bit layout have them.
+template <class Isa, class Codes>
+struct absorbed_product {
+    static constexpr bool available = false;
+};
+template <class Isa, class Format>
+struct absorbed_tile;
+template <class Isa, class Format, class Tile>
+struct absorbed_run;
+template <class Isa>
+struct absorbed_quantizer;
 
 /// y[0, c] = bias[c] + sum over k of w[c, k] * x[0, k] for one row of activations (`args.x_rows` is 1): whole
 /// tiles of 16 channels, the group sums exact, one fused multiply-add per group.
@@ -78,11 +146,35 @@ void gemm(const linear_args& args) noexcept {
     linear_run<Isa, Format>::gemm(args);
 }
 
-/// Quantizes rows of activations: scale = max |x| / 127 per group, code = x * (127 / max |x|) rounded to
-/// nearest, ties to even. A group with NaN or infinity gets the scale NaN, so that its outputs are NaN.
+/// y[r, c] as `gemm`, with weights requantized to int8 panels: w' = D[c, b] round(code * m / S), m =
+/// round(127 d / max |d|), D = S max |d| / 127, where b is a block of `panel_inputs` inputs, max |d| the
+/// largest scale of the channel in it and S = 8 for 4-bit, 128 for 8-bit codes. |w' - w| <= D. Activations
+/// have one scale per block.
+template <class Format, class Isa>
+void panel_gemm(const linear_args& args) noexcept {
+    panel_run<Isa, Format>::gemm(args);
+}
+
+/// Quantizes rows of activations: scale = `activation_scale(max |x|)` per group, code = x * (1 / scale)
+/// rounded to nearest, ties to even. A group with NaN, infinity or more than `largest_activation` gets the
+/// scale NaN, so that its outputs are NaN.
 template <class Isa>
 void quantize_activations(const quantize_args& args) noexcept {
     activation_quantizer<Isa>::run(args);
+}
+
+/// As `gemm`, for weights in `absorbing_nibble_codes` and activations from `quantize_absorbed`.
+template <class Format, class Isa>
+void absorbed(const linear_args& args) noexcept {
+    absorbed_run<Isa, Format, typename Isa::template absorbed_tile<Format>>::run(args);
+}
+
+/// Quantizes rows of activations for `absorbed`. With pairs (l, h) of inputs (i, 16 + i) of a group:
+/// s = `activation_scale(max(|h|, |l - h / 16|))`, y = round(h / s), z = round(l / s - y / 16). Codes 0..15
+/// are z, codes 16..31 are y; the start is the bits of the origin - 8 (sum y + 16 sum z).
+template <class Isa>
+void quantize_absorbed(const quantize_args& args) noexcept {
+    absorbed_quantizer<Isa>::run(args);
 }
 
 } // namespace crumb::inline CRUMB_ABI::kernel

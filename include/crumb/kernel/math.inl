@@ -48,16 +48,17 @@ struct math<isa::CRUMB_THIS_ISA> {
         const f32 whole = I::to_f32(n);
         const typename I::i32 n1 = I::round_to_i32(I::mul(whole, I::set1(0.5f)));
         const typename I::i32 n2 = I::round_to_i32(I::sub(whole, I::to_f32(n1)));
-        f32 r = I::fma(whole, I::set1(-0.693359375f), within);
-        r = I::fma(whole, I::set1(2.12194440e-4f), r);
-        f32 p = I::set1(1.97902453e-4f);
-        p = I::fma(p, r, I::set1(1.39447593e-3f));
-        p = I::fma(p, r, I::set1(8.33349768e-3f));
-        p = I::fma(p, r, I::set1(4.16662954e-2f));
-        p = I::fma(p, r, I::set1(1.66666657e-1f));
-        p = I::fma(p, r, I::set1(0.5f));
-        p = I::add(I::fma(p, I::mul(r, r), r), I::set1(1.0f));
+        const f32 p = exp_near_zero(within, whole);
         return I::mul(I::mul(p, I::power_of_two(n1)), I::power_of_two(n2));
+    }
+
+    /// e^x for x <= 0: error below 1.1 ulp; 0 where that is below 2^-125.
+    static CRUMB_INLINE f32 exp_of_negative(f32 x) noexcept {
+        const f32 low = I::set1(-86.6433976f);
+        const f32 within = I::select_less(x, low, low, x);
+        const typename I::i32 n = I::round_to_i32(I::mul(within, I::set1(1.44269504f)));
+        const f32 e = I::mul(exp_near_zero(within, I::to_f32(n)), I::power_of_two(n));
+        return I::select_less(x, low, I::zero(), e);
     }
 
     /// 1 / (1 + e^-x): error below 3 ulp.
@@ -103,6 +104,19 @@ struct math<isa::CRUMB_THIS_ISA> {
     }
 
   private:
+    /// e^(x - n ln 2).
+    static CRUMB_INLINE f32 exp_near_zero(f32 x, f32 n) noexcept {
+        f32 r = I::fma(n, I::set1(-0.693359375f), x);
+        r = I::fma(n, I::set1(2.12194440e-4f), r);
+        f32 p = I::set1(1.97902453e-4f);
+        p = I::fma(p, r, I::set1(1.39447593e-3f));
+        p = I::fma(p, r, I::set1(8.33349768e-3f));
+        p = I::fma(p, r, I::set1(4.16662954e-2f));
+        p = I::fma(p, r, I::set1(1.66666657e-1f));
+        p = I::fma(p, r, I::set1(0.5f));
+        return I::add(I::fma(p, I::mul(r, r), r), I::set1(1.0f));
+    }
+
     static constexpr float erf_split = 0.8f;
 
     /// erf(x) / x - 1 for |x| < erf_split.

@@ -4,50 +4,113 @@ namespace crumb::inline CRUMB_ABI::kernel {
 template <>
 struct activation_quantizer<isa::CRUMB_THIS_ISA> {
     using I = isa::CRUMB_THIS_ISA;
+    static constexpr std::size_t span = panel_inputs / group_size; ///< groups of 32 that go together
 
+    // Sixteen groups go together, step by step: one group alone is a long chain of dependent instructions.
     static void run(const quantize_args& args) noexcept {
-        const std::size_t groups = (args.k + group_size - 1) / group_size;
-        const std::size_t whole = args.k / group_size;
         for (std::size_t r = args.part.begin; r < args.part.end; ++r) {
-            const row_position at = block_of(r, args.rows, args.row_block);
-            const std::size_t i = r - at.first;
-            const float* x = args.x + r * args.x_stride;
-            std::int8_t* codes = args.codes + at.first * groups * group_size + 8 * i;
-            float* scales = args.scales + at.first * groups + i;
-            std::int32_t* sums = args.offset != 0 ? args.sums + at.first * groups + i : nullptr;
-            for (std::size_t g = 0; g < groups; ++g) {
-                float padded[group_size];
-                const float* from = x + g * group_size;
-                if (g == whole) {
-                    for (std::size_t j = 0; j < group_size; ++j)
-                        padded[j] = whole * group_size + j < args.k ? from[j] : 0.0f;
-                    from = padded;
-                }
-                alignas(64) std::int8_t code[group_size];
-                scales[g * at.height] = group(from, code);
-                std::int8_t* to = codes + g * group_size * at.height;
-                for (std::size_t chunk = 0; chunk < 4; ++chunk)
-                    __builtin_memcpy(to + 8 * at.height * chunk, code + 8 * chunk, 8);
-                if (sums != nullptr)
-                    sums[g * at.height] = -args.offset * I::sum_group(code);
-            }
+            const row_position at = block_of(r, args.rows, args.layout.row_block);
+            for (std::size_t begin = 0; begin < args.layout.k; begin += panel_inputs)
+                inputs(args, r, at, begin);
         }
     }
 
   private:
-    static CRUMB_INLINE float group(const float* x, std::int8_t* code) noexcept {
+    struct terms {
+        std::int32_t most[span]; ///< bits of the largest magnitude
+        float scale[span], inverse[span];
+        std::int32_t sum[span]; ///< of the codes
+    };
+
+    static CRUMB_INLINE void inputs(const quantize_args& args, std::size_t r, row_position at,
+                                    std::size_t begin) noexcept {
+        const float* x = args.x + r * args.x_stride + begin;
+        const std::size_t left = args.layout.k - begin;
+        const std::size_t n = left < panel_inputs ? left : panel_inputs;
+        const std::size_t groups = (n + group_size - 1) / group_size;
+        float padded[group_size];
+        terms t;
+        for (std::size_t g = 0; g < span; ++g)
+            t.most[g] = 0;
+        for (std::size_t g = 0; g < groups; ++g)
+            t.most[g] = largest(whole(x, g, n, padded));
+        const bool one_scale = args.layout.group != group_size;
+        if (one_scale)
+            for (std::size_t g = 1; g < span; ++g)
+                t.most[0] = t.most[g] > t.most[0] ? t.most[g] : t.most[0];
+        scales(t);
+
+        const block_position in = position_in_block(args.layout.order, r - at.first, at.height);
+        std::int8_t* codes = args.codes + at.first * args.layout.k_padded() + begin * at.height + in.code;
+        for (std::size_t g = 0; g < groups; ++g) {
+            alignas(64) std::int8_t code[group_size];
+            // Where the scale is zero or NaN, codes are zero: 0 * NaN would be any.
+            const float inverse = t.inverse[one_scale ? 0 : g];
+            if (inverse != 0)
+                I::round_group(whole(x, g, n, padded), inverse, code);
+            else
+                __builtin_memset(code, 0, sizeof code);
+            CRUMB_UNROLL
+            for (std::size_t chunk = 0; chunk < 4; ++chunk)
+                __builtin_memcpy(codes + g * in.group_stride + chunk * in.chunk_stride, code + 8 * chunk, 8);
+            t.sum[g] = args.layout.offset != 0 ? I::sum_group(code) : 0;
+        }
+
+        if (one_scale) {
+            for (std::size_t g = 1; g < groups; ++g)
+                t.sum[0] += t.sum[g];
+            store(args, at, in, r - at.first, begin / panel_inputs, t, 0, 0);
+        } else {
+            for (std::size_t g = 0; g < groups; ++g)
+                store(args, at, in, r - at.first, begin / group_size + g, t, g, activation_origin_bits);
+        }
+    }
+
+    /// As an integer, NaN and infinity are larger than every number.
+    static CRUMB_INLINE std::int32_t largest(const float* x) noexcept {
         typename I::i32 most = I::magnitude_bits(I::load(x));
         CRUMB_UNROLL
         for (int i = I::lanes; i < static_cast<int>(group_size); i += I::lanes)
             most = I::max_i32(most, I::magnitude_bits(I::load(x + i)));
-        // As integers, NaN and infinity are larger than every number.
-        const float amax = __builtin_bit_cast(float, I::maximum_i32(most));
-        if (!(amax >= smallest_activation && amax <= 3.402823466e38f)) {
-            __builtin_memset(code, 0, group_size);
-            return amax < smallest_activation ? 0.0f : __builtin_nanf("");
+        return I::maximum_i32(most);
+    }
+
+    static CRUMB_INLINE void scales(terms& t) noexcept {
+        constexpr auto least = __builtin_bit_cast(std::int32_t, smallest_activation);
+        constexpr auto greatest = __builtin_bit_cast(std::int32_t, largest_activation);
+        for (std::size_t g = 0; g < span; ++g) {
+            const std::int32_t most = t.most[g];
+            const bool usable = most >= least && most <= greatest;
+            const float scale = activation_scale(__builtin_bit_cast(float, usable ? most : least));
+            const float other = most < least ? 0.0f : __builtin_nanf("");
+            t.scale[g] = usable ? scale : other;
+            t.inverse[g] = usable ? 1.0f / scale : 0.0f;
         }
-        I::round_group(x, 127.0f / amax, code);
-        return amax / 127.0f;
+    }
+
+    /// The terms of group `group` of row i of a block.
+    static CRUMB_INLINE void store(const quantize_args& args, row_position at, const block_position& in,
+                                   std::size_t i, std::size_t group, const terms& t, std::size_t g,
+                                   std::int32_t origin) noexcept {
+        const std::size_t first = at.first * args.layout.groups();
+        float* scale = args.scales + first * args.layout.scale_copies() + in.scale + group * in.scale_stride;
+        scale[0] = t.scale[g];
+        scale[in.scale_copies - 1] = t.scale[g];
+        if (args.layout.offset != 0)
+            args.starts[first + group * at.height + i] = origin - args.layout.offset * t.sum[g];
+        if (args.layout.has_shifts())
+            args.shifts[first + group * at.height + i] = -activation_origin * t.scale[g];
+    }
+
+    /// The inputs of group g; zeros behind the end of a row.
+    static CRUMB_INLINE const float* whole(const float* x, std::size_t g, std::size_t n,
+                                           float* padded) noexcept {
+        const std::size_t begin = g * group_size;
+        if (n - begin >= group_size)
+            return x + begin;
+        for (std::size_t j = 0; j < group_size; ++j)
+            padded[j] = j < n - begin ? x[begin + j] : 0.0f;
+        return padded;
     }
 };
 

@@ -1,4 +1,4 @@
-// Activations quantized to int8 per group of 32, once for all products that read them.
+// Activations quantized to int8 per group, once for all products that read them.
 #pragma once
 
 #include <crumb/core/view.hpp>
@@ -44,10 +44,11 @@ class activations {
         return a;
     }
 
-    /// Quantizes rows `part` of x (rows() x k floats): scale = max |x| / 127 per group of 32, code = x /
-    /// scale rounded to nearest, ties to even, the same on every ISA. Groups below 1e-36 count as zero; a
-    /// group with NaN or infinity makes the outputs that depend on it NaN. Disjoint parts may run in
-    /// different threads.
+    /// Quantizes rows `part` of x (rows() x k floats): scale = max |x| / 127 per group (see
+    /// `activation_scale`), code = x / scale rounded to nearest, ties to even, the same on every ISA. Groups
+    /// below `smallest_activation` count as zero; a group with NaN, infinity or more than
+    /// `largest_activation` makes the outputs that depend on it NaN. Plans for absorbed products have rules
+    /// of their own: see `kernel::quantize_absorbed`. Disjoint parts may run in different threads.
     void quantize(const matrix_view<const float>& x, range part = {}) noexcept {
         CRUMB_CHECK(x.rows == rows_ && x.cols == plan_.layout.k,
                     "activations::quantize: x is not rows() x k");
@@ -55,15 +56,14 @@ class activations {
         kernel::quantize_args args;
         args.x = x.data;
         args.x_stride = x.stride;
-        args.k = plan_.layout.k;
         args.rows = rows_;
-        args.row_block = plan_.layout.row_block;
-        args.offset = plan_.layout.offset;
+        args.layout = plan_.layout;
         args.codes = reinterpret_cast<std::int8_t*>(base_);
         args.scales = reinterpret_cast<float*>(base_ + plan_.layout.scales_offset(rows_));
-        args.sums = args.offset == 0
-                        ? nullptr
-                        : reinterpret_cast<std::int32_t*>(base_ + plan_.layout.sums_offset(rows_));
+        if (plan_.layout.has_starts())
+            args.starts = reinterpret_cast<std::int32_t*>(base_ + plan_.layout.starts_offset(rows_));
+        if (plan_.layout.has_shifts())
+            args.shifts = reinterpret_cast<float*>(base_ + plan_.layout.shifts_offset(rows_));
         args.part = part.within(rows_);
         if (args.part.size() != 0)
             plan_.quantize(args);
@@ -75,11 +75,19 @@ class activations {
     const float* scales() const noexcept {
         return reinterpret_cast<const float*>(base_ + plan_.layout.scales_offset(rows_));
     }
-    /// -offset times the sums of the groups' codes, or null where the layout stores none.
-    const std::int32_t* sums() const noexcept {
-        return plan_.layout.offset == 0
-                   ? nullptr
-                   : reinterpret_cast<const std::int32_t*>(base_ + plan_.layout.sums_offset(rows_));
+    /// What the sums of the groups begin with: the bits of `activation_origin` (0 for groups longer than 32)
+    /// minus offset * (sum of the group's codes); absorbed: see `kernel::quantize_absorbed`. Null where the
+    /// layout has none.
+    const std::int32_t* starts() const noexcept {
+        return plan_.layout.has_starts()
+                   ? reinterpret_cast<const std::int32_t*>(base_ + plan_.layout.starts_offset(rows_))
+                   : nullptr;
+    }
+    /// -activation_origin times the scales, or null where the layout has none.
+    const float* shifts() const noexcept {
+        return plan_.layout.has_shifts()
+                   ? reinterpret_cast<const float*>(base_ + plan_.layout.shifts_offset(rows_))
+                   : nullptr;
     }
 
   private:

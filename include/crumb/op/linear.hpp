@@ -6,11 +6,26 @@
 
 namespace crumb::inline CRUMB_ABI {
 
+/// How a product is computed. What an ISA or a format lacks is refused when the plan is made.
+enum class linear_mode {
+    exact, ///< exact group sums, activations with a scale per 32 inputs
+    /// For many rows: weights requantized to int8 on the way, one scale per channel and `panel_inputs` inputs
+    /// for weights and activations alike. Each weight moves by at most D = S max |d| / 127 (see
+    /// `kernel::panel_gemm`), each activation by at most max |x| / 253, maxima over the block.
+    panels,
+    /// For one row on Arm with dotprod, with weights packed as `q4_0_absorbing`: fewer instructions. Inputs i
+    /// and 16 + i of a group share two codes of a common scale s = max(|x_{16+i}|, |x_i - x_{16+i} / 16|) /
+    /// 127. As in `exact`, an input is at most s / 2 off its quantized value; s is at most 17/16 of what it
+    /// is there. Rows beyond the first gain nothing.
+    absorbed,
+};
+
 /// Choices that a plan fixes.
 struct linear_options {
     std::size_t max_rows = 1u << 20;  ///< most rows of activations that `run` will be given
     std::span<const float> bias = {}; ///< empty, or one value per output channel; must outlive the plan
     const char* isa = nullptr;        ///< name of an ISA, or null for the choice of `choose_isa`
+    linear_mode mode = linear_mode::exact;
 };
 
 /// The part of the output that one call of `run` computes; default: everything.
@@ -20,10 +35,10 @@ struct linear_part {
 };
 
 /// A matrix product with weights in format `F`. Refers to the packed weights and the bias, owns nothing; copy
-/// it freely. Integer group sums are exact; float accumulation is one fused multiply-add per group, in order,
-/// so a result does not depend on the split into parts, on the number of rows or on which thread computes it.
-/// Error: |y - exact| <= (groups + 2) eps sum_k |w x| + 2 eps |bias| for the quantized operands, eps = 2^-24
-/// (portable ISA without FMA: twice as much).
+/// it freely. Integer sums are exact; a group adds its sum times the activations' scale, rounded, times the
+/// weights' scale with one fused multiply-add, in order, so a result does not depend on the split into parts,
+/// on the number of rows or on which thread computes it. Error: |y - exact| <= (groups + 2) eps sum_k |w x| +
+/// 2 eps |bias| for the quantized operands, eps = 2^-24 (portable ISA without FMA: twice as much).
 template <weight_format F>
 class linear {
   public:
@@ -36,10 +51,14 @@ class linear {
             return status::error(errc::bad_shape, "bias has %zu values, the weights have %zu output channels",
                                  options.bias.size(), weights.n());
         linear p;
+        p.functions_ = &dispatch::linear_table<F>::entries[static_cast<std::size_t>(options.mode)][*isa];
+        if (p.functions_->gemm == nullptr)
+            return status::error(errc::unsupported, "no %s for weights in format %s on %s",
+                                 options.mode == linear_mode::panels ? "int8 panels" : "absorbed products",
+                                 F::name, p.functions_->isa);
         p.weights_ = weights;
         p.bias_ = options.bias.empty() ? nullptr : options.bias.data();
         p.max_rows_ = options.max_rows;
-        p.functions_ = &dispatch::linear_table<F>::entries[*isa];
         return p;
     }
 
@@ -50,11 +69,12 @@ class linear {
     /// Sub-ranges of channels that begin and end at multiples of this waste nothing.
     static constexpr std::size_t channel_step() noexcept { return tile_channels; }
     /// Sub-ranges of rows that begin and end at multiples of this waste nothing.
-    std::size_t row_step() const noexcept { return functions().row_block; }
+    std::size_t row_step() const noexcept { return functions().layout.row_block; }
     /// How `activations` for this plan lie in memory; plans with equal layouts can share them.
     activation_plan activation_layout() const noexcept {
-        const auto& f = functions();
-        return {{weights_.k(), f.row_block, f.offset}, f.quantize};
+        crumb::activation_layout layout = functions().layout;
+        layout.k = weights_.k();
+        return {layout, functions().quantize};
     }
 
     /// y[r, c] = bias[c] + sum over k of w[c, k] x[r, k] for rows and channels of `part`. `y` is the whole
@@ -71,7 +91,8 @@ class linear {
         args.n = weights_.n();
         args.x_codes = x.codes();
         args.x_scales = x.scales();
-        args.x_sums = x.sums();
+        args.x_starts = x.starts();
+        args.x_shifts = x.shifts();
         args.x_rows = x.rows();
         args.y = y.data;
         args.y_stride = y.stride;

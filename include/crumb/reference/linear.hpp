@@ -4,6 +4,7 @@
 #include <crumb/format/activations.hpp>
 #include <crumb/format/packed.hpp>
 
+#include <algorithm>
 #include <cmath>
 
 namespace crumb::inline CRUMB_ABI::reference {
@@ -42,11 +43,22 @@ struct activation_view {
 
     int code(std::size_t row, std::size_t k) const noexcept {
         const row_position at = block_of(row, rows, layout.row_block);
-        return codes[at.first * layout.k_padded() + k / 8 * 8 * at.height + 8 * (row - at.first) + k % 8];
+        const block_position in = position_in_block(layout.order, row - at.first, at.height);
+        return codes[at.first * layout.k_padded() + in.code + k / group_size * in.group_stride +
+                     k % group_size / 8 * in.chunk_stride + k % 8];
     }
     double scale(std::size_t row, std::size_t group) const noexcept {
         const row_position at = block_of(row, rows, layout.row_block);
-        return double(scales[at.first * layout.groups() + group * at.height + row - at.first]);
+        const block_position in = position_in_block(layout.order, row - at.first, at.height);
+        return double(
+            scales[at.first * layout.groups() * layout.scale_copies() + in.scale + group * in.scale_stride]);
+    }
+    /// What the codes stand for, in units of the scale. Absorbed: codes 0..15 lack a sixteenth of
+    /// codes 16..31.
+    double value(std::size_t row, std::size_t k) const noexcept {
+        const double own = code(row, k);
+        return layout.absorbed && k % group_size < group_size / 2 ? own + code(row, k + group_size / 2) / 16.0
+                                                                  : own;
     }
 };
 
@@ -68,11 +80,46 @@ product linear(const storage_view<F>& w, std::size_t n, const activation_view& x
     for (std::size_t g = 0; g < w.groups(); ++g) {
         const auto& block = w.block(n, g);
         const double scale = double(to_float(F::scale(block))) * x.scale(row, g);
-        p.value += scale * double(group_sum(w, n, x, row, g));
-        double magnitude = 0;
-        for (std::size_t i = 0; i < F::group && g * F::group + i < w.k; ++i)
-            magnitude += std::abs(F::code(block, i) * x.code(row, g * F::group + i));
+        double sum = 0, magnitude = 0; // of multiples of 1/16 below 2^20: exact
+        for (std::size_t i = 0; i < F::group && g * F::group + i < w.k; ++i) {
+            const double term = F::code(block, i) * x.value(row, g * F::group + i);
+            sum += term;
+            magnitude += std::fabs(term);
+        }
+        p.value += scale * sum;
         p.magnitude += std::fabs(scale) * magnitude;
+    }
+    return p;
+}
+
+/// The product with the weights that int8 panels hold (see `kernel::panel_gemm`), and how far these are from
+/// the stored ones: sum |w' - w| |x|.
+struct panel_product : product {
+    double requantized = 0;
+};
+template <weight_format F>
+panel_product panel_linear(const storage_view<F>& w, std::size_t n, const activation_view& x,
+                           std::size_t row) noexcept {
+    constexpr int shift = F::codes::panel_shift;
+    constexpr std::size_t span = panel_inputs / F::group;
+    panel_product p;
+    for (std::size_t first = 0; first < w.groups(); first += span) {
+        const std::size_t end = std::min(first + span, w.groups());
+        float most = smallest_half;
+        for (std::size_t g = first; g < end; ++g)
+            most = std::fmax(most, std::fabs(to_float(F::scale(w.block(n, g)))));
+        const float inverse = 127.0f / most;
+        const double scale = double(most * (float(1 << shift) / 127.0f));
+        const double x_scale = x.scale(row, first / span);
+        for (std::size_t k = first * F::group; k < std::min(end * F::group, w.k); ++k) {
+            const auto& block = w.block(n, k / F::group);
+            const int m = int(std::nearbyint(to_float(F::scale(block)) * inverse));
+            const int code = (F::code(block, k % F::group) * m + (1 << shift) / 2) >> shift;
+            const double term = scale * code * x_scale * x.code(row, k);
+            p.value += term;
+            p.magnitude += std::fabs(term);
+            p.requantized += std::fabs((scale * code - weight(w, n, k)) * x_scale * x.code(row, k));
+        }
     }
     return p;
 }

@@ -1,0 +1,51 @@
+// What the drivers of products share: going through blocks of rows, and storing results within the ranges
+// that a call asks for.
+namespace crumb::inline CRUMB_ABI::kernel {
+
+template <>
+struct blocks<isa::CRUMB_THIS_ISA> {
+    using I = isa::CRUMB_THIS_ISA;
+
+    /// Calls f.template operator()<Rows>(r) for the blocks of rows from r, where one begins, to `end`.
+    template <std::size_t RowBlock, class F>
+    static CRUMB_INLINE void for_each(std::size_t x_rows, std::size_t r, std::size_t end, F&& f) noexcept {
+        while (r < end) {
+            const std::size_t height = block_of(r, x_rows, RowBlock).height;
+            of_height<1, RowBlock>(height, r, f);
+            r += height;
+        }
+    }
+
+    /// Stores a register of channels of one row, as far as it lies in the ranges of `args`.
+    static CRUMB_INLINE void emit(const linear_args& args, typename I::f32 y, std::size_t channel,
+                                  std::size_t r) noexcept {
+        if (r < args.rows.begin || r >= args.rows.end)
+            return;
+        float* to = args.y + r * args.y_stride;
+        constexpr std::size_t lanes = static_cast<std::size_t>(I::lanes);
+        if (channel >= args.channels.begin && channel + lanes <= args.channels.end) {
+            if (args.bias != nullptr)
+                y = I::add(y, I::load(args.bias + channel));
+            I::store(to + channel, y);
+            return;
+        }
+        float part[lanes];
+        I::store(part, y);
+        for (std::size_t i = 0; i < lanes; ++i) {
+            const std::size_t c = channel + i;
+            if (c >= args.channels.begin && c < args.channels.end)
+                to[c] = part[i] + (args.bias != nullptr ? args.bias[c] : 0.0f);
+        }
+    }
+
+  private:
+    template <int Rows, std::size_t RowBlock, class F>
+    static CRUMB_INLINE void of_height(std::size_t height, std::size_t r, F& f) noexcept {
+        if (height == Rows)
+            f.template operator()<Rows>(r);
+        else if constexpr (Rows < static_cast<int>(RowBlock))
+            of_height<Rows + 1, RowBlock>(height, r, f);
+    }
+};
+
+} // namespace crumb::inline CRUMB_ABI::kernel

@@ -1,0 +1,168 @@
+// Micro-kernels of the ISAs with 16-byte registers: a row, or a block of rows, times a tile.
+namespace crumb::inline CRUMB_ABI::kernel {
+
+/// Written with intrinsics; what `linear_tile` of these ISAs overrides is compared with it by the tests.
+template <class Format>
+struct neon_tile<isa::CRUMB_THIS_ISA, Format> {
+    using I = isa::CRUMB_THIS_ISA;
+    using P = typename product_of<I, typename Format::codes>::type;
+    using f32 = typename I::f32;
+    static constexpr bool nibbles = Format::codes::rows == 4;
+    static constexpr bool plain_codes = !requires { Format::codes::low_offset; };
+    static constexpr int vectors = 4; ///< registers per tile
+    static constexpr std::size_t code_bytes = packed_layout<Format>::code_bytes;
+
+    /// One row of activations times a tile of 16 channels.
+    static CRUMB_INLINE void single(const linear_args& args, std::size_t tile, std::size_t row,
+                                    float* out) noexcept {
+        CRUMB_UNROLL
+        for (int v = 0; v < vectors; ++v)
+            I::store(out + 4 * v, I::zero());
+        single_from(args, tile, row, 0, out);
+    }
+
+    /// Continues the totals in `out` from group `first` on.
+    static CRUMB_INLINE void single_from(const linear_args& args, std::size_t tile, std::size_t row,
+                                         std::size_t first, float* out) noexcept {
+        const std::uint8_t* codes = args.codes + (tile * args.groups + first) * code_bytes;
+        const half* scales = args.scales + (tile * args.groups + first) * tile_channels;
+        const std::int8_t* x = args.x_codes + (row * args.groups + first) * group_size;
+        const float* x_scales = row_scales(args, row) + first;
+        std::size_t left = args.groups - first;
+        f32 total[vectors];
+        CRUMB_UNROLL
+        for (int v = 0; v < vectors; ++v)
+            total[v] = I::load(out + 4 * v);
+        for (; left >= 4; left -= 4) {
+            const f32 four = I::load(x_scales);
+            group<0>(codes, scales, x, four, total);
+            group<1>(codes + code_bytes, scales + tile_channels, x + group_size, four, total);
+            group<2>(codes + 2 * code_bytes, scales + 2 * tile_channels, x + 2 * group_size, four, total);
+            group<3>(codes + 3 * code_bytes, scales + 3 * tile_channels, x + 3 * group_size, four, total);
+            codes += 4 * code_bytes;
+            scales += 4 * tile_channels;
+            x += 4 * group_size;
+            x_scales += 4;
+        }
+        for (; left != 0; --left) {
+            group<0>(codes, scales, x, I::set1(*x_scales), total);
+            codes += code_bytes;
+            scales += tile_channels;
+            x += group_size;
+            ++x_scales;
+        }
+        CRUMB_UNROLL
+        for (int v = 0; v < vectors; ++v)
+            I::store(out + 4 * v, total[v]);
+    }
+
+    /// `Rows` rows of activations that form a block times a tile.
+    template <int Rows>
+    static CRUMB_INLINE void block(const linear_args& args, std::size_t tile, std::size_t row,
+                                   float* out) noexcept {
+        for (std::size_t v = 0; v < vectors; ++v)
+            block_register<Rows>(args, tile, v, row, out + 4 * v);
+    }
+
+    static CRUMB_INLINE const float* row_scales(const linear_args& args, std::size_t row) noexcept {
+        return args.x_scales + row * args.groups * (I::order == activation_order::twin_pairs ? 2 : 1);
+    }
+
+  private:
+    template <int Lane>
+    static CRUMB_INLINE void group(const std::uint8_t* codes, const half* scales, const std::int8_t* x,
+                                   f32 four, f32* total) noexcept {
+        typename P::acc s[vectors];
+        CRUMB_UNROLL
+        for (int v = 0; v < vectors; ++v)
+            s[v] = P::start();
+        const typename I::act low = I::load_act(x), high = I::load_act(x + 16);
+        two_rows<0>(codes, low, nibbles ? high : low, s);
+        two_rows<1>(codes + 2 * tile_row_bytes, low, nibbles ? high : low, s);
+        if constexpr (!nibbles) {
+            two_rows<0>(codes + 4 * tile_row_bytes, high, high, s);
+            two_rows<1>(codes + 6 * tile_row_bytes, high, high, s);
+        }
+        CRUMB_UNROLL
+        for (int v = 0; v < vectors; ++v)
+            total[v] = I::fma(vmulq_laneq_f32(I::to_f32(P::finish(s[v])), four, Lane),
+                              I::load(scales + 4 * v), total[v]);
+    }
+    /// Two register rows: 8 inputs of all channels, nibbles 8 + 8.
+    template <int Half>
+    static CRUMB_INLINE void two_rows(const std::uint8_t* codes, typename I::act low, typename I::act high,
+                                      typename P::acc* s) noexcept {
+        CRUMB_UNROLL
+        for (int v = 0; v < vectors; ++v) {
+            const auto r0 = I::load_bytes(codes + 16 * v);
+            const auto r1 = I::load_bytes(codes + tile_row_bytes + 16 * v);
+            P::template step<Half>(s[v], P::template expand<0>(r0), P::template expand<0>(r1), low);
+            if constexpr (nibbles)
+                P::template step<Half>(s[v], P::template expand<1>(r0), P::template expand<1>(r1), high);
+        }
+    }
+
+    template <int Rows>
+    static CRUMB_INLINE void block_register(const linear_args& args, std::size_t tile, std::size_t v,
+                                            std::size_t row, float* out) noexcept {
+        const std::uint8_t* codes = args.codes + tile * args.groups * code_bytes + 16 * v;
+        const half* scales = args.scales + tile * args.groups * tile_channels + 4 * v;
+        const std::int8_t* x = args.x_codes + row * args.groups * group_size;
+        const float* x_scales = row_scales(args, row);
+        f32 total[Rows];
+        CRUMB_UNROLL
+        for (int r = 0; r < Rows; ++r)
+            total[r] = I::zero();
+        for (std::size_t g = 0; g < args.groups; ++g) {
+            typename P::operand w[8];
+            operands(codes, w);
+            const f32 d = I::load(scales);
+            CRUMB_UNROLL
+            for (int r = 0; r < Rows; r += 2) {
+                typename P::acc s0 = P::start(), s1 = P::start();
+                // A row that stands alone lies in plain order: two chunks in 16 bytes, not one of each row.
+                if (r + 1 == Rows) {
+                    const typename I::act low = I::load_act(x), high = I::load_act(x + 16);
+                    P::template step<0>(s0, w[0], w[1], low);
+                    P::template step<1>(s0, w[2], w[3], low);
+                    P::template step<0>(s0, w[4], w[5], high);
+                    P::template step<1>(s0, w[6], w[7], high);
+                } else {
+                    CRUMB_UNROLL
+                    for (int chunk = 0; chunk < 4; ++chunk) {
+                        const typename I::act a = I::load_act(x + 16 * chunk);
+                        P::template step<0>(s0, w[2 * chunk], w[2 * chunk + 1], a);
+                        P::template step<1>(s1, w[2 * chunk], w[2 * chunk + 1], a);
+                    }
+                    total[r + 1] =
+                        I::fma(I::mul(I::to_f32(P::finish(s1)), I::set1(x_scales[r + 1])), d, total[r + 1]);
+                }
+                total[r] = I::fma(I::mul(I::to_f32(P::finish(s0)), I::set1(x_scales[r])), d, total[r]);
+                x += r + 1 == Rows ? 32 : 64;
+            }
+            codes += code_bytes;
+            scales += tile_channels;
+            x_scales += Rows;
+        }
+        CRUMB_UNROLL
+        for (int r = 0; r < Rows; ++r)
+            I::store(out + r * static_cast<int>(tile_channels), total[r]);
+    }
+    /// w[2 c] and w[2 c + 1]: inputs 8 c .. 8 c + 7 of the group.
+    static CRUMB_INLINE void operands(const std::uint8_t* codes, typename P::operand* w) noexcept {
+        CRUMB_UNROLL
+        for (int j = 0; j < static_cast<int>(Format::codes::rows); ++j) {
+            const auto raw = I::load_bytes(codes + static_cast<std::size_t>(j) * tile_row_bytes);
+            w[j] = P::template expand<0>(raw);
+            if constexpr (nibbles)
+                w[4 + j] = P::template expand<1>(raw);
+        }
+    }
+};
+
+template <class Format>
+requires has_own_tiles<isa::CRUMB_THIS_ISA>
+struct linear_tile<isa::CRUMB_THIS_ISA, Format> : isa::CRUMB_THIS_ISA::template tile<Format> {
+};
+
+} // namespace crumb::inline CRUMB_ABI::kernel

@@ -1,0 +1,160 @@
+// GEMM over int8 panels: weights requantized on the way to one scale per channel and `panel_inputs` inputs,
+// so that nothing but dot products is left in the inner loop. Approximate.
+namespace crumb::inline CRUMB_ABI::kernel {
+
+template <class Format>
+struct panel_run<isa::CRUMB_THIS_ISA, Format> {
+    using I = isa::CRUMB_THIS_ISA;
+    using shape = tile_shape<I, Format>;
+    using f32 = typename I::f32;
+    using P = typename shape::P;
+    using dot = typename I::int8s; ///< multiplies the requantized codes
+    static constexpr std::size_t most_rows = I::panel_row_block;
+    static constexpr std::size_t panel_groups = panel_inputs / group_size;
+    static constexpr std::size_t chunk_rows = 256; ///< whose totals wait beside a panel
+
+    static void gemm(const linear_args& args) noexcept {
+        const std::size_t begin = args.channels.begin / tile_channels;
+        const std::size_t end = (args.channels.end + tile_channels - 1) / tile_channels;
+        for (std::size_t r = block_of(args.rows.begin, args.x_rows, most_rows).first; r < args.rows.end;
+             r += chunk_rows) {
+            const std::size_t last = args.rows.end - r < chunk_rows ? args.rows.end : r + chunk_rows;
+            const std::size_t t = tiles<I::panel_tiles>(args, begin, end, r, last);
+            if constexpr (I::panel_tiles > 1)
+                tiles<1>(args, t, end, r, last);
+        }
+    }
+
+  private:
+    template <std::size_t Tiles>
+    struct panel {
+        static constexpr int vectors = static_cast<int>(Tiles) * shape::vectors;
+        static constexpr std::size_t group_bytes = 8 * Tiles * tile_row_bytes;
+        alignas(64) std::uint8_t codes[panel_groups * group_bytes];
+        alignas(64) float scales[Tiles * tile_channels];
+    };
+
+    template <std::size_t Tiles>
+    static CRUMB_NOINLINE std::size_t tiles(const linear_args& args, std::size_t t, std::size_t end,
+                                            std::size_t first, std::size_t last) noexcept {
+        constexpr std::size_t width = Tiles * tile_channels;
+        panel<Tiles> p;
+        alignas(64) float totals[chunk_rows * width];
+        if (args.groups == 0)
+            __builtin_memset(totals, 0, sizeof totals);
+        for (; t + Tiles <= end; t += Tiles) {
+            for (std::size_t g = 0; g < args.groups; g += panel_groups) {
+                const std::size_t groups = args.groups - g < panel_groups ? args.groups - g : panel_groups;
+                fill(args, t, g, groups, p);
+                blocks<I>::template for_each<most_rows>(
+                    args.x_rows, first, last, [&]<int Rows>(std::size_t r) {
+                        multiply<Rows>(args, p, r, g, groups, totals + (r - first) * width);
+                    });
+            }
+            for (std::size_t r = first; r < last; ++r)
+                for (std::size_t c = 0; c < width; c += I::lanes)
+                    blocks<I>::emit(args, I::load(totals + (r - first) * width + c), t * tile_channels + c,
+                                    r);
+        }
+        return t;
+    }
+
+    /// code' = round(code * m / 2^panel_shift), m = round(127 d / (largest |d| of the channel's groups)).
+    template <std::size_t Tiles>
+    static CRUMB_INLINE void fill(const linear_args& args, std::size_t t, std::size_t g, std::size_t groups,
+                                  panel<Tiles>& to) noexcept {
+        constexpr int vectors = panel<Tiles>::vectors;
+        packed_operands<I, Format, P, vectors> from(args, t);
+        from.codes += g * shape::code_bytes;
+        from.scales += g * tile_channels;
+        f32 most[vectors], inverse[vectors];
+        CRUMB_UNROLL
+        for (int v = 0; v < vectors; ++v)
+            most[v] = I::set1(smallest_half);
+        auto scan = from;
+        for (std::size_t i = 0; i < groups; ++i) {
+            CRUMB_UNROLL
+            for (int v = 0; v < vectors; ++v)
+                most[v] = I::max(most[v], I::abs(scan.scale(v)));
+            scan.next_group();
+        }
+        CRUMB_UNROLL
+        for (int v = 0; v < vectors; ++v) {
+            inverse[v] = I::div(I::set1(127.0f), most[v]);
+            I::store(to.scales + v * I::lanes,
+                     I::mul(most[v], I::set1(static_cast<float>(1 << Format::codes::panel_shift) / 127.0f)));
+        }
+        std::uint8_t* codes = to.codes;
+        for (std::size_t i = 0; i < groups; ++i) {
+            from.begin_group();
+            CRUMB_UNROLL
+            for (int v = 0; v < vectors; ++v) {
+                const auto m = P::multiplier(I::round_to_i32(I::mul(from.scale(v), inverse[v])));
+                CRUMB_UNROLL
+                for (int row = 0; row < shape::rows; ++row) {
+                    const auto raw = from.raw(row, v);
+                    const auto at = [&](int x) {
+                        return codes + ((row * shape::per_row + x) * vectors + v) * I::width;
+                    };
+                    dot::store_operand(at(0), P::template requantize<0>(raw, m));
+                    if constexpr (shape::per_row == 2)
+                        dot::store_operand(at(1), P::template requantize<1>(raw, m));
+                }
+            }
+            from.next_group();
+            codes += panel<Tiles>::group_bytes;
+        }
+    }
+
+    template <int Rows, std::size_t Tiles>
+    static CRUMB_NOINLINE void multiply(const linear_args& args, const panel<Tiles>& p, std::size_t r,
+                                        std::size_t g, std::size_t groups, float* totals) noexcept {
+        constexpr int vectors = panel<Tiles>::vectors;
+        const std::size_t blocks = (args.groups + panel_groups - 1) / panel_groups;
+        const std::size_t at = r * blocks + g / panel_groups * Rows;
+        const std::int8_t* x = args.x_codes + (r * args.groups + g * Rows) * group_size;
+        typename dot::acc s[Rows * vectors];
+        CRUMB_UNROLL
+        for (int i = 0; i < Rows * vectors; ++i)
+            s[i] = dot::start(args.x_starts + at + i / vectors);
+        const std::uint8_t* codes = p.codes;
+        for (; groups != 0; --groups) {
+            CRUMB_UNROLL
+            for (int i = 0; i < 8; ++i) {
+                const int four = i / shape::per_row + i % shape::per_row * shape::rows;
+                typename dot::operand w[vectors];
+                CRUMB_UNROLL
+                for (int v = 0; v < vectors; ++v)
+                    w[v] = dot::load_operand(codes + (i * vectors + v) * I::width);
+                CRUMB_UNROLL
+                for (int row = 0; row < Rows; ++row) {
+                    const auto quad = I::load_quad(x + four / 2 * 8 * Rows + 8 * row + four % 2 * 4);
+                    CRUMB_UNROLL
+                    for (int v = 0; v < vectors; ++v)
+                        dot::template step<0>(s[row * vectors + v], w[v], quad);
+                }
+                CRUMB_HOLD_LOADS();
+                if (i % 4 == 3) {
+                    CRUMB_UNROLL
+                    for (int j = 0; j < Rows * vectors; ++j)
+                        I::int8s::pin(s[j]);
+                }
+            }
+            codes += panel<Tiles>::group_bytes;
+            x += Rows * static_cast<int>(group_size);
+        }
+        CRUMB_UNROLL
+        for (int row = 0; row < Rows; ++row) {
+            const f32 scale = I::set1(args.x_scales[at + static_cast<std::size_t>(row)]);
+            CRUMB_UNROLL
+            for (int v = 0; v < vectors; ++v) {
+                float* total = totals + (row * vectors + v) * I::lanes;
+                const f32 scaled = I::mul(I::to_f32(dot::finish(s[row * vectors + v], nullptr)), scale);
+                I::store(total, I::fma(scaled, I::load(p.scales + v * I::lanes),
+                                       g == 0 ? I::zero() : I::load(total)));
+            }
+        }
+    }
+};
+
+} // namespace crumb::inline CRUMB_ABI::kernel

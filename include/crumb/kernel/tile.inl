@@ -1,0 +1,211 @@
+// Micro-kernels: a few rows of activations times a few registers of channels, over a run of groups.
+namespace crumb::inline CRUMB_ABI::kernel {
+
+/// Weights as they are packed, expanded on the way.
+template <class Format, class Product, int Vectors>
+struct packed_operands<isa::CRUMB_THIS_ISA, Format, Product, Vectors> {
+    using I = isa::CRUMB_THIS_ISA;
+    using shape = tile_shape<I, Format>;
+    const std::uint8_t* codes;
+    const half* scales;
+    std::size_t tile_codes, tile_scales; ///< strides
+
+    CRUMB_INLINE packed_operands(const linear_args& args, std::size_t tile) noexcept
+        : codes(args.codes + tile * args.groups * shape::code_bytes),
+          scales(args.scales + tile * args.groups * tile_channels),
+          tile_codes(args.groups * shape::code_bytes), tile_scales(args.groups * tile_channels) {}
+
+    CRUMB_INLINE void begin_group() const noexcept {
+        if constexpr (I::prefetch_bytes != 0) {
+            CRUMB_UNROLL
+            for (int t = 0; t < Vectors / shape::vectors; ++t) {
+                CRUMB_UNROLL
+                for (std::size_t line = 0; line < shape::code_bytes; line += 64)
+                    __builtin_prefetch(codes + t * tile_codes + I::prefetch_bytes + line);
+            }
+        }
+    }
+    CRUMB_INLINE typename I::bytes raw(int row, int v) const noexcept {
+        return I::load_bytes(codes + static_cast<std::size_t>(v / shape::vectors) * tile_codes +
+                             v % shape::vectors * I::width + row * static_cast<int>(tile_row_bytes));
+    }
+    template <int X>
+    CRUMB_INLINE typename Product::operand operand(int row, int v) const noexcept {
+        return Product::template expand<X>(raw(row, v));
+    }
+    CRUMB_INLINE typename I::f32 scale(int v) const noexcept {
+        return I::load(scales + (v / shape::vectors) * tile_scales + (v % shape::vectors) * I::lanes);
+    }
+    CRUMB_INLINE void next_group() noexcept {
+        codes += shape::code_bytes;
+        scales += tile_channels;
+    }
+};
+
+/// Weights that have been expanded into a panel.
+template <class Format, class Product, int Vectors>
+struct panel_operands<isa::CRUMB_THIS_ISA, Format, Product, Vectors> {
+    using I = isa::CRUMB_THIS_ISA;
+    using operand_type = typename Product::operand;
+    static constexpr std::size_t scales_at = 8 * Vectors * sizeof(operand_type);
+    static constexpr std::size_t group_bytes = scales_at + Vectors * sizeof(typename I::f32);
+    const std::uint8_t* at;
+
+    CRUMB_INLINE void begin_group() const noexcept {}
+    template <int X>
+    CRUMB_INLINE operand_type operand(int row, int v) const noexcept {
+        constexpr int per_row = tile_shape<I, Format>::per_row;
+        return Product::load_operand(at + static_cast<std::size_t>((row * per_row + X) * Vectors + v) *
+                                              sizeof(operand_type));
+    }
+    CRUMB_INLINE typename I::f32 scale(int v) const noexcept {
+        return I::load(reinterpret_cast<const float*>(at + scales_at) + v * I::lanes);
+    }
+    CRUMB_INLINE void next_group() noexcept { at += group_bytes; }
+
+    /// Expands `groups` groups.
+    static CRUMB_INLINE void fill(packed_operands<I, Format, Product, Vectors> from, std::size_t groups,
+                                  std::uint8_t* to) noexcept {
+        for (std::size_t g = 0; g < groups; ++g) {
+            from.begin_group();
+            CRUMB_UNROLL
+            for (int row = 0; row < tile_shape<I, Format>::rows; ++row)
+                fill_row(from, row, to);
+            CRUMB_UNROLL
+            for (int v = 0; v < Vectors; ++v)
+                I::store(reinterpret_cast<float*>(to + scales_at) + v * I::lanes, from.scale(v));
+            from.next_group();
+            to += group_bytes;
+        }
+    }
+
+  private:
+    template <int X = 0>
+    static CRUMB_INLINE void fill_row(const packed_operands<I, Format, Product, Vectors>& from, int row,
+                                      std::uint8_t* to) noexcept {
+        constexpr int per_row = tile_shape<I, Format>::per_row;
+        CRUMB_UNROLL
+        for (int v = 0; v < Vectors; ++v)
+            Product::store_operand(to + static_cast<std::size_t>((row * per_row + X) * Vectors + v) *
+                                            sizeof(operand_type),
+                                   from.template operand<X>(row, v));
+        if constexpr (X + 1 < per_row)
+            fill_row<X + 1>(from, row, to);
+    }
+};
+
+template <class Format>
+struct linear_tile<isa::CRUMB_THIS_ISA, Format> {
+    using I = isa::CRUMB_THIS_ISA;
+    using shape = tile_shape<I, Format>;
+    using P = typename shape::P;
+    using Q = typename shape::Q;
+    using f32 = typename I::f32;
+
+    /// A block of `Rows` rows from group `first` of `groups` on.
+    template <int Rows>
+    struct row_terms {
+        const std::int8_t* codes;
+        const float* scales;
+        const std::int32_t* starts;
+        const float* shifts;
+        CRUMB_INLINE row_terms(const linear_args& args, std::size_t row, std::size_t first) noexcept
+            : codes(args.x_codes + (row * args.groups + first * Rows) * group_size),
+              scales(args.x_scales + row * args.groups + first * Rows),
+              starts(P::offset != 0 ? args.x_starts + row * args.groups + first * Rows : nullptr),
+              shifts(P::offset != 0 ? args.x_shifts + row * args.groups + first * Rows : nullptr) {}
+        CRUMB_INLINE void next_group() noexcept {
+            codes += Rows * static_cast<int>(group_size);
+            scales += Rows;
+            if constexpr (P::offset != 0) {
+                starts += Rows;
+                shifts += Rows;
+            }
+        }
+    };
+
+    /// totals[r * stride + c] = (what it was, or zero) + sum over groups of fl(scale_x * sum) * scale_w, one
+    /// FMA per group in order.
+    template <class Product, int Rows, int Vectors, class Operands>
+    static CRUMB_INLINE void run(Operands w, row_terms<Rows> x, std::size_t groups, bool from_zero,
+                                 float* totals, std::size_t stride) noexcept {
+        // What does not fit into registers stays in memory, and there the totals rather than the sums.
+        constexpr bool in_registers = 2 * Rows * Vectors + Vectors + 2 <= I::registers;
+        const auto at = [&](int i) {
+            return totals + static_cast<std::size_t>(i / Vectors) * stride + i % Vectors * I::lanes;
+        };
+        f32 total[Rows * Vectors];
+        CRUMB_UNROLL
+        for (int i = 0; i < Rows * Vectors; ++i) {
+            total[i] = from_zero ? I::zero() : I::load(at(i));
+            if constexpr (!in_registers)
+                I::store(at(i), total[i]);
+        }
+        for (; groups != 0; --groups) {
+            typename Product::acc s[Rows * Vectors];
+            CRUMB_UNROLL
+            for (int r = 0; r < Rows; ++r) {
+                CRUMB_UNROLL
+                for (int v = 0; v < Vectors; ++v)
+                    s[r * Vectors + v] = Product::start(x.starts + r);
+            }
+            w.begin_group();
+            CRUMB_UNROLL
+            for (int row = 0; row < shape::rows; ++row)
+                register_row<0, Product, Rows, Vectors>(w, row, x.codes, s);
+            CRUMB_UNROLL
+            for (int r = 0; r < Rows; ++r) {
+                const f32 scale = I::set1(x.scales[r]);
+                CRUMB_UNROLL
+                for (int v = 0; v < Vectors; ++v) {
+                    const int i = r * Vectors + v;
+                    const f32 scaled = scale_sum<Product>(s[i], x, r, scale);
+                    if constexpr (in_registers)
+                        total[i] = I::fma(scaled, w.scale(v), total[i]);
+                    else
+                        I::store(at(i), I::fma(scaled, w.scale(v), I::load(at(i))));
+                }
+            }
+            w.next_group();
+            x.next_group();
+        }
+        if constexpr (in_registers) {
+            CRUMB_UNROLL
+            for (int i = 0; i < Rows * Vectors; ++i)
+                I::store(at(i), total[i]);
+        }
+    }
+
+  private:
+    template <int X, class Product, int Rows, int Vectors, class Operands>
+    static CRUMB_INLINE void register_row(const Operands& w, int row, const std::int8_t* x,
+                                          typename Product::acc* s) noexcept {
+        const int four = row + X * shape::rows; // of the group's eight times four inputs
+        typename Product::operand o[Vectors];
+        CRUMB_UNROLL
+        for (int v = 0; v < Vectors; ++v)
+            o[v] = w.template operand<X>(row, v);
+        CRUMB_UNROLL
+        for (int r = 0; r < Rows; ++r) {
+            const typename I::quad a = I::load_quad(x + four / 2 * 8 * Rows + 8 * r + four % 2 * 4);
+            CRUMB_UNROLL
+            for (int v = 0; v < Vectors; ++v)
+                Product::template step<X>(s[r * Vectors + v], o[v], a);
+        }
+        if constexpr (Rows * Vectors > 4)
+            CRUMB_HOLD_LOADS();
+        if constexpr (X + 1 < shape::per_row)
+            register_row<X + 1, Product, Rows, Vectors>(w, row, x, s);
+    }
+    template <class Product, int Rows>
+    static CRUMB_INLINE f32 scale_sum(const typename Product::acc& s, const row_terms<Rows>& x, int r,
+                                      f32 scale) noexcept {
+        const typename I::i32 sum = Product::finish(s, x.starts + r);
+        if constexpr (Product::offset != 0)
+            return I::fma(I::as_f32(sum), scale, I::set1(x.shifts[r]));
+        else
+            return I::mul(I::to_f32(sum), scale);
+    }
+};
+
+} // namespace crumb::inline CRUMB_ABI::kernel

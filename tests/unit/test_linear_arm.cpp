@@ -1,0 +1,438 @@
+// What only ISAs with their own micro-kernels have: absorbed products, assembly, pairs of rows.
+#include "guarded.hpp"
+#include "isa_test.hpp"
+
+#include <crumb/crumb.hpp>
+#include <crumb/reference/linear.hpp>
+
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <cmath>
+#include <cstring>
+#include <limits>
+#include <memory>
+#include <random>
+#include <type_traits>
+#include <vector>
+
+namespace {
+
+using crumb::range;
+using crumb_test::for_each_isa;
+using crumb_test::guarded;
+
+/// Weights of random or constant codes, and rows of activations, at pages that must not be touched.
+template <class F>
+struct problem {
+    std::size_t n, k, m;
+    std::vector<typename F::block> blocks;
+    std::vector<float> x, bias;
+    guarded<std::byte> weights;
+    crumb::packed_view<F> packed;
+    std::mt19937 random;
+
+    problem(std::size_t n_, std::size_t k_, std::size_t m_, unsigned seed)
+        : n(n_), k(k_), m(m_), blocks(n * ((k + 31) / 32)), x(m * k), bias(n),
+          weights(crumb::packed_bytes<F>(n, k)), random(seed) {
+        std::normal_distribution<float> normal;
+        for (auto& v : x)
+            v = normal(random) * std::exp(normal(random));
+        for (auto& v : bias)
+            v = normal(random);
+        for (auto& b : blocks) {
+            int code[32];
+            for (int& c : code)
+                c = static_cast<int>(random() % unsigned(F::codes::maximum - F::codes::minimum + 1)) +
+                    F::codes::minimum;
+            F::set(b, crumb::to_half(normal(random)), code);
+        }
+        pack();
+    }
+    /// All codes the same.
+    void fill(int code, crumb::half scale) {
+        int codes[32];
+        std::fill_n(codes, 32, code);
+        for (auto& b : blocks)
+            F::set(b, scale, codes);
+        pack();
+    }
+    void pack() {
+        const auto p = crumb::pack(crumb::storage<F>(blocks.data(), n, k), weights.span());
+        ASSERT_TRUE(p) << p.message();
+        packed = *p;
+    }
+    double weight(std::size_t channel, std::size_t i) const {
+        return crumb::reference::weight(crumb::storage<F>(blocks.data(), n, k), channel, i);
+    }
+};
+
+struct input {
+    std::unique_ptr<guarded<std::byte>> memory;
+    crumb::activations rows;
+
+    input(const std::vector<float>& x, const crumb::activation_plan& plan, std::size_t m)
+        : memory(std::make_unique<guarded<std::byte>>(crumb::activation_bytes(plan, m))) {
+        auto a = crumb::activations::create(memory->span(), plan, m);
+        EXPECT_TRUE(a) << a.message();
+        guarded<float> from(x.size());
+        std::copy(x.begin(), x.end(), from.begin());
+        a->quantize(crumb::matrix<const float>(from.data(), m, plan.layout.k));
+        rows = *a;
+    }
+};
+
+template <class F>
+crumb::kernel::linear_args arguments(const crumb::packed_view<F>& w, const crumb::activations& a, float* y) {
+    crumb::kernel::linear_args args;
+    args.scales = w.scales();
+    args.codes = w.codes();
+    args.groups = w.groups();
+    args.n = w.n();
+    args.x_codes = a.codes();
+    args.x_scales = a.scales();
+    args.x_starts = a.starts();
+    args.x_shifts = a.shifts();
+    args.x_rows = a.rows();
+    args.y = y;
+    args.y_stride = w.n();
+    args.rows = {0, a.rows()};
+    args.channels = {0, w.n()};
+    return args;
+}
+
+using absorbing = crumb::q4_0_absorbing;
+template <class I>
+constexpr bool absorbs = crumb::kernel::absorbed_product<I, absorbing::codes>::available;
+
+[[maybe_unused]] crumb::linear<absorbing> absorbed_plan(const problem<absorbing>& p, const char* isa,
+                                                        bool with_bias = false) {
+    const auto plan = crumb::linear<absorbing>::plan(
+        p.packed, {.bias = with_bias ? std::span<const float>(p.bias) : std::span<const float>(),
+                   .isa = isa,
+                   .mode = crumb::linear_mode::absorbed});
+    EXPECT_TRUE(plan) << plan.message();
+    return *plan;
+}
+
+[[maybe_unused]] std::vector<float> absorbed_run(const problem<absorbing>& p, const char* isa) {
+    const auto plan = absorbed_plan(p, isa);
+    const input a(p.x, plan.activation_layout(), p.m);
+    guarded<float> y(p.m * p.n);
+    plan.run(a.rows, crumb::matrix(y.data(), p.m, p.n));
+    return {y.begin(), y.end()};
+}
+
+TEST(Absorbed, MatchesTheReferenceOnEveryShape) {
+    for (std::size_t n : {1, 15, 16, 17, 40}) {
+        for (std::size_t k : {1, 15, 16, 17, 31, 32, 33, 64, 127, 128, 160, 300}) {
+            for (std::size_t m : {1, 3}) {
+                const problem<absorbing> p(n, k, m, unsigned(n + 100 * k + 7 * m));
+                for_each_isa([&]<class I>() {
+                    if constexpr (absorbs<I>) {
+                        const auto plan = absorbed_plan(p, I::name, m == 3);
+                        const input a(p.x, plan.activation_layout(), m);
+                        guarded<float> y(m * n);
+                        plan.run(a.rows, crumb::matrix(y.data(), m, n));
+                        const crumb::reference::activation_view view{a.rows.layout(), a.rows.codes(),
+                                                                     a.rows.scales(), m};
+                        const auto stored = crumb::storage<absorbing>(p.blocks.data(), n, k);
+                        for (std::size_t i = 0; i < m * n; ++i) {
+                            const auto exact = crumb::reference::linear(stored, i % n, view, i / n);
+                            const double b = m == 3 ? double{p.bias[i % n]} : 0.0;
+                            const double eps = std::ldexp(1.0, -24);
+                            // Roundings are those of sums whose terms 16 c_h y and c_l y may cancel.
+                            const double bound = (double((k + 31) / 32) + 2.0) * eps * 2 * exact.magnitude +
+                                                 eps * std::fabs(exact.value + b);
+                            ASSERT_NEAR(double{y[i]}, exact.value + b, bound)
+                                << I::name << " n " << n << " k " << k << " m " << m << " element " << i;
+                        }
+                    }
+                });
+            }
+        }
+    }
+}
+
+// An input is off by at most half a step, whose size follows from the input: the documented error.
+TEST(Absorbed, ErrorIsHalfAStepPerInput) {
+    const std::size_t n = 24, k = 512, m = 4;
+    const problem<absorbing> p(n, k, m, 5);
+    for_each_isa([&]<class I>() {
+        if constexpr (absorbs<I>) {
+            const auto y = absorbed_run(p, I::name);
+            for (std::size_t r = 0; r < m; ++r) {
+                for (std::size_t c = 0; c < n; ++c) {
+                    double exact = 0, quantization = 0, magnitude = 0;
+                    for (std::size_t g = 0; g < k; g += 32) {
+                        const float* x = p.x.data() + r * k + g;
+                        double largest = 0, weights = 0, most = 0;
+                        for (std::size_t i = 0; i < 16; ++i) {
+                            largest = std::fmax(largest, std::fabs(double{x[16 + i]}));
+                            largest = std::fmax(largest, std::fabs(double{x[i]} - double{x[16 + i]} / 16));
+                        }
+                        for (std::size_t i = 0; i < 32; ++i) {
+                            exact += p.weight(c, g + i) * double{x[i]};
+                            weights += std::fabs(p.weight(c, g + i));
+                            most = std::fmax(most, std::fabs(double{x[i]}));
+                        }
+                        ASSERT_LE(largest, 17.0 / 16.0 * most * 1.000001);
+                        const double step = largest / 127 * (1 + std::ldexp(1.0, -15));
+                        quantization += weights * step * (0.5 + 512 * std::ldexp(1.0, -24));
+                        magnitude += weights * most * 2;
+                    }
+                    const double rounding = (double(k) / 32 + 2) * std::ldexp(1.0, -24) * magnitude;
+                    ASSERT_NEAR(double{y[r * n + c]}, exact, quantization + rounding) << I::name;
+                }
+            }
+        }
+    });
+}
+
+TEST(Absorbed, ExtremeCodesAreExact) {
+    for (const int code : {-8, -1, 0, 7}) {
+        for (const auto& [low, high] : {std::pair{127.0f, 127.0f},
+                                        {-127.0f, 127.0f},
+                                        {127.0f, -127.0f},
+                                        {-127.0f, -127.0f},
+                                        {0.0f, 127.0f}}) {
+            problem<absorbing> p(18, 160, 2, 2);
+            p.fill(code, crumb::half{0x3c00});
+            for (std::size_t i = 0; i < p.x.size(); ++i)
+                p.x[i] = i % 32 < 16 ? low : high;
+            for_each_isa([&]<class I>() {
+                if constexpr (absorbs<I>) {
+                    const auto plan = absorbed_plan(p, I::name);
+                    const input a(p.x, plan.activation_layout(), p.m);
+                    const crumb::reference::activation_view view{a.rows.layout(), a.rows.codes(),
+                                                                 a.rows.scales(), p.m};
+                    double sum = 0;
+                    for (std::size_t i = 0; i < 160; ++i) {
+                        ASSERT_LE(std::abs(view.code(0, i)), 127);
+                        sum += code * view.value(0, i) * view.scale(0, i / 32);
+                    }
+                    for (float y : absorbed_run(p, I::name))
+                        ASSERT_NEAR(double{y}, sum, std::fabs(sum) * std::ldexp(1.0, -21)) << I::name << code;
+                }
+            });
+        }
+    }
+}
+
+TEST(Absorbed, ResultsDependNeitherOnTheIsaNorOnAssemblyNorOnTheSplit) {
+    const problem<absorbing> p(45, 300, 5, 3);
+    std::vector<float> first;
+    for_each_isa([&]<class I>() {
+        if constexpr (absorbs<I>) {
+            const auto whole = absorbed_run(p, I::name);
+            if (first.empty())
+                first = whole;
+            EXPECT_EQ(whole, first) << I::name;
+            const auto plan = absorbed_plan(p, I::name);
+            const input a(p.x, plan.activation_layout(), p.m);
+            std::vector<float> intrinsics(whole.size());
+            using tile = crumb::kernel::absorbed_tile<I, absorbing>;
+            crumb::kernel::absorbed_run<I, absorbing, tile>::run(
+                arguments(p.packed, a.rows, intrinsics.data()));
+            EXPECT_EQ(whole, intrinsics) << I::name;
+            for (int i = 0; i < 40; ++i) {
+                std::vector<float> y(5 * 45, -7.0f);
+                const range rows{p.x.size() * std::size_t(i) % 6, std::size_t(i) % 7};
+                const range channels{std::size_t(i) * 5 % 46, std::size_t(i) * 11 % 48};
+                plan.run(a.rows, crumb::matrix(y.data(), 5, 45), {.rows = rows, .channels = channels});
+                const range r = rows.within(5), c = channels.within(45);
+                for (std::size_t j = 0; j < y.size(); ++j) {
+                    const bool inside =
+                        j / 45 >= r.begin && j / 45 < r.end && j % 45 >= c.begin && j % 45 < c.end;
+                    ASSERT_EQ(y[j], inside ? whole[j] : -7.0f) << I::name << ' ' << i << ' ' << j;
+                }
+            }
+        }
+    });
+}
+
+TEST(Absorbed, NotFiniteRowsAreNotANumberAndTinyOnesAreZero) {
+    for (const std::size_t at : {0, 16, 70, 95}) {
+        for (const float bad :
+             {std::numeric_limits<float>::quiet_NaN(), std::numeric_limits<float>::infinity(),
+              -std::numeric_limits<float>::infinity(), 2e33f}) {
+            problem<absorbing> p(20, 96, 3, 7);
+            p.x[96 + at] = bad;
+            std::fill_n(p.x.begin() + 2 * 96, 96, 1e-37f);
+            for_each_isa([&]<class I>() {
+                if constexpr (absorbs<I>) {
+                    const auto y = absorbed_run(p, I::name);
+                    for (std::size_t i = 0; i < y.size(); ++i)
+                        ASSERT_TRUE(i / 20 == 0   ? std::isfinite(y[i])
+                                    : i / 20 == 1 ? std::isnan(y[i])
+                                                  : y[i] == 0)
+                            << I::name << ' ' << bad;
+                }
+            });
+        }
+    }
+}
+
+TEST(Absorbed, PlansRefuseWhatHasNoSuchProducts) {
+    const problem<crumb::q4_0> exact(16, 32, 1, 1);
+    const problem<absorbing> p(16, 32, 1, 1);
+    for_each_isa([&]<class I>() {
+        const auto other = crumb::linear<crumb::q4_0>::plan(
+            exact.packed, {.isa = I::name, .mode = crumb::linear_mode::absorbed});
+        ASSERT_FALSE(other);
+        EXPECT_EQ(other.error().code(), crumb::errc::unsupported);
+        EXPECT_EQ(other.message(),
+                  std::string("no absorbed products for weights in format q4_0 on ") + I::name);
+        const auto plan =
+            crumb::linear<absorbing>::plan(p.packed, {.isa = I::name, .mode = crumb::linear_mode::absorbed});
+        EXPECT_EQ(plan.ok(), absorbs<I>) << I::name;
+    });
+}
+
+TEST(Absorbed, PackingKeepsTheBlocks) {
+    const problem<absorbing> p(17, 70, 1, 4);
+    for (std::size_t r = 0; r < 17; ++r)
+        for (std::size_t g = 0; g < 3; ++g)
+            for (std::size_t i = 0; i < 32; ++i)
+                ASSERT_EQ(absorbing::code(crumb::unpack(p.packed, r, g), i),
+                          g * 32 + i < 70 ? absorbing::code(p.blocks[r * 3 + g], i) : 0);
+}
+
+template <class F>
+class OwnTiles : public testing::Test {};
+using formats = testing::Types<crumb::q8_0, crumb::q4_0, absorbing>;
+TYPED_TEST_SUITE(OwnTiles, formats);
+
+TYPED_TEST(OwnTiles, AssemblyAgreesWithIntrinsicsBitForBit) {
+    using F = TypeParam;
+    for (std::size_t k : {32, 96, 128, 160, 420}) {
+        for (std::size_t m : {1, 8, 16, 24, 31}) {
+            problem<F> p(37, k, m, unsigned(k + m));
+            for (const int code : {1000, F::codes::minimum, F::codes::maximum}) {
+                if (code != 1000) {
+                    p.fill(code, crumb::half{0x3555});
+                    for (std::size_t i = 0; i < p.x.size(); ++i)
+                        p.x[i] = i % 3 == 0 ? -1.0f : 1.0f;
+                }
+                for_each_isa([&]<class I>() {
+                    if constexpr (crumb::kernel::has_own_tiles<I>) {
+                        const auto plan = crumb::linear<F>::plan(p.packed, {.isa = I::name});
+                        const input a(p.x, plan->activation_layout(), m);
+                        std::vector<float> y(m * 37), intrinsics(m * 37);
+                        using run = crumb::kernel::linear_run<I, F>;
+                        using other =
+                            crumb::kernel::linear_run<I, F, typename I::template intrinsics_tile<F>>;
+                        if (m == 1) {
+                            run::gemv(arguments(p.packed, a.rows, y.data()));
+                            other::gemv(arguments(p.packed, a.rows, intrinsics.data()));
+                        } else {
+                            run::gemm(arguments(p.packed, a.rows, y.data()));
+                            other::gemm(arguments(p.packed, a.rows, intrinsics.data()));
+                        }
+                        ASSERT_EQ(std::memcmp(y.data(), intrinsics.data(), y.size() * sizeof(float)), 0)
+                            << I::name << " k " << k << " m " << m << " codes " << code;
+                    }
+                });
+            }
+        }
+    }
+}
+
+TYPED_TEST(OwnTiles, FormatsOfAllLayoutsAgreeWithTheReference) {
+    using F = TypeParam;
+    const problem<F> p(19, 100, 13, 9);
+    for_each_isa([&]<class I>() {
+        const auto plan = crumb::linear<F>::plan(p.packed, {.isa = I::name});
+        const input a(p.x, plan->activation_layout(), 13);
+        guarded<float> y(13 * 19);
+        plan->run(a.rows, crumb::matrix(y.data(), 13, 19));
+        const crumb::reference::activation_view view{a.rows.layout(), a.rows.codes(), a.rows.scales(), 13};
+        for (std::size_t i = 0; i < 13 * 19; ++i) {
+            const auto exact =
+                crumb::reference::linear(crumb::storage<F>(p.blocks.data(), 19, 100), i % 19, view, i / 19);
+            ASSERT_NEAR(double{y[i]}, exact.value, 14 * std::ldexp(1.0, -24) * exact.magnitude) << I::name;
+        }
+    });
+}
+
+TEST(Panel, IsExactUpToItsRoundings) {
+    for_each_isa([&]<class I>() {
+        if constexpr (requires { crumb::kernel::panel_product<I>::add; }) {
+            std::mt19937 random(12);
+            for (const std::size_t inputs : {0, 32, 96, 512}) {
+                for (const std::size_t height : {8, 16}) {
+                    for (const bool extreme : {false, true}) {
+                        guarded<std::int8_t> w(8 * inputs), x(height * inputs);
+                        guarded<float> w_scales(8), x_scales(8), y(7 * 11 + 8);
+                        for (auto& v : w)
+                            v = extreme ? std::int8_t{-128} : static_cast<std::int8_t>(random());
+                        for (auto& v : x)
+                            v = static_cast<std::int8_t>(extreme ? 127 : int(random() % 255) - 127);
+                        for (std::size_t i = 0; i < 8; ++i) {
+                            w_scales[i] = 0.01f * static_cast<float>(random() % 100);
+                            x_scales[i] = 0.01f * static_cast<float>(random() % 100);
+                        }
+                        for (std::size_t first = 0; first < height; first += 8) {
+                            std::fill(y.begin(), y.end(), 0.3f);
+                            const crumb::kernel::panel_args args{
+                                w.data(),        w_scales.data(), x.data() + 32 * first,
+                                x_scales.data(), 32 * height,     inputs};
+                            crumb::kernel::panel_product<I>::add(args, y.data(), 11);
+                            std::int32_t sums[64];
+                            crumb::kernel::panel_product<I>::sum_intrinsics(args, sums);
+                            for (std::size_t r = 0; r < 8; ++r) {
+                                for (std::size_t c = 0; c < 8; ++c) {
+                                    const auto at = crumb::position_in_block(crumb::activation_order::pairs,
+                                                                             first + r, height);
+                                    std::int32_t sum = 0;
+                                    for (std::size_t k = 0; k < inputs; ++k)
+                                        sum += x[at.code + k / 32 * at.group_stride +
+                                                 k % 32 / 8 * at.chunk_stride + k % 8] *
+                                               w[k / 8 * 64 + 8 * c + k % 8];
+                                    ASSERT_EQ(sums[r / 2 * 16 + c / 2 * 4 + r % 2 * 2 + c % 2], sum);
+                                    const float scaled = static_cast<float>(sum) * x_scales[r];
+                                    ASSERT_EQ(y[11 * r + c], std::fma(scaled, w_scales[c], 0.3f));
+                                }
+                            }
+                        }
+                    }
+                }
+            }
+        }
+    });
+}
+
+TEST(ActivationOrder, PairsLieTogetherAndScalesTwice) {
+    const auto of = [](crumb::activation_order order, std::size_t i, std::size_t height) {
+        return crumb::position_in_block(order, i, height);
+    };
+    using enum crumb::activation_order;
+    EXPECT_EQ(of(chunks, 3, 8).code, 24u);
+    EXPECT_EQ(of(chunks, 3, 8).chunk_stride, 64u);
+    EXPECT_EQ(of(pairs, 3, 8).code, 72u);
+    EXPECT_EQ(of(pairs, 3, 8).chunk_stride, 16u);
+    EXPECT_EQ(of(pairs, 3, 8).scale, 3u);
+    EXPECT_EQ(of(twin_pairs, 3, 8).scale, 6u);
+    EXPECT_EQ(of(twin_pairs, 3, 8).scale_stride, 16u);
+    EXPECT_EQ(of(twin_pairs, 4, 5).code, 128u);
+    EXPECT_EQ(of(twin_pairs, 4, 5).chunk_stride, 8u);
+    for (const auto order : {chunks, pairs, twin_pairs}) {
+        EXPECT_EQ(of(order, 0, 1).chunk_stride, 8u);
+        EXPECT_EQ(of(order, 0, 1).scale_stride, 1u);
+        // Every byte and every scale of a group has one owner.
+        for (std::size_t height = 1; height <= 16; ++height) {
+            std::vector<int> bytes(height * 32), scales(height * 2);
+            for (std::size_t i = 0; i < height; ++i) {
+                const auto p = of(order, i, height);
+                for (std::size_t j = 0; j < 32; ++j)
+                    ++bytes.at(p.code + j / 8 * p.chunk_stride + j % 8);
+                for (std::size_t j = 0; j < p.scale_copies; ++j)
+                    ++scales.at(p.scale + j);
+            }
+            EXPECT_EQ(bytes, std::vector<int>(height * 32, 1));
+            EXPECT_LE(*std::max_element(scales.begin(), scales.end()), 1);
+        }
+    }
+}
+
+} // namespace

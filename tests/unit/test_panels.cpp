@@ -1,0 +1,230 @@
+#include "guarded.hpp"
+#include "isa_test.hpp"
+
+#include <crumb/crumb.hpp>
+#include <crumb/offline/quantize.hpp>
+#include <crumb/reference/linear.hpp>
+
+#include <gtest/gtest.h>
+
+#include <cmath>
+#include <cstring>
+#include <limits>
+#include <random>
+#include <vector>
+
+namespace {
+
+using crumb::range;
+using crumb_test::for_each_isa;
+using crumb_test::guarded;
+
+template <class F>
+class Panels : public testing::Test {
+  protected:
+    /// Weights whose scales differ by three powers of ten between groups and channels.
+    void make(std::size_t n_, std::size_t k_, std::size_t m_) {
+        n = n_, k = k_, m = m_;
+        const std::size_t groups = (k + 31) / 32;
+        blocks.assign(n * groups, {});
+        std::normal_distribution<float> normal;
+        for (auto& block : blocks) {
+            float w[32];
+            const float scale = std::exp(normal(random));
+            for (auto& v : w)
+                v = normal(random) * scale;
+            F::encode(w, block);
+        }
+        pack();
+        x.resize(m * k);
+        for (auto& v : x)
+            v = normal(random);
+        bias.resize(n);
+        for (auto& v : bias)
+            v = normal(random);
+    }
+    void pack() {
+        weights = std::make_unique<guarded<std::byte>>(crumb::packed_bytes<F>(n, k));
+        const auto p = crumb::pack(crumb::storage<F>(blocks.data(), n, k), weights->span());
+        ASSERT_TRUE(p) << p.message();
+        packed = *p;
+    }
+    crumb::result<crumb::linear<F>> plan(const char* isa, bool with_bias = false) const {
+        return crumb::linear<F>::plan(
+            packed, {.bias = with_bias ? std::span<const float>(bias) : std::span<const float>(),
+                     .isa = isa,
+                     .mode = crumb::linear_mode::panels});
+    }
+    template <class I>
+    void check(bool with_bias) {
+        const auto p = plan(I::name, with_bias);
+        ASSERT_TRUE(p) << p.message();
+        guarded<std::byte> memory(crumb::activation_bytes(p->activation_layout(), m));
+        auto a = *crumb::activations::create(memory.span(), p->activation_layout(), m);
+        a.quantize(crumb::matrix<const float>(x.data(), m, k));
+        guarded<float> y(m * n);
+        p->run(a, crumb::matrix(y.data(), m, n));
+        const crumb::reference::activation_view input{a.layout(), a.codes(), a.scales(), m};
+        const auto stored = crumb::storage<F>(blocks.data(), n, k);
+        const double eps = std::ldexp(1.0, -24);
+        const double spans = double((k + crumb::panel_inputs - 1) / crumb::panel_inputs);
+        for (std::size_t r = 0; r < m; ++r) {
+            for (std::size_t c = 0; c < n; ++c) {
+                const auto exact = crumb::reference::panel_linear(stored, c, input, r);
+                const double b = with_bias ? double{bias[c]} : 0.0;
+                // As in the exact mode, with a span of 512 inputs in the place of a group.
+                const double bound = (spans + 2) * eps * exact.magnitude + eps * std::fabs(exact.value + b);
+                ASSERT_NEAR(double{y[r * n + c]}, exact.value + b, bound)
+                    << F::name << ' ' << I::name << " n " << n << " k " << k << " m " << m << " row " << r
+                    << " channel " << c;
+            }
+        }
+    }
+
+    std::mt19937 random{3};
+    std::size_t n = 0, k = 0, m = 0;
+    std::vector<typename F::block> blocks;
+    std::vector<float> x, bias;
+    std::unique_ptr<guarded<std::byte>> weights;
+    crumb::packed_view<F> packed;
+};
+using formats = testing::Types<crumb::q8_0, crumb::q4_0, crumb::q4_0_absorbing>;
+TYPED_TEST_SUITE(Panels, formats);
+
+TYPED_TEST(Panels, MatchTheReference) {
+    for (std::size_t channels : {1, 16, 31, 50, 96}) {
+        for (std::size_t inputs : {1, 33, 512, 545, 1056}) {
+            for (std::size_t rows : {1, 2, 7, 8, 13, 29}) {
+                this->make(channels, inputs, rows);
+                for_each_isa([&]<class I>() {
+                    if constexpr (I::panel_row_block != 0)
+                        this->template check<I>((channels + rows) % 2 == 0);
+                });
+            }
+        }
+    }
+    // No inputs: the bias.
+    this->make(48, 0, 33);
+    for_each_isa([&]<class I>() {
+        if constexpr (I::panel_row_block != 0)
+            this->template check<I>(true);
+    });
+    // More rows than totals are kept for at once.
+    this->make(17, 70, 300);
+    for_each_isa([&]<class I>() {
+        if constexpr (I::panel_row_block != 0)
+            this->template check<I>(true);
+    });
+}
+
+TYPED_TEST(Panels, RequantizedWeightsStayWithinTheStatedDistance) {
+    this->make(32, 1024, 3);
+    const auto stored = crumb::storage<TypeParam>(this->blocks.data(), this->n, this->k);
+    const std::vector<std::int8_t> codes(3 * 1024, 1);
+    const std::vector<float> scales(3 * 2, 1.0f);
+    const crumb::reference::activation_view ones{
+        {.k = 1024, .group = crumb::panel_inputs}, codes.data(), scales.data(), 3};
+    for (std::size_t c = 0; c < this->n; ++c) {
+        double most = 0;
+        for (std::size_t g = 0; g < 32; ++g)
+            most = std::fmax(most, double{std::fabs(crumb::to_float(TypeParam::scale(stored.block(c, g))))});
+        const double distance = most * (1 << TypeParam::codes::panel_shift) / 127;
+        const auto p = crumb::reference::panel_linear(stored, c, ones, 0);
+        ASSERT_LE(p.requantized, 1024 * distance * (1 + 1e-6));
+        ASSERT_GT(p.requantized, 0);
+    }
+}
+
+TYPED_TEST(Panels, ExtremeCodesAndScales) {
+    this->make(16, 512, 8);
+    int low[32], high[32];
+    for (int i = 0; i < 32; ++i) {
+        low[i] = TypeParam::codes::minimum;
+        high[i] = TypeParam::codes::maximum;
+    }
+    for (std::size_t i = 0; i < this->blocks.size(); ++i) {
+        const crumb::half d{static_cast<std::uint16_t>(i % 5 == 0   ? 0x7bff
+                                                       : i % 5 == 1 ? 0xfbff
+                                                       : i % 5 == 2 ? 0x0001
+                                                       : i % 5 == 3 ? 0x0000
+                                                                    : 0x3c00)};
+        TypeParam::set(this->blocks[i], d, i % 2 != 0 ? low : high);
+    }
+    this->pack();
+    for (std::size_t i = 0; i < this->x.size(); ++i)
+        this->x[i] = i / 512 % 2 != 0 ? 1.0f : -1.0f;
+    for_each_isa([&]<class I>() {
+        if constexpr (I::panel_row_block != 0)
+            this->template check<I>(false);
+    });
+    // All scales zero.
+    for (auto& block : this->blocks)
+        TypeParam::set(block, crumb::half{}, low);
+    this->pack();
+    for_each_isa([&]<class I>() {
+        if constexpr (I::panel_row_block != 0)
+            this->template check<I>(false);
+    });
+}
+
+TYPED_TEST(Panels, ResultsDoNotDependOnRowsOrSplit) {
+    this->make(75, 600, 21);
+    for_each_isa([&]<class I>() {
+        if constexpr (I::panel_row_block != 0) {
+            const auto p = *this->plan(I::name, true);
+            std::vector<std::byte> buffer(crumb::activation_bytes(p.activation_layout(), 21) + 64);
+            const auto aligned = reinterpret_cast<std::byte*>(
+                crumb::round_up(reinterpret_cast<std::uintptr_t>(buffer.data()), crumb::alignment));
+            const auto bytes = crumb::activation_bytes(p.activation_layout(), 21);
+            auto a = *crumb::activations::create({aligned, bytes}, p.activation_layout(), 21);
+            a.quantize(crumb::matrix<const float>(this->x.data(), 21, 600));
+            std::vector<float> whole(21 * 75), parts(21 * 75, -1.0f);
+            p.run(a, crumb::matrix(whole.data(), 21, 75));
+            for (const range rows : {range{0, 5}, range{5, 17}, range{17, 21}})
+                for (const range channels : {range{0, 3}, range{3, 40}, range{40, 75}})
+                    p.run(a, crumb::matrix(parts.data(), 21, 75), {rows, channels});
+            ASSERT_EQ(whole, parts) << I::name;
+            for (std::size_t r = 0; r < 21; ++r) {
+                auto one = *crumb::activations::create({aligned, bytes}, p.activation_layout(), 1);
+                one.quantize(crumb::matrix<const float>(this->x.data() + r * 600, 1, 600));
+                std::vector<float> y(75);
+                p.run(one, crumb::matrix(y.data(), 1, 75));
+                ASSERT_EQ(std::memcmp(y.data(), whole.data() + r * 75, 75 * sizeof(float)), 0) << I::name;
+            }
+        }
+    });
+}
+
+TYPED_TEST(Panels, NotFiniteActivationsGiveNotFiniteOutputs) {
+    this->make(16, 1024, 2);
+    this->x[1024 + 600] = std::numeric_limits<float>::infinity();
+    for_each_isa([&]<class I>() {
+        if constexpr (I::panel_row_block != 0) {
+            const auto p = *this->plan(I::name);
+            guarded<std::byte> memory(crumb::activation_bytes(p.activation_layout(), 2));
+            auto a = *crumb::activations::create(memory.span(), p.activation_layout(), 2);
+            a.quantize(crumb::matrix<const float>(this->x.data(), 2, 1024));
+            std::vector<float> y(32);
+            p.run(a, crumb::matrix(y.data(), 2, 16));
+            for (std::size_t i = 0; i < 32; ++i)
+                ASSERT_EQ(std::isfinite(y[i]), i < 16);
+        }
+    });
+}
+
+TYPED_TEST(Panels, PlansWithoutThemAreRefused) {
+    this->make(16, 32, 1);
+    for_each_isa([&]<class I>() {
+        const auto p = this->plan(I::name);
+        if constexpr (I::panel_row_block != 0) {
+            ASSERT_TRUE(p);
+            EXPECT_EQ(p->activation_layout().layout.group, crumb::panel_inputs);
+        } else {
+            ASSERT_FALSE(p);
+            EXPECT_EQ(p.error().code(), crumb::errc::unsupported);
+            EXPECT_NE(std::strstr(p.message(), I::name), nullptr);
+        }
+    });
+}
+
+} // namespace
