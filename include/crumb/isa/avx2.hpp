@@ -147,6 +147,8 @@ struct avx2 {
         using operand = __m256i;
         using acc = __m256i;
         static CRUMB_INLINE acc start(const std::int32_t*) noexcept { return _mm256_setzero_si256(); }
+        /// Makes the compiler finish `x` here.
+        static CRUMB_INLINE void pin(acc& x) noexcept { __asm__ volatile("" : "+x"(x)); }
         static CRUMB_INLINE operand load_operand(const std::uint8_t* p) noexcept {
             return _mm256_load_si256(reinterpret_cast<const __m256i*>(p));
         }

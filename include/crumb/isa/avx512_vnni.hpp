@@ -140,6 +140,7 @@ struct avx512_vnni {
     struct product {
         static constexpr float factor = 1;
         using operand = __m512i;
+        /// Makes the compiler finish `x` here.
         static CRUMB_INLINE void pin(__m512i& x) noexcept { __asm__ volatile("" : "+v"(x)); }
         /// The multipliers of channels for `requantize`: each in both halves of its lane.
         static CRUMB_INLINE __m512i multiplier(i32 m) noexcept {

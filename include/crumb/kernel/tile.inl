@@ -192,8 +192,14 @@ struct linear_tile<isa::CRUMB_THIS_ISA, Format> {
             for (int v = 0; v < Vectors; ++v)
                 Product::template step<X>(s[r * Vectors + v], o[v], a);
         }
-        if constexpr (Rows * Vectors > 4)
+        if constexpr (Rows * Vectors >= 4)
             CRUMB_HOLD_LOADS();
+        // With few registers, products that are put off keep their operands alive until some are spilled.
+        if constexpr (I::registers < 32 && requires { Product::pin(s[0]); }) {
+            CRUMB_UNROLL
+            for (int i = 0; i < Rows * Vectors; ++i)
+                Product::pin(s[i]);
+        }
         if constexpr (X + 1 < shape::per_row)
             register_row<X + 1, Product, Rows, Vectors>(w, row, x, s);
     }
