@@ -23,7 +23,7 @@ struct request {
     std::size_t m;
     int repetitions;
     bool only_activations; ///< repeat the quantization of activations instead of the product
-    bool absorbed;         ///< plan with linear_mode::absorbed
+    linear_mode mode;
 };
 
 struct free_buffer {
@@ -84,8 +84,9 @@ int run_linear(const quantized<F>& w, const linear<F>& plan, const std::vector<f
         a.quantize(input);
     for (int i = 0; i < (r.only_activations ? 1 : r.repetitions); ++i)
         plan.run(a, matrix(y.data(), r.m, n));
-    return report(r.absorbed ? check_absorbed<F>(w, a, y)
-                             : check_product<F>(w, input, matrix(y.data(), r.m, n)));
+    if (r.mode == linear_mode::absorbed)
+        return report(check_absorbed<F>(w, a, y));
+    return report(check_product<F>(w, input, matrix(y.data(), r.m, n), a.layout().group));
 }
 
 template <weight_format F>
@@ -94,9 +95,7 @@ int run(const request& r) {
     const aligned memory = allocate(packed_bytes<F>(n, k));
     const auto packed = pack<F>(w, {memory.get(), packed_bytes<F>(n, k)});
     const bool plain_isa = r.isa == "plain";
-    const auto plan =
-        linear<F>::plan(*packed, {.isa = plain_isa ? nullptr : r.isa.data(),
-                                  .mode = r.absorbed ? linear_mode::absorbed : linear_mode::exact});
+    const auto plan = linear<F>::plan(*packed, {.isa = plain_isa ? nullptr : r.isa.data(), .mode = r.mode});
     if (!plan)
         return report(plan.message());
     if (!plain_isa && r.isa != plan->isa())
@@ -131,19 +130,23 @@ int main(int argc, char** argv) {
         return has;
     };
     r.only_activations = has_prefix("activations:");
-    r.absorbed = has_prefix("absorbed:");
+    if (has_prefix("absorbed:"))
+        r.mode = linear_mode::absorbed;
+    else if (has_prefix("panels:"))
+        r.mode = linear_mode::panels;
     int status = 2;
     if (r.m >= 1 && r.m <= 4096 && r.repetitions >= 1) {
-        if (r.absorbed && format == q4_0::name)
+        if (r.mode == linear_mode::absorbed && format == q4_0::name)
             status = bench::run<q4_0_absorbing>(r);
-        else if (!r.absorbed)
+        else if (r.mode != linear_mode::absorbed)
             format_list::for_each([&]<class F>() {
                 if (format == F::name)
                     status = bench::run<F>(r);
             });
     }
     if (status == 2)
-        std::fputs("usage: crumb-arm-count [activations:][absorbed:]<format> <isa|plain> <m> <repetitions>\n",
+        std::fputs("usage: crumb-arm-count [activations:][absorbed:|panels:]<format> <isa|plain> <m> "
+                   "<repetitions>\n",
                    stderr);
     return status;
 }

@@ -30,6 +30,7 @@ ROOT = pathlib.Path(__file__).resolve().parents[2]
 K, N = 4096, 256
 FORMATS = ("q4_0", "q8_0")
 ROWS = (1, 2, 4, 8, 16)
+PANEL_ROWS = (32, 128)
 # The oldest CPU with each ISA: an instruction that leaks from a newer one is fatal there.
 CPUS = {"neon": "cortex-a72", "neon_dotprod": "cortex-a76", "neon_i8mm": "max"}
 COMPILERS = {
@@ -181,6 +182,7 @@ def main():
     cases += [(f, "linear", i, m) for i in isas for f in formats for m in rows]
     # One row after the other, so that m = 1 says it all.
     cases += [("absorbed:q4_0", "linear", i, 1) for i in isas if i != "neon" and "q4_0" in formats]
+    cases += [(f"panels:{f}", "linear", i, m) for i in isas if i == "neon_i8mm" for f in formats for m in PANEL_ROWS]
     jobs = {}
     with concurrent.futures.ThreadPoolExecutor(options.jobs) as pool:
         for name, program in programs.items():
@@ -188,7 +190,7 @@ def main():
                 isa = "plain" if kind == "plain" else i
                 jobs[name, f, kind, i, m] = pool.submit(repeated, program, plugin, CPUS[i], f, isa, m)
             for f, kind, i, m in cases:
-                act = f if f.startswith("absorbed:") else formats[0]
+                act = f if ":" in f else formats[0]
                 if kind == "linear" and (name, "act", act, i, m) not in jobs:
                     jobs[name, "act", act, i, m] = pool.submit(
                         repeated, program, plugin, CPUS[i], f"activations:{act}", i, m)

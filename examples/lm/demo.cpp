@@ -5,6 +5,7 @@
 
 #include <chrono>
 #include <filesystem>
+#include <utility>
 
 namespace lm {
 namespace {
@@ -76,11 +77,19 @@ crumb::status show(const std::string& path, std::size_t threads) {
                 "size", "prompt", "generation", "KL", "top-1");
     std::printf("  %-8s %-12s %12s %10s %14s %14s %12s %12s\n", "", "", "", "MB", "tokens/s", "tokens/s",
                 "nats", "agreement");
-    for (const weight_type type : {weight_type::f32, weight_type::q8_0, weight_type::q4_0}) {
+    constexpr std::pair<weight_type, activation_type> shown[] = {
+        {weight_type::f32, activation_type::f32},
+        {weight_type::q8_0, activation_type::int8},
+        {weight_type::q4_0, activation_type::int8},
+        {weight_type::q4_0, activation_type::panels}};
+    for (const auto& [type, activations] : shown) {
         common_options o = stored;
         o.weights = type;
-        o.activations = type == weight_type::f32 ? activation_type::f32 : activation_type::int8;
+        o.activations = activations;
         auto each = load(o, 0, 512);
+        if (!each && activations == activation_type::panels &&
+            each.error().code() == crumb::errc::unsupported)
+            continue;
         if (!each)
             return each.error();
         session& s = *each->run;
