@@ -222,20 +222,19 @@ double plain_rate(std::size_t m, const memory_level& level) {
 /// Times a task whose result has been checked and fills the counters. The ceilings are measured again every
 /// few milliseconds: on shared machines and warm boards they drift within a row. The fractions are medians of
 /// what neighbouring measurements give.
-template <weight_format F, class Isa, class Task>
-double time_task(benchmark::State& state, Task& task, const memory_level& level, double working_set,
-                 bool exact = true) {
-    using codes = typename F::codes;
+template <weight_format F, class Isa, linear_mode Mode, class Task>
+double time_task(benchmark::State& state, Task& task, const memory_level& level, double working_set) {
+    constexpr bool exact = Mode == linear_mode::exact;
+    // Panels multiply bytes, whatever they were made of.
+    using codes = std::conditional_t<exact, typename F::codes, byte_codes>;
     std::vector<double> of_read, of_peak, of_mix;
     const auto bytes = static_cast<double>(task.weight_bytes);
     const double seconds = sample(
         state, level.bytes != 0 ? 1 : 16, [&] { task.run(); },
         [&](double s) {
             of_read.push_back(bytes / s / read_bandwidth(level));
-            // Panels multiply bytes, whatever they were made of.
-            of_peak.push_back(task.macs() / s /
-                              (exact ? mac_rate<Isa, codes>() : mac_rate<Isa, byte_codes>()));
-            if constexpr (has_mix<Isa>)
+            of_peak.push_back(task.macs() / s / mac_rate<Isa, codes>());
+            if constexpr (exact && has_mix<Isa>)
                 of_mix.push_back(task.macs() / s / mix_rate<Isa, codes>());
         });
     const double macs = task.macs() / seconds;
@@ -246,7 +245,7 @@ double time_task(benchmark::State& state, Task& task, const memory_level& level,
         return macs;
     state.counters["of_read_bandwidth"] = median(of_read);
     state.counters["of_mac_peak"] = median(of_peak);
-    if (has_mix<Isa> && exact)
+    if (!of_mix.empty())
         state.counters["of_mix"] = median(of_mix);
     return macs;
 }
@@ -258,30 +257,19 @@ void plain_row_of(benchmark::State& state, std::size_t m, const memory_level& le
     plain_task<F, Isa> task(fixture_of<F>(level), m);
     if (!task.error.empty())
         return fail(state, task.error);
-    const double macs = time_task<F, Isa>(state, task, level, static_cast<double>(task.blocks.memory.size()));
+    const double macs = time_task<F, Isa, linear_mode::exact>(state, task, level,
+                                                              static_cast<double>(task.blocks.memory.size()));
     this_run().record(plain_name<F, Isa>(m, level), macs);
 }
 
-template <weight_format F, class Isa>
+template <weight_format F, class Isa, linear_mode Mode>
 void linear_row_of(benchmark::State& state, std::size_t m, const memory_level& level) {
     if (!isa_supported(isa_index<Isa>()))
         return skip(state, std::string("this CPU lacks ") + Isa::name);
-    linear_task<F, Isa> task(fixture_of<F>(level), m);
+    linear_task<F, Isa> task(fixture_of<F>(level), m, Mode);
     if (!task.error.empty())
         return fail(state, task.error);
-    const double macs = time_task<F, Isa>(state, task, level, static_cast<double>(task.working_set));
-    if constexpr (has_plain<F, Isa>)
-        state.counters["vs_plain"] = macs / plain_rate<F, Isa>(m, level);
-}
-
-template <weight_format F, class Isa>
-void panel_row_of(benchmark::State& state, std::size_t m, const memory_level& level) {
-    if (!isa_supported(isa_index<Isa>()))
-        return skip(state, std::string("this CPU lacks ") + Isa::name);
-    linear_task<F, Isa> task(fixture_of<F>(level), m, linear_mode::panels);
-    if (!task.error.empty())
-        return fail(state, task.error);
-    const double macs = time_task<F, Isa>(state, task, level, static_cast<double>(task.working_set), false);
+    const double macs = time_task<F, Isa, Mode>(state, task, level, static_cast<double>(task.working_set));
     if constexpr (has_plain<F, Isa>)
         state.counters["vs_plain"] = macs / plain_rate<F, Isa>(m, level);
 }
@@ -331,7 +319,8 @@ void register_format(const memory_level& level) {
             add(plain_name<F, Isa>(m, level), plain_row_of<F, Isa>, m, level)->MinTime(0.1);
     });
     for_each_row([&]<class Isa>(std::type_identity<Isa>, std::size_t m) {
-        add(row_name("linear", F::name, Isa::name, m, level.n, level), linear_row_of<F, Isa>, m, level);
+        add(row_name("linear", F::name, Isa::name, m, level.n, level),
+            linear_row_of<F, Isa, linear_mode::exact>, m, level);
     });
     if (level.bytes == 0)
         return;
@@ -343,8 +332,8 @@ void register_format(const memory_level& level) {
                     ->MinTime(1.0);
         if constexpr (Isa::panel_row_block != 0)
             for (const std::size_t m : panel_row_counts)
-                add(row_name("panels", F::name, Isa::name, m, level.n, level), panel_row_of<F, Isa>, m,
-                    level);
+                add(row_name("panels", F::name, Isa::name, m, level.n, level),
+                    linear_row_of<F, Isa, linear_mode::panels>, m, level);
     });
 }
 

@@ -97,17 +97,11 @@ struct absorbed_quantizer<isa::CRUMB_THIS_ISA> {
 
     static void run(const quantize_args& args) noexcept {
         const std::size_t groups = args.layout.groups();
-        const std::size_t whole = args.layout.k / group_size;
         for (std::size_t r = args.part.begin; r < args.part.end; ++r) {
             const float* x = args.x + r * args.x_stride;
-            for (std::size_t g = 0; g < groups; ++g, x += group_size) {
+            for (std::size_t g = 0; g < groups; ++g) {
                 float padded[group_size];
-                const float* from = x;
-                if (g == whole) {
-                    for (std::size_t j = 0; j < group_size; ++j)
-                        padded[j] = whole * group_size + j < args.layout.k ? x[j] : 0.0f;
-                    from = padded;
-                }
+                const float* from = activation_quantizer<I>::whole(x, g, args.layout.k, padded);
                 const std::size_t at = r * groups + g;
                 args.starts[at] = group(from, args.codes + at * group_size, args.scales[at]);
             }

@@ -161,8 +161,6 @@ struct neon_tile<isa::CRUMB_THIS_ISA, Format> {
 };
 
 template <class Format>
-requires has_own_tiles<isa::CRUMB_THIS_ISA>
-struct linear_tile<isa::CRUMB_THIS_ISA, Format> : isa::CRUMB_THIS_ISA::template tile<Format> {
-};
+struct linear_tile<isa::CRUMB_THIS_ISA, Format> : isa::CRUMB_THIS_ISA::template tile<Format> {};
 
 } // namespace crumb::inline CRUMB_ABI::kernel

@@ -15,6 +15,17 @@ struct activation_quantizer<isa::CRUMB_THIS_ISA> {
         }
     }
 
+    /// The 32 inputs of group g of a row of n: in x, or copied to `padded` with zeros behind the end.
+    static CRUMB_INLINE const float* whole(const float* x, std::size_t g, std::size_t n,
+                                           float* padded) noexcept {
+        const std::size_t begin = g * group_size;
+        if (n - begin >= group_size)
+            return x + begin;
+        for (std::size_t j = 0; j < group_size; ++j)
+            padded[j] = j < n - begin ? x[begin + j] : 0.0f;
+        return padded;
+    }
+
   private:
     struct terms {
         std::int32_t most[span]; ///< bits of the largest magnitude
@@ -100,17 +111,6 @@ struct activation_quantizer<isa::CRUMB_THIS_ISA> {
             args.starts[first + group * at.height + i] = origin - args.layout.offset * t.sum[g];
         if (args.layout.has_shifts())
             args.shifts[first + group * at.height + i] = -activation_origin * t.scale[g];
-    }
-
-    /// The inputs of group g; zeros behind the end of a row.
-    static CRUMB_INLINE const float* whole(const float* x, std::size_t g, std::size_t n,
-                                           float* padded) noexcept {
-        const std::size_t begin = g * group_size;
-        if (n - begin >= group_size)
-            return x + begin;
-        for (std::size_t j = 0; j < group_size; ++j)
-            padded[j] = j < n - begin ? x[begin + j] : 0.0f;
-        return padded;
     }
 };
 

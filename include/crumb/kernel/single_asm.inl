@@ -11,7 +11,6 @@ namespace crumb::inline CRUMB_ABI::kernel {
 #define CRUMB_EVEN 16, 17, 18, 19
 #define CRUMB_OPERANDS 20, 21, 22, 23
 #define CRUMB_ODD 24, 25, 26, 27
-#define CRUMB_TOTALS 28, 29, 30, 31
 
 #define CRUMB_FOUR_(op, d0, d1, d2, d3, dt, a0, a1, a2, a3, at, rest) \
     op " v" #d0 "." dt ", v" #a0 "." at rest "\n" \
@@ -221,7 +220,6 @@ struct absorbed_asm<isa::CRUMB_THIS_ISA, Format, Tile> : Tile {
 #undef CRUMB_EVEN
 #undef CRUMB_OPERANDS
 #undef CRUMB_ODD
-#undef CRUMB_TOTALS
 #undef CRUMB_FOUR_
 #undef CRUMB_FOUR
 #undef CRUMB_LOAD_
