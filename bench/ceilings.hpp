@@ -46,6 +46,7 @@ struct mac_peak<isa::portable, Codes> {
     static constexpr double macs = 8.0 * static_cast<double>(lanes::size);
     static CRUMB_NOINLINE int run(std::size_t rounds) noexcept {
         lanes s[8], w(static_cast<std::int16_t>(3)), a(static_cast<std::int16_t>(5));
+        CRUMB_UNROLL
         for (auto& x : s)
             x = lanes(static_cast<std::int16_t>(0));
         for (; rounds != 0; --rounds) {
@@ -55,6 +56,7 @@ struct mac_peak<isa::portable, Codes> {
                 s[i] = s[i] + w * a;
             }
         }
+        CRUMB_UNROLL
         for (int i = 1; i < 8; ++i)
             s[0] = s[0] + s[i];
         return s[0].get(0);
@@ -79,6 +81,7 @@ struct mac_peak<isa::avx2, byte_codes> {
     static CRUMB_NOINLINE int run(std::size_t rounds) noexcept {
         __m256i s[8], w = _mm256_set1_epi8(3), one = _mm256_set1_epi16(1);
         const __m256i a = _mm256_set1_epi8(5);
+        CRUMB_UNROLL
         for (auto& x : s)
             x = _mm256_setzero_si256();
         for (; rounds != 0; --rounds) {
@@ -88,6 +91,7 @@ struct mac_peak<isa::avx2, byte_codes> {
                 s[i] = _mm256_add_epi32(s[i], _mm256_madd_epi16(_mm256_maddubs_epi16(w, a), one));
             }
         }
+        CRUMB_UNROLL
         for (int i = 1; i < 8; ++i)
             s[0] = _mm256_add_epi32(s[0], s[i]);
         return _mm256_extract_epi32(s[0], 0);
@@ -101,6 +105,7 @@ struct mac_peak<isa::avx2, nibble_codes> {
     static CRUMB_NOINLINE int run(std::size_t rounds) noexcept {
         __m256i s[4], w = _mm256_set1_epi8(3), one = _mm256_set1_epi16(1);
         const __m256i a = _mm256_set1_epi8(5);
+        CRUMB_UNROLL
         for (auto& x : s)
             x = _mm256_setzero_si256();
         for (; rounds != 0; --rounds) {
@@ -119,6 +124,7 @@ struct mac_peak<isa::avx2, nibble_codes> {
             for (int i = 0; i < 4; ++i)
                 s[i] = _mm256_add_epi32(s[i], _mm256_madd_epi16(pairs[i], one));
         }
+        CRUMB_UNROLL
         for (int i = 1; i < 4; ++i)
             s[0] = _mm256_add_epi32(s[0], s[i]);
         return _mm256_extract_epi32(s[0], 0);
@@ -143,6 +149,7 @@ struct mac_peak<isa::avx512_vnni, Codes> {
     static CRUMB_NOINLINE int run(std::size_t rounds) noexcept {
         __m512i s[16];
         const __m512i w = _mm512_set1_epi8(3), a = _mm512_set1_epi8(5);
+        CRUMB_UNROLL
         for (auto& x : s)
             x = _mm512_setzero_si512();
         for (; rounds != 0; --rounds) {
@@ -152,6 +159,7 @@ struct mac_peak<isa::avx512_vnni, Codes> {
                 CRUMB_BENCH_OPAQUE(s[i]); // or GCC copies sums between registers
             }
         }
+        CRUMB_UNROLL
         for (int i = 1; i < 16; ++i)
             s[0] = _mm512_add_epi32(s[0], s[i]);
         return _mm512_cvtsi512_si32(s[0]);
@@ -180,6 +188,7 @@ struct mac_peak<isa::neon, byte_codes> {
         int8x16_t w = vdupq_n_s8(3);
         const int8x16_t a = vdupq_n_s8(5);
         int32x4_t s[8];
+        CRUMB_UNROLL
         for (auto& x : s)
             x = vdupq_n_s32(0);
         for (; rounds != 0; --rounds) {
@@ -189,6 +198,7 @@ struct mac_peak<isa::neon, byte_codes> {
                 s[i] = vpadalq_s16(s[i], vmlal_high_s8(vmull_s8(vget_low_s8(w), vget_low_s8(a)), w, a));
             }
         }
+        CRUMB_UNROLL
         for (int i = 1; i < 8; ++i)
             s[0] = vaddq_s32(s[0], s[i]);
         return vgetq_lane_s32(s[0], 0);
@@ -203,6 +213,7 @@ struct mac_peak<isa::neon, nibble_codes> {
         int8x16_t w = vdupq_n_s8(3);
         const int8x16_t a = vdupq_n_s8(5);
         int32x4_t s[8];
+        CRUMB_UNROLL
         for (auto& x : s)
             x = vdupq_n_s32(0);
         for (; rounds != 0; --rounds) {
@@ -223,6 +234,7 @@ struct mac_peak<isa::neon, nibble_codes> {
             for (int i = 0; i < 8; ++i)
                 s[i] = vpadalq_s16(s[i], pairs[i]);
         }
+        CRUMB_UNROLL
         for (int i = 1; i < 8; ++i)
             s[0] = vaddq_s32(s[0], s[i]);
         return vgetq_lane_s32(s[0], 0);
@@ -250,6 +262,7 @@ struct mac_peak<isa::neon_dotprod, Codes> {
         int8x16_t w = vdupq_n_s8(3);
         const int8x16_t a = vdupq_n_s8(5);
         int32x4_t s[24];
+        CRUMB_UNROLL
         for (auto& x : s)
             x = vdupq_n_s32(0);
         for (; rounds != 0; --rounds) {
@@ -258,6 +271,7 @@ struct mac_peak<isa::neon_dotprod, Codes> {
             for (int i = 0; i < 24; ++i)
                 s[i] = vdotq_s32(s[i], w, a);
         }
+        CRUMB_UNROLL
         for (int i = 1; i < 24; ++i)
             s[0] = vaddq_s32(s[0], s[i]);
         return vgetq_lane_s32(s[0], 0);
@@ -286,6 +300,7 @@ struct mac_peak<isa::neon_i8mm, Codes> {
         int8x16_t w = vdupq_n_s8(3);
         const int8x16_t a = vdupq_n_s8(5);
         int32x4_t s[24];
+        CRUMB_UNROLL
         for (auto& x : s)
             x = vdupq_n_s32(0);
         for (; rounds != 0; --rounds) {
@@ -294,6 +309,7 @@ struct mac_peak<isa::neon_i8mm, Codes> {
             for (int i = 0; i < 24; ++i)
                 s[i] = vmmlaq_s32(s[i], w, a);
         }
+        CRUMB_UNROLL
         for (int i = 1; i < 24; ++i)
             s[0] = vaddq_s32(s[0], s[i]);
         return vgetq_lane_s32(s[0], 0);
