@@ -25,8 +25,7 @@ struct avx512_vnni {
     static constexpr std::size_t row_block = 4;
     static constexpr std::size_t single_tiles = 2; ///< of a pass for one row
     static constexpr std::size_t block_tiles = 3;  ///< of a pass for a block of rows
-    static constexpr std::size_t panel_rows =
-        16; ///< from which on weights are expanded into panels; 0: never
+    static constexpr std::size_t panel_rows = 8; ///< from which on weights are expanded into panels; 0: never
     static constexpr std::size_t panel_tiles = 3;     ///< of a pass over int8 panels
     static constexpr std::size_t panel_row_block = 8; ///< of activations for int8 panels; 0: no such product
     static constexpr bool supported(const cpu_features& cpu) noexcept { return cpu.avx512_vnni; }

@@ -114,34 +114,44 @@ struct linear_run<isa::CRUMB_THIS_ISA, Format, Tile> {
                                              std::size_t first, std::size_t last) noexcept {
         constexpr int vectors = static_cast<int>(Tiles) * shape::vectors;
         constexpr std::size_t width = Tiles * tile_channels;
+        using packed = packed_operands<I, Format, Q, vectors>;
+        using kept = kept_operands<I, Format, Q, vectors>;
+        using asking = asking_operands<I, Format, Q, vectors>;
         using panel = panel_operands<I, Format, Q, vectors>;
         alignas(64) std::uint8_t memory[panel_groups * panel::group_bytes];
         alignas(64) float totals[most_panel_rows * width];
         for (; t + Tiles <= end; t += Tiles) {
-            packed_operands<I, Format, Q, vectors> from(args, t);
+            packed from(args, t);
             for (std::size_t g = 0; g < args.groups; g += panel_groups) {
                 const std::size_t groups = args.groups - g < panel_groups ? args.groups - g : panel_groups;
-                panel::fill(from, groups, memory);
-                from.codes += groups * shape::code_bytes;
-                from.scales += groups * tile_channels;
+                // Results leave block by block: while they wait for their lines, the next block multiplies.
+                const bool complete = g + groups == args.groups;
+                packed next = complete ? packed(args, t + Tiles) : from;
+                if (!complete)
+                    next.skip(groups);
                 for_each_block(args, first, last, [&]<int Rows>(std::size_t r) {
-                    panel_block<Rows, Tiles>(args, memory, r, g, groups, totals + (r - first) * width);
+                    float* to = totals + (r - first) * width;
+                    if (r == first)
+                        panel_block<Rows, Tiles>(args, kept{from, next, memory}, r, g, groups, to);
+                    else if (r == first + I::row_block)
+                        panel_block<Rows, Tiles>(args, asking{{memory}, next}, r, g, groups, to);
+                    else
+                        panel_block<Rows, Tiles>(args, panel{memory}, r, g, groups, to);
+                    if (complete)
+                        emit_block<Rows, Tiles>(args, to, t, r);
                 });
+                from = next;
             }
-            for_each_block(args, first, last, [&]<int Rows>(std::size_t r) {
-                emit_block<Rows, Tiles>(args, totals + (r - first) * width, t, r);
-            });
         }
         return t;
     }
 
-    template <int Rows, std::size_t Tiles>
-    static CRUMB_NOINLINE void panel_block(const linear_args& args, const std::uint8_t* memory, std::size_t r,
-                                           std::size_t g, std::size_t groups, float* totals) noexcept {
+    template <int Rows, std::size_t Tiles, class Operands>
+    static CRUMB_NOINLINE void panel_block(const linear_args& args, Operands w, std::size_t r, std::size_t g,
+                                           std::size_t groups, float* totals) noexcept {
         constexpr int vectors = static_cast<int>(Tiles) * shape::vectors;
         const typename tiles::template row_terms<Rows> x(args, r, g);
-        tiles::template run<Q, Rows, vectors>(panel_operands<I, Format, Q, vectors>{memory}, x, groups,
-                                              g == 0, totals, Tiles * tile_channels);
+        tiles::template run<Q, Rows, vectors>(w, x, groups, g == 0, totals, Tiles * tile_channels);
     }
 };
 

@@ -42,21 +42,37 @@ struct panel_run<isa::CRUMB_THIS_ISA, Format> {
         alignas(64) float totals[chunk_rows * width];
         if (args.groups == 0)
             __builtin_memset(totals, 0, sizeof totals);
+        const std::size_t row_blocks = (last - first + most_rows - 1) / most_rows;
+        const std::size_t share = round_up(panel_groups * shape::code_bytes / row_blocks, 64);
         for (; t + Tiles <= end; t += Tiles) {
             for (std::size_t g = 0; g < args.groups; g += panel_groups) {
                 const std::size_t groups = args.groups - g < panel_groups ? args.groups - g : panel_groups;
                 fill(args, t, g, groups, p);
-                blocks<I>::template for_each<most_rows>(
-                    args.x_rows, first, last, [&]<int Rows>(std::size_t r) {
-                        multiply<Rows>(args, p, r, g, groups, totals + (r - first) * width);
-                    });
+                // Results leave block by block: while they wait for their lines, the next block multiplies.
+                const bool complete = g + groups == args.groups;
+                packed_operands<I, Format, P, panel<Tiles>::vectors> next(args, complete ? t + Tiles : t);
+                next.skip(complete ? 0 : g + groups);
+                blocks<I>::template for_each<most_rows>(args.x_rows, first, last,
+                                                        [&]<int Rows>(std::size_t r) {
+                                                            float* to = totals + (r - first) * width;
+                                                            next.ask((r - first) / most_rows * share, share);
+                                                            multiply<Rows>(args, p, r, g, groups, to);
+                                                            if (complete)
+                                                                emit_rows<Tiles>(args, to, t, r, Rows);
+                                                        });
             }
-            for (std::size_t r = first; r < last; ++r)
-                for (std::size_t c = 0; c < width; c += I::lanes)
-                    blocks<I>::emit(args, I::load(totals + (r - first) * width + c), t * tile_channels + c,
-                                    r);
+            if (args.groups == 0)
+                emit_rows<Tiles>(args, totals, t, first, last - first);
         }
         return t;
+    }
+
+    template <std::size_t Tiles>
+    static CRUMB_INLINE void emit_rows(const linear_args& args, const float* totals, std::size_t t,
+                                       std::size_t r, std::size_t rows) noexcept {
+        for (const std::size_t end = r + rows; r < end; ++r)
+            for (std::size_t c = 0; c < Tiles * tile_channels; c += I::lanes, totals += I::lanes)
+                blocks<I>::emit(args, I::load(totals), t * tile_channels + c, r);
     }
 
     /// code' = round(code * m / 2^panel_shift), m = round(127 d / (largest |d| of the channel's groups)).
@@ -65,8 +81,7 @@ struct panel_run<isa::CRUMB_THIS_ISA, Format> {
                                   panel<Tiles>& to) noexcept {
         constexpr int vectors = panel<Tiles>::vectors;
         packed_operands<I, Format, P, vectors> from(args, t);
-        from.codes += g * shape::code_bytes;
-        from.scales += g * tile_channels;
+        from.skip(g);
         f32 most[vectors], inverse[vectors];
         CRUMB_UNROLL
         for (int v = 0; v < vectors; ++v)
@@ -86,7 +101,6 @@ struct panel_run<isa::CRUMB_THIS_ISA, Format> {
         }
         std::uint8_t* codes = to.codes;
         for (std::size_t i = 0; i < groups; ++i) {
-            from.begin_group();
             CRUMB_UNROLL
             for (int v = 0; v < vectors; ++v) {
                 const auto m = P::multiplier(I::round_to_i32(I::mul(from.scale(v), inverse[v])));
@@ -134,11 +148,10 @@ struct panel_run<isa::CRUMB_THIS_ISA, Format> {
                         dot::template step<0>(s[row * vectors + v], w[v], quad);
                 }
                 CRUMB_HOLD_LOADS();
-                if (i % 4 == 3) {
-                    CRUMB_UNROLL
-                    for (int j = 0; j < Rows * vectors; ++j)
-                        I::int8s::pin(s[j]);
-                }
+                // Products that are put off keep their operands alive until some are spilled.
+                CRUMB_UNROLL
+                for (int j = 0; j < Rows * vectors; ++j)
+                    dot::pin(s[j]);
             }
             codes += panel<Tiles>::group_bytes;
             x += Rows * static_cast<int>(group_size);

@@ -25,6 +25,35 @@ struct packed_operands<isa::CRUMB_THIS_ISA, Format, Product, Vectors> {
             }
         }
     }
+    /// Asks for half (0 or 1) of this group, for later. Two blocks of rows share this: all at once would fill
+    /// the line buffers, and loads wait behind that. Not into the first level, which the present panel fills.
+    template <int Half>
+    CRUMB_INLINE void ask_half() const noexcept {
+        if constexpr (I::prefetch_bytes != 0) {
+            CRUMB_UNROLL
+            for (int t = 0; t < Vectors / shape::vectors; ++t) {
+                CRUMB_UNROLL
+                for (std::size_t line = 0; line < shape::code_bytes / 2; line += 64)
+                    __builtin_prefetch(codes + t * tile_codes + Half * (shape::code_bytes / 2) + line, 0, 2);
+                if constexpr (Half == 1)
+                    __builtin_prefetch(scales + t * tile_scales, 0, 2);
+            }
+        }
+    }
+    /// Asks for `bytes` bytes of each tile's codes from byte `at` on, and for their scales.
+    CRUMB_INLINE void ask(std::size_t at, std::size_t bytes) const noexcept {
+        if constexpr (I::prefetch_bytes != 0) {
+            for (const std::size_t end = at + bytes; at < end; at += 64) {
+                CRUMB_UNROLL
+                for (int t = 0; t < Vectors / shape::vectors; ++t) {
+                    __builtin_prefetch(codes + t * tile_codes + at, 0, 2);
+                    if (at % (2 * shape::code_bytes) == 0)
+                        __builtin_prefetch(scales + t * tile_scales + at / shape::code_bytes * tile_channels,
+                                           0, 2);
+                }
+            }
+        }
+    }
     CRUMB_INLINE typename I::bytes raw(int row, int v) const noexcept {
         return I::load_bytes(codes + static_cast<std::size_t>(v / shape::vectors) * tile_codes +
                              v % shape::vectors * I::width + row * static_cast<int>(tile_row_bytes));
@@ -36,10 +65,11 @@ struct packed_operands<isa::CRUMB_THIS_ISA, Format, Product, Vectors> {
     CRUMB_INLINE typename I::f32 scale(int v) const noexcept {
         return I::load(scales + (v / shape::vectors) * tile_scales + (v % shape::vectors) * I::lanes);
     }
-    CRUMB_INLINE void next_group() noexcept {
-        codes += shape::code_bytes;
-        scales += tile_channels;
+    CRUMB_INLINE void skip(std::size_t groups) noexcept {
+        codes += groups * shape::code_bytes;
+        scales += groups * tile_channels;
     }
+    CRUMB_INLINE void next_group() noexcept { skip(1); }
 };
 
 /// Weights that have been expanded into a panel.
@@ -54,43 +84,59 @@ struct panel_operands<isa::CRUMB_THIS_ISA, Format, Product, Vectors> {
     CRUMB_INLINE void begin_group() const noexcept {}
     template <int X>
     CRUMB_INLINE operand_type operand(int row, int v) const noexcept {
-        constexpr int per_row = tile_shape<I, Format>::per_row;
-        return Product::load_operand(at + static_cast<std::size_t>((row * per_row + X) * Vectors + v) *
-                                              sizeof(operand_type));
+        return Product::load_operand(at + operand_at<X>(row, v));
+    }
+    template <int X>
+    static constexpr std::size_t operand_at(int row, int v) noexcept {
+        return static_cast<std::size_t>((row * tile_shape<I, Format>::per_row + X) * Vectors + v) *
+               sizeof(operand_type);
     }
     CRUMB_INLINE typename I::f32 scale(int v) const noexcept {
         return I::load(reinterpret_cast<const float*>(at + scales_at) + v * I::lanes);
     }
     CRUMB_INLINE void next_group() noexcept { at += group_bytes; }
+};
 
-    /// Expands `groups` groups.
-    static CRUMB_INLINE void fill(packed_operands<I, Format, Product, Vectors> from, std::size_t groups,
-                                  std::uint8_t* to) noexcept {
-        for (std::size_t g = 0; g < groups; ++g) {
-            from.begin_group();
-            CRUMB_UNROLL
-            for (int row = 0; row < tile_shape<I, Format>::rows; ++row)
-                fill_row(from, row, to);
-            CRUMB_UNROLL
-            for (int v = 0; v < Vectors; ++v)
-                I::store(reinterpret_cast<float*>(to + scales_at) + v * I::lanes, from.scale(v));
-            from.next_group();
-            to += group_bytes;
-        }
-    }
+/// Weights that are expanded, multiplied with a first block of rows and kept in a panel for the others.
+template <class Format, class Product, int Vectors>
+struct kept_operands<isa::CRUMB_THIS_ISA, Format, Product, Vectors> {
+    using I = isa::CRUMB_THIS_ISA;
+    using packed = packed_operands<I, Format, Product, Vectors>;
+    using panel = panel_operands<I, Format, Product, Vectors>;
+    packed from, next; ///< `next`: of the next panel
+    std::uint8_t* to;
 
-  private:
-    template <int X = 0>
-    static CRUMB_INLINE void fill_row(const packed_operands<I, Format, Product, Vectors>& from, int row,
-                                      std::uint8_t* to) noexcept {
-        constexpr int per_row = tile_shape<I, Format>::per_row;
+    CRUMB_INLINE void begin_group() const noexcept {
+        next.template ask_half<0>();
         CRUMB_UNROLL
         for (int v = 0; v < Vectors; ++v)
-            Product::store_operand(to + static_cast<std::size_t>((row * per_row + X) * Vectors + v) *
-                                            sizeof(operand_type),
-                                   from.template operand<X>(row, v));
-        if constexpr (X + 1 < per_row)
-            fill_row<X + 1>(from, row, to);
+            I::store(reinterpret_cast<float*>(to + panel::scales_at) + v * I::lanes, from.scale(v));
+    }
+    template <int X>
+    CRUMB_INLINE typename Product::operand operand(int row, int v) const noexcept {
+        const auto o = from.template operand<X>(row, v);
+        Product::store_operand(to + panel::template operand_at<X>(row, v), o);
+        return o;
+    }
+    CRUMB_INLINE typename I::f32 scale(int v) const noexcept { return panel{to}.scale(v); }
+    CRUMB_INLINE void next_group() noexcept {
+        from.next_group();
+        next.next_group();
+        to += panel::group_bytes;
+    }
+};
+
+/// The panel for the second block of rows.
+template <class Format, class Product, int Vectors>
+struct asking_operands<isa::CRUMB_THIS_ISA, Format, Product, Vectors>
+    : panel_operands<isa::CRUMB_THIS_ISA, Format, Product, Vectors> {
+    using panel = panel_operands<isa::CRUMB_THIS_ISA, Format, Product, Vectors>;
+    packed_operands<isa::CRUMB_THIS_ISA, Format, Product, Vectors> next;
+
+    CRUMB_INLINE void begin_group() const noexcept { next.template ask_half<1>(); }
+    CRUMB_INLINE void next_group() noexcept {
+        panel::next_group();
+        next.next_group();
     }
 };
 
