@@ -112,15 +112,43 @@ struct neon {
     static CRUMB_INLINE act load_act(const std::int8_t* p) noexcept { return vld1q_s8(p); }
 
     static CRUMB_INLINE void round_group(const float* x, float inverse, std::int8_t* out) noexcept {
-        for (int i = 0; i < 2; ++i, x += 16) {
-            const int32x4_t q0 = vcvtnq_s32_f32(vmulq_n_f32(vld1q_f32(x), inverse));
-            const int32x4_t q1 = vcvtnq_s32_f32(vmulq_n_f32(vld1q_f32(x + 4), inverse));
-            const int32x4_t q2 = vcvtnq_s32_f32(vmulq_n_f32(vld1q_f32(x + 8), inverse));
-            const int32x4_t q3 = vcvtnq_s32_f32(vmulq_n_f32(vld1q_f32(x + 12), inverse));
-            const int16x8_t h0 = vuzp1q_s16(vreinterpretq_s16_s32(q0), vreinterpretq_s16_s32(q1));
-            const int16x8_t h1 = vuzp1q_s16(vreinterpretq_s16_s32(q2), vreinterpretq_s16_s32(q3));
-            vst1q_s8(out + 16 * i, vuzp1q_s8(vreinterpretq_s8_s16(h0), vreinterpretq_s8_s16(h1)));
+        vst1q_s8(out, round_16(x, inverse));
+        vst1q_s8(out + 16, round_16(x + 16, inverse));
+    }
+    /// As `round_group`, the chunks of 8 codes `stride` bytes apart. NaN becomes 0.
+    static CRUMB_INLINE void round_chunks(const float* x, float inverse, std::int8_t* to,
+                                          std::size_t stride) noexcept {
+        CRUMB_UNROLL
+        for (int i = 0; i < 2; ++i) {
+            const int64x2_t codes = vreinterpretq_s64_s8(round_16(x + 16 * i, inverse));
+            vst1q_lane_s64(reinterpret_cast<std::int64_t*>(to), codes, 0);
+            vst1q_lane_s64(reinterpret_cast<std::int64_t*>(to + stride), codes, 1);
+            to += 2 * stride;
         }
+    }
+    static CRUMB_INLINE int8x16_t round_16(const float* x, float inverse) noexcept {
+        const int32x4_t q0 = vcvtnq_s32_f32(vmulq_n_f32(vld1q_f32(x), inverse));
+        const int32x4_t q1 = vcvtnq_s32_f32(vmulq_n_f32(vld1q_f32(x + 4), inverse));
+        const int32x4_t q2 = vcvtnq_s32_f32(vmulq_n_f32(vld1q_f32(x + 8), inverse));
+        const int32x4_t q3 = vcvtnq_s32_f32(vmulq_n_f32(vld1q_f32(x + 12), inverse));
+        const int16x8_t h0 = vuzp1q_s16(vreinterpretq_s16_s32(q0), vreinterpretq_s16_s32(q1));
+        const int16x8_t h1 = vuzp1q_s16(vreinterpretq_s16_s32(q2), vreinterpretq_s16_s32(q3));
+        return vuzp1q_s8(vreinterpretq_s8_s16(h0), vreinterpretq_s8_s16(h1));
+    }
+    /// The largest magnitude's bits in each of four groups of 32.
+    static CRUMB_INLINE i32 largest_of_four(const float* x) noexcept {
+        i32 most[4];
+        CRUMB_UNROLL
+        for (int g = 0; g < 4; ++g) {
+            most[g] = magnitude_bits(load(x + 32 * g));
+            CRUMB_UNROLL
+            for (int i = 4; i < 32; i += 4)
+                most[g] = max_i32(most[g], magnitude_bits(load(x + 32 * g + i)));
+        }
+        return vpmaxq_s32(vpmaxq_s32(most[0], most[1]), vpmaxq_s32(most[2], most[3]));
+    }
+    static CRUMB_INLINE i32 select_less_i32(i32 a, i32 b, i32 yes, i32 no) noexcept {
+        return vbslq_s32(vcltq_s32(a, b), yes, no);
     }
     static CRUMB_INLINE std::int32_t sum_group(const std::int8_t* codes) noexcept {
         const int16x8_t s = vpaddlq_s8(vld1q_s8(codes));
@@ -172,6 +200,13 @@ struct neon {
             return vshrq_n_s8(X == 0 ? vshlq_n_s8(w, 4) : w, 4);
         }
         static CRUMB_INLINE acc start() noexcept { return {vdupq_n_s16(0), vdupq_n_s16(0)}; }
+        /// `start` and `step`: GCC would add to registers full of zeros.
+        template <int Half>
+        static CRUMB_INLINE acc first(operand w0, operand w1, act a) noexcept {
+            const int8x16_t a0 = lane_of(a, 2 * Half), a1 = lane_of(a, 2 * Half + 1);
+            return {vmlal_s8(vmull_s8(vget_low_s8(w0), vget_low_s8(a0)), vget_low_s8(w1), vget_low_s8(a1)),
+                    vmlal_high_s8(vmull_high_s8(w0, a0), w1, a1)};
+        }
         template <int Half>
         static CRUMB_INLINE void step(acc& s, operand w0, operand w1, act a) noexcept {
             const int8x16_t a0 = lane_of(a, 2 * Half), a1 = lane_of(a, 2 * Half + 1);
@@ -192,14 +227,19 @@ struct neon {
         using acc = split_sums<int32x4_t>;
         static CRUMB_INLINE acc start() noexcept { return {vdupq_n_s32(0), vdupq_n_s32(0)}; }
         template <int Half>
+        static CRUMB_INLINE acc first(operand w0, operand w1, act a) noexcept {
+            const split_sums<int16x8_t> p = products<Half>(w0, w1, a);
+            return {vpaddlq_s16(p.low), vpaddlq_s16(p.high)};
+        }
+        template <int Half>
         static CRUMB_INLINE void step(acc& s, operand w0, operand w1, act a) noexcept {
-            const int8x16_t a0 = lane_of(a, 2 * Half), a1 = lane_of(a, 2 * Half + 1);
-            int16x8_t low = vmull_s8(vget_low_s8(w0), vget_low_s8(a0));
-            int16x8_t high = vmull_high_s8(w0, a0);
-            low = vmlal_s8(low, vget_low_s8(w1), vget_low_s8(a1));
-            high = vmlal_high_s8(high, w1, a1);
-            s.low = vpadalq_s16(s.low, low);
-            s.high = vpadalq_s16(s.high, high);
+            const split_sums<int16x8_t> p = products<Half>(w0, w1, a);
+            s.low = vpadalq_s16(s.low, p.low);
+            s.high = vpadalq_s16(s.high, p.high);
+        }
+        template <int Half>
+        static CRUMB_INLINE split_sums<int16x8_t> products(operand w0, operand w1, act a) noexcept {
+            return nibbles::first<Half>(w0, w1, a);
         }
         static CRUMB_INLINE i32 finish(const acc& s) noexcept { return vpaddq_s32(s.low, s.high); }
     };

@@ -53,6 +53,7 @@ CRUMB_KEEP_ORDER_BEGIN
 #include <crumb/kernel/absorbed.inl>
 #include <crumb/kernel/linear_i8mm.inl>
 #include <crumb/kernel/linear_neon.inl>
+#include <crumb/kernel/panel_fill_i8mm.inl>
 #include <crumb/kernel/panel_product_i8mm.inl>
 
 #include <crumb/kernel/panel_i8mm.inl>

@@ -45,12 +45,11 @@ struct quantize_args {
 
 /// 8 rows by 8 channels of int8 over `inputs` inputs with one scale per row and one per channel.
 struct panel_args {
-    const std::int8_t* panel = nullptr;    ///< chunk by chunk of 8 inputs: 8 codes of each of 8 channels
-    const float* w_scales = nullptr;       ///< of the channels
-    const std::int8_t* x = nullptr;        ///< four pairs of rows of a block, in the order `pairs`
-    const float* x_scales = nullptr;       ///< of the rows
-    std::size_t x_stride = 8 * group_size; ///< bytes from group to group: 32 times the height of the block
-    std::size_t inputs = 0;                ///< a multiple of 32, at most 2^16
+    const std::int8_t* panel = nullptr; ///< chunk by chunk of 8 inputs: 8 codes of each of 8 channels
+    const float* w_scales = nullptr;    ///< of the channels
+    const std::int8_t* x = nullptr;     ///< a block of rows in the order `pairs`
+    const float* x_scales = nullptr;    ///< of the rows
+    std::size_t inputs = 0;             ///< a multiple of 32, at most 2^16
 };
 
 // One specialization per ISA is compiled inside its target region.
@@ -105,6 +104,8 @@ template <class Isa, class Format, class Tile>
 struct single_asm;
 template <class Isa>
 struct single_passes;
+template <class Isa, class Format>
+struct panel_fill;
 template <class Isa>
 struct panel_product;
 template <class Isa, class Format, class Tile>

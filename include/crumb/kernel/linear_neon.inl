@@ -33,16 +33,18 @@ struct neon_tile<isa::CRUMB_THIS_ISA, Format> {
         CRUMB_UNROLL
         for (int v = 0; v < vectors; ++v)
             total[v] = I::load(out + 4 * v);
-        for (; left >= 4; left -= 4) {
-            const f32 four = I::load(x_scales);
-            group<0>(codes, scales, x, four, total);
-            group<1>(codes + code_bytes, scales + tile_channels, x + group_size, four, total);
-            group<2>(codes + 2 * code_bytes, scales + 2 * tile_channels, x + 2 * group_size, four, total);
-            group<3>(codes + 3 * code_bytes, scales + 3 * tile_channels, x + 3 * group_size, four, total);
-            codes += 4 * code_bytes;
-            scales += 4 * tile_channels;
-            x += 4 * group_size;
-            x_scales += 4;
+        if constexpr (unrolls) {
+            for (; left >= 4; left -= 4) {
+                const f32 four = I::load(x_scales);
+                group<0>(codes, scales, x, four, total);
+                group<1>(codes + code_bytes, scales + tile_channels, x + group_size, four, total);
+                group<2>(codes + 2 * code_bytes, scales + 2 * tile_channels, x + 2 * group_size, four, total);
+                group<3>(codes + 3 * code_bytes, scales + 3 * tile_channels, x + 3 * group_size, four, total);
+                codes += 4 * code_bytes;
+                scales += 4 * tile_channels;
+                x += 4 * group_size;
+                x_scales += 4;
+            }
         }
         for (; left != 0; --left) {
             group<0>(codes, scales, x, I::set1(*x_scales), total);
@@ -69,15 +71,20 @@ struct neon_tile<isa::CRUMB_THIS_ISA, Format> {
     }
 
   private:
+    // Four groups at a time save GCC what the loop costs, and make clang spill.
+#if defined(__clang__)
+    static constexpr bool unrolls = false;
+#else
+    static constexpr bool unrolls = true;
+#endif
+
+    /// Lane `Lane` of `four` is the scale of the activations.
     template <int Lane>
     static CRUMB_INLINE void group(const std::uint8_t* codes, const half* scales, const std::int8_t* x,
                                    f32 four, f32* total) noexcept {
         typename P::acc s[vectors];
-        CRUMB_UNROLL
-        for (int v = 0; v < vectors; ++v)
-            s[v] = P::start();
         const typename I::act low = I::load_act(x), high = I::load_act(x + 16);
-        two_rows<0>(codes, low, nibbles ? high : low, s);
+        two_rows<0, true>(codes, low, nibbles ? high : low, s);
         two_rows<1>(codes + 2 * tile_row_bytes, low, nibbles ? high : low, s);
         if constexpr (!nibbles) {
             two_rows<0>(codes + 4 * tile_row_bytes, high, high, s);
@@ -89,17 +96,35 @@ struct neon_tile<isa::CRUMB_THIS_ISA, Format> {
                               I::load(scales + 4 * v), total[v]);
     }
     /// Two register rows: 8 inputs of all channels, nibbles 8 + 8.
-    template <int Half>
+    template <int Half, bool First = false>
     static CRUMB_INLINE void two_rows(const std::uint8_t* codes, typename I::act low, typename I::act high,
                                       typename P::acc* s) noexcept {
         CRUMB_UNROLL
         for (int v = 0; v < vectors; ++v) {
             const auto r0 = I::load_bytes(codes + 16 * v);
             const auto r1 = I::load_bytes(codes + tile_row_bytes + 16 * v);
-            P::template step<Half>(s[v], P::template expand<0>(r0), P::template expand<0>(r1), low);
+            if constexpr (First)
+                s[v] = first<Half>(P::template expand<0>(r0), P::template expand<0>(r1), low);
+            else
+                P::template step<Half>(s[v], P::template expand<0>(r0), P::template expand<0>(r1), low);
             if constexpr (nibbles)
                 P::template step<Half>(s[v], P::template expand<1>(r0), P::template expand<1>(r1), high);
         }
+    }
+    template <int Half>
+    static CRUMB_INLINE typename P::acc started(typename P::operand w0, typename P::operand w1,
+                                                typename I::act a) noexcept {
+        typename P::acc s = P::start();
+        P::template step<Half>(s, w0, w1, a);
+        return s;
+    }
+    template <int Half>
+    static CRUMB_INLINE typename P::acc first(typename P::operand w0, typename P::operand w1,
+                                              typename I::act a) noexcept {
+        if constexpr (requires { P::template first<Half>(w0, w1, a); })
+            return P::template first<Half>(w0, w1, a);
+        else
+            return started<Half>(w0, w1, a);
     }
 
     template <int Rows>
@@ -119,17 +144,20 @@ struct neon_tile<isa::CRUMB_THIS_ISA, Format> {
             const f32 d = I::load(scales);
             CRUMB_UNROLL
             for (int r = 0; r < Rows; r += 2) {
-                typename P::acc s0 = P::start(), s1 = P::start();
+                typename P::acc s0, s1;
                 // A row that stands alone lies in plain order: two chunks in 16 bytes, not one of each row.
                 if (r + 1 == Rows) {
                     const typename I::act low = I::load_act(x), high = I::load_act(x + 16);
-                    P::template step<0>(s0, w[0], w[1], low);
+                    s0 = first<0>(w[0], w[1], low);
                     P::template step<1>(s0, w[2], w[3], low);
                     P::template step<0>(s0, w[4], w[5], high);
                     P::template step<1>(s0, w[6], w[7], high);
                 } else {
+                    const typename I::act both = I::load_act(x);
+                    s0 = first<0>(w[0], w[1], both);
+                    s1 = first<1>(w[0], w[1], both);
                     CRUMB_UNROLL
-                    for (int chunk = 0; chunk < 4; ++chunk) {
+                    for (int chunk = 1; chunk < 4; ++chunk) {
                         const typename I::act a = I::load_act(x + 16 * chunk);
                         P::template step<0>(s0, w[2 * chunk], w[2 * chunk + 1], a);
                         P::template step<1>(s1, w[2 * chunk], w[2 * chunk + 1], a);

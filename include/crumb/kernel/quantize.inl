@@ -10,8 +10,17 @@ struct activation_quantizer<isa::CRUMB_THIS_ISA> {
     static void run(const quantize_args& args) noexcept {
         for (std::size_t r = args.part.begin; r < args.part.end; ++r) {
             const row_position at = block_of(r, args.rows, args.layout.row_block);
-            for (std::size_t begin = 0; begin < args.layout.k; begin += panel_inputs)
+            for (std::size_t begin = 0; begin < args.layout.k; begin += panel_inputs) {
+                if constexpr (has_fours<I>) {
+                    const std::size_t left = args.layout.k - begin;
+                    const std::size_t n = left < panel_inputs ? left : panel_inputs;
+                    if (n % (4 * group_size) == 0 && args.layout.offset == 0 && !args.layout.has_shifts()) {
+                        fours<I>(args, r, at, begin, n / group_size);
+                        continue;
+                    }
+                }
                 inputs(args, r, at, begin);
+            }
         }
     }
 
@@ -75,6 +84,65 @@ struct activation_quantizer<isa::CRUMB_THIS_ISA> {
             for (std::size_t g = 0; g < groups; ++g)
                 store(args, at, in, r - at.first, begin / group_size + g, t, g, activation_origin_bits);
         }
+    }
+
+    template <class J>
+    static constexpr bool has_fours = requires {
+        J::largest_of_four;
+    };
+
+    /// As `inputs`, for groups that are whole and come in fours, without starts and shifts.
+    template <class J>
+    static CRUMB_INLINE void fours(const quantize_args& args, std::size_t r, row_position at,
+                                   std::size_t begin, std::size_t groups) noexcept {
+        const float* x = args.x + r * args.x_stride + begin;
+        const block_position in = position_in_block(args.layout.order, r - at.first, at.height);
+        std::int8_t* codes = args.codes + at.first * args.layout.k_padded() + begin * at.height + in.code;
+        const bool one_scale = args.layout.group != group_size;
+        float* to = args.scales + at.first * args.layout.groups() * args.layout.scale_copies() + in.scale +
+                    begin / args.layout.group * in.scale_stride;
+        alignas(64) float scale[span], inverse[span];
+        if (one_scale) {
+            auto most = J::largest_of_four(x);
+            for (std::size_t g = 4; g < groups; g += 4)
+                most = J::max_i32(most, J::largest_of_four(x + g * group_size));
+            four_scales<J>(J::set1_i32(J::maximum_i32(most)), scale, inverse);
+        } else {
+            for (std::size_t g = 0; g < groups; g += 4)
+                four_scales<J>(J::largest_of_four(x + g * group_size), scale + g, inverse + g);
+        }
+        // The only scale is stored again and again.
+        const std::size_t step = one_scale ? 0 : 1, to_step = one_scale ? 0 : in.scale_stride;
+        const float *s = scale, *i = inverse;
+        for (std::size_t g = 0; g < groups; ++g) {
+            J::round_chunks(x, *i, codes, in.chunk_stride);
+            to[0] = *s;
+            to[in.scale_copies - 1] = *s;
+            x += group_size;
+            codes += in.group_stride;
+            to += to_step;
+            s += step;
+            i += step;
+        }
+    }
+
+    /// As `scales`, in a register.
+    template <class J>
+    static CRUMB_INLINE void four_scales(typename J::i32 most, float* scale, float* inverse) noexcept {
+        const auto least = J::set1_i32(__builtin_bit_cast(std::int32_t, smallest_activation));
+        const auto above = J::set1_i32(__builtin_bit_cast(std::int32_t, largest_activation) + 1);
+        const auto not_finite = J::set1_i32(__builtin_bit_cast(std::int32_t, __builtin_nanf("")));
+        const auto zero = J::set1_i32(0);
+        const auto amax = J::select_less_i32(most, above, J::max_i32(most, least), least);
+        const auto quotient = J::as_i32(J::div(J::as_f32(amax), J::set1(127.0f)));
+        const auto rounded = J::add_i32(quotient, J::set1_i32(0xff)) & J::set1_i32(~0xff);
+        const auto one_over = J::as_i32(J::div(J::set1(1.0f), J::as_f32(rounded)));
+        const auto usable = [&](typename J::i32 yes, typename J::i32 otherwise) {
+            return J::as_f32(
+                J::select_less_i32(most, least, zero, J::select_less_i32(most, above, yes, otherwise)));
+        };
+        J::store(scale, usable(rounded, not_finite));
+        J::store(inverse, usable(one_over, zero));
     }
 
     /// As an integer, NaN and infinity are larger than every number.
