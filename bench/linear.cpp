@@ -92,10 +92,12 @@ fixture<F>& fixture_of(const memory_level& level) {
 }
 
 template <weight_format F>
-result<linear<F>> plan_for(const std::byte* packed, std::size_t bytes, std::size_t m, const char* isa,
-                           linear_mode mode = linear_mode::exact) {
+result<linear<F>> plan_for(const std::byte* packed, std::size_t bytes, const quantized<F>& stored,
+                           std::size_t m, const char* isa, linear_mode mode = linear_mode::exact) {
     const auto view = packed_view<F>::open({packed, bytes});
-    return view ? linear<F>::plan(*view, {.max_rows = m, .isa = isa, .mode = mode}) : view.error();
+    if (!view)
+        return view.error();
+    return linear<F>::plan(*view, {.max_rows = m, .isa = isa, .mode = mode, .codebooks = stored.codebooks});
 }
 
 /// crumb's product as a user calls it: float rows in, quantized on the way, float rows out.
@@ -106,7 +108,7 @@ struct linear_task {
         : y(f.output(rows, f.level.n)), x(f.input(rows)), threads(threads_) {
         const copies& packed = f.packed();
         for (std::size_t i = 0; i < packed.count; ++i) {
-            auto plan = plan_for<F>(packed.at(i), packed.stride, rows, Isa::name, mode);
+            auto plan = plan_for<F>(packed.at(i), packed.stride, f.stored, rows, Isa::name, mode);
             if (!plan) {
                 error = plan.message();
                 return;
@@ -163,7 +165,7 @@ struct plain_task {
         : n(slice(f.level, rows)), channels(f.level.n), groups(f.stored.blocks.size() / channels),
           blocks(f.blocks()), y(f.output(rows, n)), x(f.input(rows)),
           weight_bytes(n * groups * sizeof(typename F::block)) {
-        const auto plan = plan_for<F>(f.packed().at(0), f.packed().stride, rows, Isa::name);
+        const auto plan = plan_for<F>(f.packed().at(0), f.packed().stride, f.stored, rows, Isa::name);
         const std::size_t bytes = activation_bytes(plan->activation_layout(), 1);
         codes = buffer(bytes * rows);
         for (std::size_t r = 0; r < rows; ++r) {
@@ -225,8 +227,9 @@ double plain_rate(std::size_t m, const memory_level& level) {
 template <weight_format F, class Isa, linear_mode Mode, class Task>
 double time_task(benchmark::State& state, Task& task, const memory_level& level, double working_set) {
     constexpr bool exact = Mode == linear_mode::exact;
-    // Panels multiply bytes, whatever they were made of.
-    using codes = std::conditional_t<exact, typename F::codes, byte_codes>;
+    // Panels multiply bytes, whatever they were made of, and so do codebooks.
+    using codes =
+        std::conditional_t<exact && !indexed_codes<typename F::codes>, typename F::codes, byte_codes>;
     std::vector<double> of_read, of_peak, of_mix;
     const auto bytes = static_cast<double>(task.weight_bytes);
     const double seconds = sample(

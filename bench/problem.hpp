@@ -8,6 +8,7 @@
 #include <cmath>
 #include <cstdint>
 #include <string>
+#include <type_traits>
 #include <vector>
 
 namespace crumb::bench {
@@ -22,11 +23,38 @@ inline std::vector<float> random_floats(std::size_t count, std::uint64_t seed) {
     return x;
 }
 
-/// n x k weights in storage format.
+/// n x k weights in storage format; of codebook formats the indices, scales and codebooks are random.
 template <weight_format F>
 quantized<F> random_weights(std::size_t n, std::size_t k) {
-    const std::vector<float> w = random_floats(n * k, 1);
-    return *quantize<F>(matrix(w.data(), n, k));
+    if constexpr (rounding_format<F>) {
+        const std::vector<float> w = random_floats(n * k, 1);
+        return *quantize<F>(matrix(w.data(), n, k));
+    } else {
+        const std::size_t blocks = n * ((k + block_inputs<F> - 1) / block_inputs<F>);
+        const std::vector<float> random = random_floats(codebook_entries<F> + blocks * block_inputs<F>, 1);
+        std::size_t next = 0;
+        const auto below = [&](float limit) { return std::fabs(random[next++]) * limit; };
+        quantized<F> q;
+        q.n = n;
+        q.k = k;
+        for (std::size_t i = 0; i < codebook_entries<F>; ++i)
+            q.codebooks.push_back(static_cast<std::int8_t>(random[next++] * 127.0f));
+        q.blocks.resize(blocks);
+        for (auto& block : q.blocks) {
+            for (std::size_t g = 0; g < F::scales::block_groups; ++g) {
+                int code[group_size];
+                typename F::scales::value scale;
+                if constexpr (std::is_same_v<decltype(scale), half>)
+                    scale = to_half(1.0f + random[next]);
+                else
+                    scale = {127, static_cast<std::int8_t>(random[next] * 127.0f)};
+                for (int& c : code)
+                    c = static_cast<int>(below(static_cast<float>(F::codes::maximum) + 0.99f));
+                F::set(block, scale, code, g);
+            }
+        }
+        return q;
+    }
 }
 
 /// Compares y = x W^T (y as produced from dynamically quantized activations) with the reference in double

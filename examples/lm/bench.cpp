@@ -171,11 +171,9 @@ status bench(const bench_options& o) {
     const model& m = *loaded->weights;
     session& s = *loaded->run;
     const work w = work_of(m);
-    const bool is_q4_0 =
-        o.weights == weight_type::q4_0 || (o.weights == weight_type::stored && m.stored_type() == "q4_0");
-    const bool is_int8 = (is_q4_0 || o.weights == weight_type::q8_0 ||
-                          (o.weights == weight_type::stored && m.stored_type() == "q8_0")) &&
-                         o.activations != activation_type::f32;
+    const std::string weights = weights_name(m, o.weights);
+    const bool is_q4_0 = weights == "q4_0";
+    const bool is_int8 = weights != "f32" && weights != "f16" && o.activations != activation_type::f32;
 
     machine best(s.threads(), static_cast<std::size_t>(w.bytes), *isa, is_q4_0);
     best.measure();
@@ -197,7 +195,7 @@ status bench(const bench_options& o) {
         w.macs + w.vocabulary_macs / static_cast<double>(std::max<std::size_t>(1, o.prompt));
     const double of_peak = is_int8 ? prompt.mean() * prompt_macs / best.macs_per_second() : std::nan("");
     const auto kv = kv_names[static_cast<std::size_t>(o.kv)];
-    const std::string weights = weights_name(m, o.weights);
+
     if (o.json) {
         json_object out;
         out.put("model", o.model)

@@ -4,6 +4,7 @@
 #include "session.hpp"
 
 #include <cstdint>
+#include <functional>
 #include <string>
 
 namespace lm {
@@ -33,6 +34,17 @@ struct perplexity_options : common_options {
     std::size_t chunks = 0; ///< 0: all
 };
 
+struct quantize_options {
+    std::string model;
+    weight_type weights = weight_type::cb2s;
+    weight_type vocabulary = weight_type::q8_0; ///< embedding and output matrix: q8_0 or stored
+    std::string calibrate;                      ///< a text file, `self`, or empty
+    std::size_t chunks = 64;                    ///< windows of calibration text
+    std::uint64_t seed = 1;
+    std::size_t threads = 0;
+    std::string out;
+};
+
 struct demo_options {
     std::string models; ///< a directory
     std::size_t threads = 0;
@@ -57,8 +69,14 @@ struct bench_options : common_options {
 crumb::status generate(const generate_options& options);
 crumb::status perplexity(const perplexity_options& options);
 crumb::status demo(const demo_options& options);
+crumb::status quantize(const quantize_options& options);
 crumb::status synth(const synth_options& options);
 crumb::status bench(const bench_options& options);
+
+/// Writes `count` tokens after `start` (at least one token), window by window of the session's context.
+std::vector<std::int32_t> write_text(session& s, const std::vector<std::int32_t>& start, std::size_t count,
+                                     float temperature, std::size_t top_k, std::uint64_t seed,
+                                     const std::function<void(std::int32_t)>& each);
 
 /// A model with a session over it, loaded as the options say.
 struct loaded_model {

@@ -1,7 +1,6 @@
 #include "commands.hpp"
 #include "evaluate.hpp"
 #include "report.hpp"
-#include "sampler.hpp"
 
 #include <chrono>
 #include <filesystem>
@@ -9,28 +8,6 @@
 
 namespace lm {
 namespace {
-
-/// Writes `count` tokens after `start` (at least one token), window by window of the model's context.
-std::vector<std::int32_t> write_text(session& s, const std::vector<std::int32_t>& start, std::size_t count,
-                                     float temperature, std::size_t top_k, std::uint64_t seed,
-                                     const std::function<void(std::int32_t)>& each) {
-    sampler next(temperature, top_k, seed);
-    std::vector<std::int32_t> text;
-    while (text.size() < count) {
-        s.reset();
-        auto logits = s.feed(start, 1);
-        while (text.size() < count) {
-            const std::int32_t token = next(logits);
-            text.push_back(token);
-            if (each)
-                each(token);
-            if (s.length() == s.context())
-                break;
-            logits = s.feed({&token, 1}, 1);
-        }
-    }
-    return text;
-}
 
 crumb::status show(const std::string& path, std::size_t threads) {
     common_options full;

@@ -45,6 +45,27 @@ result<loaded_model> load(const common_options& options, std::size_t context, st
     return l;
 }
 
+std::vector<std::int32_t> write_text(session& s, const std::vector<std::int32_t>& start, std::size_t count,
+                                     float temperature, std::size_t top_k, std::uint64_t seed,
+                                     const std::function<void(std::int32_t)>& each) {
+    sampler next(temperature, top_k, seed);
+    std::vector<std::int32_t> text;
+    while (text.size() < count) {
+        s.reset();
+        auto logits = s.feed(start, 1);
+        while (text.size() < count) {
+            const std::int32_t token = next(logits);
+            text.push_back(token);
+            if (each)
+                each(token);
+            if (s.length() == s.context())
+                break;
+            logits = s.feed({&token, 1}, 1);
+        }
+    }
+    return text;
+}
+
 std::string weights_name(const model& m, weight_type type) {
     return type == weight_type::stored ? m.stored_type()
                                        : std::string(weight_names[static_cast<std::size_t>(type)]);

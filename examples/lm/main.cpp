@@ -6,13 +6,14 @@
 #include <cstdio>
 #include <cstdlib>
 #include <map>
+#include <span>
 
 namespace {
 
-template <class Enum, std::size_t N>
-std::map<std::string, Enum> choices(const std::string_view (&names)[N]) {
+template <class Enum>
+std::map<std::string, Enum> choices(std::span<const std::string_view> names, std::size_t first = 0) {
     std::map<std::string, Enum> out;
-    for (std::size_t i = 0; i < N; ++i)
+    for (std::size_t i = first; i < names.size(); ++i)
         out.emplace(std::string(names[i]), static_cast<Enum>(i));
     return out;
 }
@@ -124,6 +125,29 @@ int main(int argc, char** argv) {
         ->capture_default_str();
     bench->add_flag("--profile", b.profile, "Show where the time goes");
 
+    lm::quantize_options q;
+    auto* quantize = app.add_subcommand("quantize", "Write a model with quantized matrices");
+    quantize->add_option("model", q.model, "GGUF file, architecture llama or gpt2")->required();
+    add_choice(quantize, "--weights", q.weights,
+               choices<lm::weight_type>(lm::weight_names, static_cast<std::size_t>(lm::weight_type::q8_0)),
+               "What attention and feed-forward matrices become");
+    add_choice(quantize, "--vocabulary", q.vocabulary,
+               std::map<std::string, lm::weight_type>{{"q8_0", lm::weight_type::q8_0},
+                                                      {"stored", lm::weight_type::stored}},
+               "What the embedding and the output matrix become");
+    quantize->add_option("--calibrate", q.calibrate,
+                         "Text file to measure inputs on, or 'self': a text that the model writes");
+    quantize->add_option("--chunks", q.chunks, "Windows of 512 tokens to calibrate on")
+        ->check(CLI::Range(1, 1 << 20))
+        ->capture_default_str();
+    quantize->add_option("--seed", q.seed, "Seed of the text that the model writes")
+        ->check(natural)
+        ->capture_default_str();
+    quantize->add_option("--threads", q.threads, "Threads; 0 takes all cores")
+        ->check(CLI::Range(0, 1024))
+        ->capture_default_str();
+    quantize->add_option("--out,-o", q.out, "File to write")->required();
+
     lm::synth_options s;
     auto* synth = app.add_subcommand("synth", "Write a model of a known shape with random weights");
     synth
@@ -143,6 +167,7 @@ int main(int argc, char** argv) {
                                  : perplexity->parsed() ? lm::perplexity(p)
                                  : bench->parsed()      ? lm::bench(b)
                                  : synth->parsed()      ? lm::synth(s)
+                                 : quantize->parsed()   ? lm::quantize(q)
                                                         : lm::demo(d);
     if (!result) {
         std::fflush(stdout);

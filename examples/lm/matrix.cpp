@@ -1,6 +1,6 @@
 #include "matrix.hpp"
 
-#include <crumb/offline/quantize.hpp>
+#include <crumb/offline/store.hpp>
 
 #include <cmath>
 #include <cstring>
@@ -16,10 +16,19 @@ crumb::storage_view<F> blocks_of(const gguf_tensor& tensor, std::size_t n, std::
 /// Row after row, without what pads ragged rows.
 template <class F>
 void decode(const crumb::storage_view<F>& w, float* out) {
-    for (std::size_t r = 0; r < w.n; ++r) {
-        for (std::size_t i = 0; i < w.k; ++i) {
-            const auto& block = w.block(r, i / F::group);
-            *out++ = crumb::to_float(F::scale(block)) * static_cast<float>(F::code(block, i % F::group));
+    for (std::size_t r = 0; r < w.n; ++r)
+        for (std::size_t i = 0; i < w.k; ++i)
+            *out++ = static_cast<float>(w.weight(r, i));
+}
+template <class F>
+void decode(const crumb::packed_view<F>& w, std::span<const std::int8_t> codebooks, float* out) {
+    for (std::size_t r = 0; r < w.n(); ++r) {
+        for (std::size_t b = 0; b < w.blocks(); ++b) {
+            const auto block = crumb::unpack(w, r, b);
+            const std::size_t first = b * crumb::block_inputs<F>;
+            const std::size_t size = std::min(w.k() - first, crumb::block_inputs<F>);
+            decode(crumb::storage<F>(&block, 1, size, codebooks), out);
+            out += size;
         }
     }
 }
@@ -43,13 +52,96 @@ crumb::status check_finite(const gguf_tensor& tensor, std::span<const float> val
     return {};
 }
 
+crumb::result<std::span<const std::int8_t>> codebooks_for(weight_type type, const codebook_sets& sets) {
+    std::span<const std::int8_t> found;
+    crumb::status s;
+    with_format(type, [&]<class F>(std::type_identity<F>) {
+        if constexpr (crumb::needs_codebooks<F>) {
+            found = sets.find(F::name);
+            if (found.size() != crumb::codebook_entries<F>)
+                s = crumb::status::error(crumb::errc::corrupt, "key %s: %zu entries, %zu are needed",
+                                         codebook_sets::key(F::name).c_str(), found.size(),
+                                         crumb::codebook_entries<F>);
+        }
+    });
+    if (!s)
+        return s;
+    return found;
+}
+
 } // namespace
 
-crumb::result<std::vector<float>> to_floats(const gguf_tensor& tensor) {
+crumb::result<codebook_sets> codebook_sets::read(const gguf& file) {
+    codebook_sets sets;
+    crumb::status error;
+    [&]<class... F>(crumb::type_list<F...>) {
+        const auto one = [&](std::string_view format) {
+            if (!error || file.find(key(format)) == nullptr)
+                return;
+            const auto values = file.get_i32s(key(format));
+            if (!values) {
+                error = values.error();
+                return;
+            }
+            std::vector<std::int8_t> entries;
+            for (const std::int32_t v : *values) {
+                if (v < -128 || v > 127)
+                    error = crumb::status::error(crumb::errc::corrupt, "key %s holds %d, not a signed byte",
+                                                 key(format).c_str(), v);
+                entries.push_back(static_cast<std::int8_t>(v));
+            }
+            sets.set(format, std::move(entries));
+        };
+        (one(F::name), ...);
+    }(crumb::format_list{});
+    if (!error)
+        return error;
+    return sets;
+}
+
+std::optional<packed_shape> find_packed(const gguf_tensor& tensor) noexcept {
+    crumb::packed_header header;
+    const crumb::packed_header expected;
+    if (tensor.type != ggml_type::i8 || tensor.rank != 1 || tensor.data.size() < sizeof header)
+        return {};
+    std::memcpy(&header, tensor.data.data(), sizeof header);
+    if (std::memcmp(header.magic, expected.magic, sizeof header.magic) != 0)
+        return {};
+    for (std::size_t i = 2; i < weight_names.size(); ++i)
+        if (std::string_view(header.format, strnlen(header.format, sizeof header.format)) == weight_names[i])
+            return packed_shape{static_cast<weight_type>(i), header.n, header.k};
+    return {};
+}
+
+matrix_shape shape_of(const gguf_tensor& tensor) noexcept {
+    if (const auto packed = find_packed(tensor))
+        return {packed->n, packed->k};
+    return {tensor.elements() / tensor.dims[0], tensor.dims[0]};
+}
+
+crumb::result<std::vector<float>> to_floats(const gguf_tensor& tensor, const codebook_sets& codebooks) {
     // Of an unknown type the reader does not know the size: its dimensions may be beyond any memory.
     std::vector<float> out;
     if (is_supported(tensor.type))
         out.resize(tensor.elements());
+    if (const auto packed = find_packed(tensor)) {
+        const auto tables = codebooks_for(packed->type, codebooks);
+        crumb::status s = tables ? crumb::status() : tables.error();
+        with_format(packed->type, [&]<class F>(std::type_identity<F>) {
+            const auto view = crumb::packed_view<F>::open(tensor.data);
+            if (!view)
+                s = view.error();
+            if (!s)
+                return;
+            out.resize(view->n() * view->k());
+            decode(*view, *tables, out.data());
+        });
+        if (!s)
+            return in_tensor(tensor, s);
+        if (s = check_finite(tensor, out); !s)
+            return s;
+        return out;
+    }
     switch (tensor.type) {
     case ggml_type::f32:
         std::memcpy(out.data(), tensor.data.data(), tensor.data.size());
@@ -106,24 +198,44 @@ crumb::status matrix::plan_dense(std::span<const float> bias) {
 }
 
 template <class F>
-crumb::status matrix::plan_quantized(const gguf_tensor& tensor, activation_type activations,
-                                     std::span<const float> bias) {
+crumb::status matrix::plan_packed(const crumb::packed_view<F>& packed, activation_type activations,
+                                  std::span<const float> bias, std::span<const std::int8_t> codebooks) {
+    const auto plan = crumb::linear<F>::plan(packed, {.bias = bias, .codebooks = codebooks});
+    if (!plan)
+        return plan.error();
+    quantized_plans<F> plans{*plan, {}};
+    if (activations == activation_type::panels) {
+        const auto panels = crumb::linear<F>::plan(
+            packed, {.bias = bias, .mode = crumb::linear_mode::panels, .codebooks = codebooks});
+        if (!panels)
+            return panels.error();
+        plans.panels = *panels;
+    }
+    plan_ = plans;
+    return {};
+}
+
+template <class F>
+crumb::status matrix::plan_blocks(const gguf_tensor& tensor, activation_type activations,
+                                  std::span<const float> bias, const codebook_sets& codebooks) {
+    constexpr bool in_files = std::is_same_v<F, crumb::q8_0> || std::is_same_v<F, crumb::q4_0>;
     constexpr ggml_type own = std::is_same_v<F, crumb::q8_0> ? ggml_type::q8_0 : ggml_type::q4_0;
     crumb::storage_view<F> view;
     crumb::quantized<F> owned;
-    if (tensor.type == own) {
+    if (in_files && tensor.type == own) {
         view = blocks_of<F>(tensor, n_, k_);
     } else {
-        const auto floats = to_floats(tensor);
+        const auto floats = to_floats(tensor, codebooks);
         if (!floats)
             return floats.error();
-        auto q = crumb::quantize<F>(crumb::matrix<const float>(floats->data(), n_, k_));
+        auto q =
+            crumb::quantize<F>(crumb::matrix<const float>(floats->data(), n_, k_), codebooks.find(F::name));
         if (!q)
             return in_tensor(tensor, q.error());
         owned = std::move(*q);
         view = owned;
     }
-    stored_bytes_ = n_ * view.groups() * sizeof(typename F::block);
+    stored_bytes_ = n_ * view.stride * sizeof(typename F::block);
     if (activations == activation_type::f32) {
         memory_ = buffer(n_ * k_ * sizeof(float));
         decode(view, memory_.as<float>());
@@ -135,54 +247,69 @@ crumb::status matrix::plan_quantized(const gguf_tensor& tensor, activation_type 
     const auto packed = crumb::pack(view, memory_.bytes());
     if (!packed)
         return in_tensor(tensor, packed.error());
-    const auto plan = crumb::linear<F>::plan(*packed, {.bias = bias});
-    if (!plan)
-        return plan.error();
-    quantized_plans<F> plans{*plan, {}};
-    if (activations == activation_type::panels) {
-        const auto panels =
-            crumb::linear<F>::plan(*packed, {.bias = bias, .mode = crumb::linear_mode::panels});
-        if (!panels)
-            return in_tensor(tensor, panels.error());
-        plans.panels = *panels;
-    }
-    plan_ = plans;
-    return {};
+    const auto s = plan_packed(*packed, activations, bias, view.codebooks);
+    return s ? s : in_tensor(tensor, s);
+}
+
+crumb::status matrix::plan_floats(const gguf_tensor& tensor, std::span<const float> bias,
+                                  const codebook_sets& codebooks) {
+    const auto floats = to_floats(tensor, codebooks);
+    if (!floats)
+        return floats.error();
+    memory_ = buffer(n_ * k_ * sizeof(float));
+    std::memcpy(memory_.bytes().data(), floats->data(), n_ * k_ * sizeof(float));
+    return plan_dense<float>(bias);
 }
 
 crumb::result<matrix> matrix::make(const gguf_tensor& tensor, std::size_t n, std::size_t k, weight_type type,
-                                   activation_type activations, std::span<const float> bias) {
-    if (tensor.dims[0] != k || tensor.dims[1] != n || tensor.rank > 2)
+                                   activation_type activations, std::span<const float> bias,
+                                   const codebook_sets& codebooks) {
+    const auto packed = find_packed(tensor);
+    const matrix_shape shape = shape_of(tensor);
+    if (shape != matrix_shape{n, k} || tensor.rank > 2)
         return in_tensor(tensor, crumb::status::error(crumb::errc::bad_shape,
                                                       "shape is %llu x %llu, %zu x %zu is needed",
-                                                      static_cast<unsigned long long>(tensor.dims[0]),
-                                                      static_cast<unsigned long long>(tensor.dims[1]), k, n));
+                                                      static_cast<unsigned long long>(shape.k),
+                                                      static_cast<unsigned long long>(shape.n), k, n));
     matrix m;
     m.n_ = n;
     m.k_ = k;
-    if (type == weight_type::stored && tensor.type == ggml_type::q8_0)
+    const bool as_stored = type == weight_type::stored;
+    if (as_stored && tensor.type == ggml_type::q8_0)
         type = weight_type::q8_0;
-    if (type == weight_type::stored && tensor.type == ggml_type::q4_0)
+    if (as_stored && tensor.type == ggml_type::q4_0)
         type = weight_type::q4_0;
     crumb::status s;
-    if (type == weight_type::q8_0) {
-        s = m.plan_quantized<crumb::q8_0>(tensor, activations, bias);
-    } else if (type == weight_type::q4_0) {
-        s = m.plan_quantized<crumb::q4_0>(tensor, activations, bias);
-    } else {
+    if (as_stored && packed) {
+        const auto tables = codebooks_for(packed->type, codebooks);
+        if (!tables)
+            return in_tensor(tensor, tables.error());
+        m.stored_bytes_ = tensor.data.size();
+        if (activations == activation_type::f32)
+            s = m.plan_floats(tensor, bias, codebooks);
+        else
+            with_format(packed->type, [&]<class F>(std::type_identity<F>) {
+                const auto view = crumb::packed_view<F>::open(tensor.data);
+                s = view ? m.plan_packed(*view, activations, bias, *tables) : view.error();
+                if (!s)
+                    s = in_tensor(tensor, s);
+            });
+    } else if (type >= weight_type::q8_0) {
+        with_format(type, [&]<class F>(std::type_identity<F>) {
+            s = m.plan_blocks<F>(tensor, activations, bias, codebooks);
+        });
+    } else if (as_stored && tensor.type == ggml_type::f16) {
+        // Looks at every number.
         const auto floats = to_floats(tensor);
         if (!floats)
             return floats.error();
-        const bool is_half = type == weight_type::stored && tensor.type == ggml_type::f16;
-        m.stored_bytes_ = n * k * (is_half ? sizeof(crumb::half) : sizeof(float));
+        m.stored_bytes_ = n * k * sizeof(crumb::half);
         m.memory_ = buffer(m.stored_bytes_);
-        if (is_half) {
-            std::memcpy(m.memory_.bytes().data(), tensor.data.data(), m.stored_bytes_);
-            s = m.plan_dense<crumb::half>(bias);
-        } else {
-            std::memcpy(m.memory_.bytes().data(), floats->data(), m.stored_bytes_);
-            s = m.plan_dense<float>(bias);
-        }
+        std::memcpy(m.memory_.bytes().data(), tensor.data.data(), m.stored_bytes_);
+        s = m.plan_dense<crumb::half>(bias);
+    } else {
+        m.stored_bytes_ = n * k * sizeof(float);
+        s = m.plan_floats(tensor, bias, codebooks);
     }
     if (!s)
         return s;

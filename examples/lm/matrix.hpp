@@ -13,15 +13,29 @@
 
 namespace lm {
 
-/// What the weight matrices are multiplied as. `stored` takes them as the file has them.
-enum class weight_type { stored, f32, q8_0, q4_0 };
+/// What the weight matrices are multiplied as. `stored` takes them as the file has them; from `q8_0` on, the
+/// order is that of `crumb::format_list`.
+enum class weight_type { stored, f32, q8_0, q4_0, cb4, cb3, cb2, cb2s, u2 };
 /// What quantized weights are multiplied with. `panels` is `int8` with approximate int8 panels (see
 /// `crumb::linear_mode`) for batches of at least `panel_batch` rows; `f32` expands the weights and shows what
 /// int8 activations cost.
 enum class activation_type { int8, panels, f32 };
 inline constexpr std::size_t panel_batch = 32;
 
-inline constexpr std::string_view weight_names[] = {"stored", "f32", "q8_0", "q4_0"};
+inline constexpr auto weight_names = []<class... F>(crumb::type_list<F...>) {
+    return std::array<std::string_view, 2 + sizeof...(F)>{"stored", "f32", F::name...};
+}(crumb::format_list{});
+static_assert(weight_names[static_cast<std::size_t>(weight_type::u2)] == "u2" &&
+              weight_names.size() == static_cast<std::size_t>(weight_type::u2) + 1);
+
+/// Calls f(std::type_identity<F>()) for the format of a weight type, if it is one of `crumb::format_list`.
+template <class F>
+void with_format(weight_type type, F&& f) {
+    [&]<class... Format>(crumb::type_list<Format...>) {
+        std::size_t i = 2;
+        ((static_cast<std::size_t>(type) == i++ ? f(std::type_identity<Format>()) : void()), ...);
+    }(crumb::format_list{});
+}
 inline constexpr std::string_view activation_names[] = {"int8", "panels", "f32"};
 
 /// One input of several matrices with the quantized copies that they want. Every thread has an object of its
@@ -46,6 +60,27 @@ class matrix_input {
     std::size_t used_ = 0;
 };
 
+/// The table sets of a model's formats, by name: those in a file's keys, or trained for it.
+class codebook_sets {
+  public:
+    /// Empty if there is none.
+    std::span<const std::int8_t> find(std::string_view format) const noexcept {
+        for (const auto& [name, entries] : sets_)
+            if (name == format)
+                return entries;
+        return {};
+    }
+    void set(std::string_view format, std::vector<std::int8_t> entries) {
+        sets_.emplace_back(std::string(format), std::move(entries));
+    }
+    /// Reads the keys `crumb.codebooks.<format>` of a file.
+    static crumb::result<codebook_sets> read(const gguf& file);
+    static std::string key(std::string_view format) { return "crumb.codebooks." + std::string(format); }
+
+  private:
+    std::vector<std::pair<std::string, std::vector<std::int8_t>>> sets_;
+};
+
 /// The ways to multiply one packed matrix.
 template <class F>
 struct quantized_plans {
@@ -59,11 +94,12 @@ struct quantized_plans {
 /// n x k weights with their own memory (or the mapped file's), ready to run.
 class matrix {
   public:
-    /// Takes `tensor`, checks that its shape is n x k, and converts it. `bias` is empty or has n values that
-    /// outlive the matrix. Errors name the tensor.
+    /// Takes `tensor`, checks that its shape is n x k, and converts it; of packed weights it uses the file's
+    /// bytes as they lie. `bias` is empty or has n values that outlive the matrix. Codebook formats take
+    /// their tables from `codebooks`. Errors name the tensor.
     static crumb::result<matrix> make(const gguf_tensor& tensor, std::size_t n, std::size_t k,
                                       weight_type type, activation_type activations,
-                                      std::span<const float> bias);
+                                      std::span<const float> bias, const codebook_sets& codebooks);
 
     std::size_t n() const noexcept { return n_; }
     std::size_t k() const noexcept { return k_; }
@@ -76,21 +112,43 @@ class matrix {
 
   private:
     template <class F>
-    crumb::status plan_quantized(const gguf_tensor& tensor, activation_type activations,
-                                 std::span<const float> bias);
+    crumb::status plan_blocks(const gguf_tensor& tensor, activation_type activations,
+                              std::span<const float> bias, const codebook_sets& codebooks);
+    template <class F>
+    crumb::status plan_packed(const crumb::packed_view<F>& packed, activation_type activations,
+                              std::span<const float> bias, std::span<const std::int8_t> codebooks);
+    crumb::status plan_floats(const gguf_tensor& tensor, std::span<const float> bias,
+                              const codebook_sets& codebooks);
     /// Plans `memory_`, which holds n x k numbers.
     template <class T>
     crumb::status plan_dense(std::span<const float> bias);
 
     std::size_t n_ = 0, k_ = 0, stored_bytes_ = 0;
     buffer memory_;
-    std::variant<crumb::dense_linear<float>, crumb::dense_linear<crumb::half>, quantized_plans<crumb::q8_0>,
-                 quantized_plans<crumb::q4_0>>
-        plan_;
+    template <class... F>
+    static std::variant<crumb::dense_linear<float>, crumb::dense_linear<crumb::half>, quantized_plans<F>...>
+        any_plan(crumb::type_list<F...>);
+    decltype(any_plan(crumb::format_list{})) plan_;
 };
+
+/// What a tensor of packed weights says of itself. Such a tensor is a row of type I8 that holds the bytes of
+/// `crumb::pack`.
+struct packed_shape {
+    weight_type type;
+    std::size_t n, k;
+};
+/// Nothing if the tensor holds something else.
+std::optional<packed_shape> find_packed(const gguf_tensor& tensor) noexcept;
+
+/// Rows and columns of a tensor's matrix.
+struct matrix_shape {
+    std::size_t n, k;
+    friend bool operator==(const matrix_shape&, const matrix_shape&) = default;
+};
+matrix_shape shape_of(const gguf_tensor& tensor) noexcept;
 
 /// Every element of a tensor of any supported type as float. NaN, infinity and other types are errors that
 /// name the tensor.
-crumb::result<std::vector<float>> to_floats(const gguf_tensor& tensor);
+crumb::result<std::vector<float>> to_floats(const gguf_tensor& tensor, const codebook_sets& codebooks = {});
 
 } // namespace lm

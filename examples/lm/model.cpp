@@ -1,4 +1,5 @@
 #include "model.hpp"
+#include "quantizer.hpp"
 
 #include <unordered_set>
 
@@ -17,6 +18,8 @@ class model::loader {
         if (const status s = shape(); !s)
             return s;
         const auto& d = m_.shape_;
+        if (const status s = codebooks(); !s)
+            return s;
         embedding();
         if (d.arch == architecture::gpt2)
             floats("position_embd.weight", d.width, d.context, m_.positions_);
@@ -148,6 +151,15 @@ class model::loader {
         return m_.file_.find_tensor("rope_freqs.weight") == nullptr ? status() : refuse("rope_freqs.weight");
     }
 
+    /// Those of the file, and trained ones for the format that the matrices become.
+    status codebooks() {
+        auto sets = codebook_sets::read(m_.file_);
+        if (!sets)
+            return sets.error();
+        codebooks_ = std::move(*sets);
+        return train_codebooks(m_.file_, options_.weights, {}, codebooks_);
+    }
+
     const gguf_tensor* tensor(const std::string& name) {
         const auto t = m_.file_.get_tensor(name);
         if (!t && error_.ok())
@@ -162,13 +174,13 @@ class model::loader {
         const gguf_tensor* t = tensor(name);
         if (t == nullptr || !error_.ok())
             return;
-        if (t->dims[0] != size || t->dims[1] != rows || t->rank > 2) {
-            error_ = status::error(errc::bad_shape, "tensor %s: shape is %llu x %llu, %zu x %zu is needed",
-                                   name.c_str(), static_cast<unsigned long long>(t->dims[0]),
-                                   static_cast<unsigned long long>(t->dims[1]), size, rows);
+        const matrix_shape shape = shape_of(*t);
+        if (shape != matrix_shape{rows, size} || t->rank > 2) {
+            error_ = status::error(errc::bad_shape, "tensor %s: shape is %zu x %zu, %zu x %zu is needed",
+                                   name.c_str(), shape.k, shape.n, size, rows);
             return;
         }
-        auto values = to_floats(*t);
+        auto values = to_floats(*t, codebooks_);
         if (values)
             out = std::move(*values);
         else
@@ -195,13 +207,15 @@ class model::loader {
         const gguf_tensor* t = tensor(name);
         if (t == nullptr || !error_.ok())
             return;
-        auto m = matrix::make(*t, n, k, type, options_.activations, bias);
+        auto m = matrix::make(*t, n, k, type, options_.activations, bias, codebooks_);
         if (!m) {
             error_ = m.error();
             return;
         }
         out = std::move(*m);
-        if (type == options_.weights && m_.stored_type_.empty())
+        if (const auto packed = find_packed(*t); type == options_.weights && packed)
+            m_.stored_type_ = weight_names[static_cast<std::size_t>(packed->type)];
+        else if (type == options_.weights && m_.stored_type_.empty())
             for (const char c : ggml_type_name(t->type))
                 m_.stored_type_ += static_cast<char>(c >= 'A' && c <= 'Z' ? c - 'A' + 'a' : c);
         m_.weight_bytes_ += out.stored_bytes();
@@ -234,6 +248,7 @@ class model::loader {
 
     model& m_;
     model_options options_;
+    codebook_sets codebooks_;
     std::string prefix_;
     std::unordered_set<std::string_view> used_; ///< names of the tensors that were read
     status error_;
@@ -252,6 +267,51 @@ result<model> model::load(const std::string& path, const model_options& options)
         return status::error(s.code(), "%s%s: %s", cut > 0 ? "..." : "", path.c_str() + cut, s.message());
     }
     return m;
+}
+
+std::optional<matrix_role> find_role(std::string_view tensor) noexcept {
+    constexpr std::string_view head = "blk.", tail = ".weight";
+    if (!tensor.starts_with(head) || !tensor.ends_with(tail))
+        return {};
+    tensor = tensor.substr(head.size(), tensor.size() - head.size() - tail.size());
+    matrix_role role;
+    std::size_t digits = 0;
+    for (; digits < tensor.size() && digits < 6 && tensor[digits] >= '0' && tensor[digits] <= '9'; ++digits)
+        role.layer = 10 * role.layer + static_cast<std::size_t>(tensor[digits] - '0');
+    if (digits == 0)
+        return {};
+    constexpr std::pair<std::string_view, std::size_t> names[] = {
+        {".attn_qkv", 0},    {".attn_q", 0},   {".attn_k", 0}, {".attn_v", 0},
+        {".attn_output", 1}, {".ffn_gate", 2}, {".ffn_up", 2}, {".ffn_down", 3}};
+    for (const auto& [name, reads] : names) {
+        if (tensor.substr(digits) == name) {
+            role.reads = reads;
+            return role;
+        }
+    }
+    return {};
+}
+
+std::vector<named_matrix> model::matrices() const {
+    std::vector<named_matrix> out;
+    for (std::size_t i = 0; i < layers_.size(); ++i) {
+        const model_layer& l = layers_[i];
+        for (const auto& [name, m] : {std::pair<const char*, const matrix*>{"attn_qkv", &l.qkv},
+                                      {"attn_q", &l.q},
+                                      {"attn_k", &l.k},
+                                      {"attn_v", &l.v},
+                                      {"attn_output", &l.output},
+                                      {"ffn_gate", &l.gate},
+                                      {"ffn_up", &l.up},
+                                      {"ffn_down", &l.down}}) {
+            if (m->n() == 0)
+                continue;
+            named_matrix each{"blk." + std::to_string(i) + "." + name + ".weight", m, {}};
+            each.role = *find_role(each.name);
+            out.push_back(std::move(each));
+        }
+    }
+    return out;
 }
 
 double model::bits_per_weight() const noexcept {

@@ -27,6 +27,23 @@ struct model_shape {
     std::size_t vocabulary = 0;
 };
 
+/// Which of a model's attention and feed-forward matrices one is.
+struct matrix_role {
+    static constexpr std::size_t inputs = 4; ///< of a layer: matrices that read the same numbers share one
+    std::size_t layer = 0;
+    std::size_t reads = 0; ///< 0: normed, before attention; 1: attended; 2: normed, before FFN; 3: activated
+    std::size_t input() const noexcept { return layer * inputs + reads; }
+};
+/// The role that a tensor's name says; nothing for embeddings, norms and biases.
+std::optional<matrix_role> find_role(std::string_view tensor) noexcept;
+
+/// A matrix of a model, by the name of its tensor.
+struct named_matrix {
+    std::string name;
+    const matrix* m;
+    matrix_role role;
+};
+
 /// One layer: attention and feed-forward, each behind a norm. Empty vectors are parameters the model lacks.
 struct model_layer {
     std::vector<float> attention_norm, attention_norm_bias, ffn_norm, ffn_norm_bias;
@@ -60,6 +77,9 @@ class model {
     const std::vector<float>& output_norm() const noexcept { return output_norm_; }
     const std::vector<float>& output_norm_bias() const noexcept { return output_norm_bias_; }
     const matrix& output() const noexcept { return output_; }
+    /// Attention and feed-forward matrices in the order of their inputs.
+    std::vector<named_matrix> matrices() const;
+    const gguf& file() const noexcept { return file_; }
     const float* embedding(std::size_t token) const noexcept {
         return embedding_.data() + token * shape_.width;
     }

@@ -63,6 +63,7 @@ struct session::state {
     buffer keys, values; ///< per layer and kv head: context x head size
     std::vector<worker> workers;
     buffer copies;
+    std::function<void(const matrix&, const matrix_view<const float>&)> observer;
     std::vector<float> hidden, x, q, k, v, attended, added, up, gate, logits;
 
     std::size_t kv_width() const { return m.shape().kv_heads * m.shape().head_size; }
@@ -162,6 +163,9 @@ matrix_input session::state::prepared(share& s, const matrix_view<const float>& 
     s.own.watch.lap(section::quantization);
     if (s.rows > 1)
         wait(s);
+    // The others stop at the next barrier before anybody overwrites the input.
+    if (observer && s.part == 0)
+        observer(**readers.begin(), from);
     return input;
 }
 
@@ -347,6 +351,10 @@ void session::rewind(std::size_t length) noexcept { state_->length = std::min(st
 std::size_t session::length() const noexcept { return state_->length; }
 std::size_t session::context() const noexcept { return state_->context; }
 const team& session::threads() const noexcept { return state_->threads; }
+
+void session::observe(std::function<void(const matrix&, const matrix_view<const float>&)> f) {
+    state_->observer = std::move(f);
+}
 
 void session::profile(bool on) noexcept {
     for (state::worker& w : state_->workers) {

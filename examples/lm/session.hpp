@@ -5,6 +5,7 @@
 #include "profile.hpp"
 #include "team.hpp"
 
+#include <functional>
 #include <memory>
 
 namespace lm {
@@ -38,6 +39,10 @@ class session {
 
     /// Bytes that the cache holds per token.
     std::size_t kv_bytes_per_token() const noexcept;
+
+    /// Calls f(matrix, input) with what a matrix reads, for the first of those that read the same, in every
+    /// batch from now on. An empty function ends that.
+    void observe(std::function<void(const matrix&, const crumb::matrix_view<const float>&)> f);
 
     /// Begins to measure (or stops), with all times 0.
     void profile(bool on) noexcept;

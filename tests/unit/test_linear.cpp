@@ -1,5 +1,6 @@
 #include "guarded.hpp"
 #include "isa_test.hpp"
+#include "random_weights.hpp"
 
 #include <crumb/crumb.hpp>
 #include <crumb/offline/quantize.hpp>
@@ -27,11 +28,11 @@ struct five_bits {
         crumb::half d;
     };
     static constexpr const char* name = "five_bits";
-    static constexpr std::size_t group = 32;
+    using scales = crumb::half_scales;
     using codes = crumb::byte_codes;
-    static constexpr crumb::half scale(const block& b) noexcept { return b.d; }
+    static constexpr crumb::half scale(const block& b, std::size_t = 0) noexcept { return b.d; }
     static constexpr int code(const block& b, std::size_t i) noexcept { return b.q[i]; }
-    static constexpr void set(block& b, crumb::half d, const int* code) noexcept {
+    static constexpr void set(block& b, crumb::half d, const int* code, std::size_t = 0) noexcept {
         b.d = d;
         for (std::size_t i = 0; i < 32; ++i)
             b.q[i] = static_cast<std::int8_t>(code[i]);
@@ -50,33 +51,24 @@ struct five_bits {
 template <class F>
 struct problem {
     std::size_t n, k, m;
-    std::vector<typename F::block> blocks;
     std::vector<float> x, bias;
+    crumb_test::stored_weights<F> stored;
     guarded<std::byte> weights;
     crumb::packed_view<F> packed;
 
     problem(std::size_t n_, std::size_t k_, std::size_t m_, unsigned seed)
-        : n(n_), k(k_), m(m_), blocks(n * ((k + 31) / 32)), x(m * k), bias(n),
-          weights(crumb::packed_bytes<F>(n, k)) {
+        : n(n_), k(k_), m(m_), x(m * k), bias(n), weights(crumb::packed_bytes<F>(n, k)) {
         std::mt19937 random(seed);
         std::normal_distribution<float> normal;
         for (auto& v : x)
             v = normal(random);
         for (auto& v : bias)
             v = normal(random);
-        const std::size_t groups = (k + 31) / 32;
-        for (std::size_t r = 0; r < n; ++r) {
-            for (std::size_t g = 0; g < groups; ++g) {
-                float w[32] = {};
-                for (std::size_t i = 0; i < 32 && g * 32 + i < k; ++i)
-                    w[i] = normal(random);
-                F::encode(w, blocks[r * groups + g]);
-            }
-        }
+        stored = crumb_test::random_weights<F>(n, k, random);
         pack();
     }
     void pack() {
-        const auto p = crumb::pack(crumb::storage<F>(blocks.data(), n, k), weights.span());
+        const auto p = crumb::pack(stored.view(), weights.span());
         ASSERT_TRUE(p) << p.message();
         packed = *p;
     }
@@ -98,8 +90,9 @@ struct problem {
     }
     crumb::linear<F> plan(const char* isa, bool with_bias = false) const {
         const auto p = crumb::linear<F>::plan(
-            packed,
-            {.bias = with_bias ? std::span<const float>(bias) : std::span<const float>(), .isa = isa});
+            packed, {.bias = with_bias ? std::span<const float>(bias) : std::span<const float>(),
+                     .isa = isa,
+                     .codebooks = stored.codebooks});
         EXPECT_TRUE(p) << p.message();
         EXPECT_STREQ(p->isa(), isa);
         return *p;
@@ -120,11 +113,10 @@ struct problem {
         guarded<float> y(m * n);
         p.run(a.rows, crumb::matrix(y.data(), m, n));
         const crumb::reference::activation_view input{a.rows.layout(), a.rows.codes(), a.rows.scales(), m};
-        const auto stored = crumb::storage<F>(blocks.data(), n, k);
         const double eps = std::ldexp(1.0, -24) * (std::strcmp(isa, "portable") == 0 ? 2 : 1);
         for (std::size_t r = 0; r < m; ++r) {
             for (std::size_t i = 0; i < n; ++i) {
-                const auto exact = crumb::reference::linear(stored, i, input, r);
+                const auto exact = crumb::reference::linear(stored.view(), i, input, r);
                 const double b = with_bias ? double{bias[i]} : 0.0;
                 const double bound =
                     (double((k + 31) / 32) + 2.0) * eps * exact.magnitude + eps * std::fabs(exact.value + b);
@@ -138,7 +130,8 @@ struct problem {
 
 template <class F>
 class Linear : public testing::Test {};
-using formats = testing::Types<crumb::q8_0, crumb::q4_0, five_bits>;
+using formats = testing::Types<crumb::q8_0, crumb::q4_0, five_bits, crumb::cb4, crumb::cb3, crumb::cb2,
+                               crumb::cb2s, crumb::u2>;
 TYPED_TEST_SUITE(Linear, formats);
 
 TYPED_TEST(Linear, MatchesTheReferenceOnEveryIsaAndShape) {
@@ -176,25 +169,38 @@ TYPED_TEST(Linear, EmptyShapesDoNothing) {
 }
 
 // Codes at the ends of their range with activations at theirs: the largest integer sums there are.
+template <class Scales>
+std::vector<typename Scales::value> extreme_scales() {
+    if constexpr (Scales::block_groups == 1)
+        return {{0}, {1}, {0x3c00}, {0x7bff}, {0x8001}};
+    else
+        return {{0, 5}, {1, 1}, {127, 0}, {127, -128}, {200, 127}, {254, 1}, {254, -1}};
+}
 TYPED_TEST(Linear, ExtremeCodesAndScalesAreExact) {
     using codes = typename TypeParam::codes;
-    for (const int weight : {codes::minimum, codes::maximum}) {
+    constexpr bool indexed = crumb::codebook_entries<TypeParam> != 0;
+    for (const int value : {indexed ? -128 : codes::minimum, indexed ? 127 : codes::maximum}) {
         for (const float sign : {-1.0f, 1.0f}) {
-            for (const std::uint16_t scale : {std::uint16_t(0), std::uint16_t(1), std::uint16_t(0x3c00),
-                                              std::uint16_t(0x7bff), std::uint16_t(0x8001)}) {
+            for (const auto scale : extreme_scales<typename TypeParam::scales>()) {
                 problem<TypeParam> p(18, 64, 3, 2);
-                int code[32];
-                std::fill_n(code, 32, weight);
-                for (auto& b : p.blocks)
-                    TypeParam::set(b, crumb::half{scale}, code);
-                std::fill(p.x.begin(), p.x.end(), sign * 127.0f);
+                crumb_test::fill(p.stored, value, scale);
+                // The largest scales would leave the range of float.
+                const float x = std::fabs(crumb::to_float(scale)) > 1e30f ? 1e-7f : 127.0f;
+                std::fill(p.x.begin(), p.x.end(), sign * x);
                 p.pack();
-                const double exact =
-                    64.0 * weight * double{crumb::to_float(crumb::half{scale})} * sign * 127.0;
+                const auto a = p.quantize(p.plan("portable"));
+                const crumb::reference::activation_view input{a.rows.layout(), a.rows.codes(),
+                                                              a.rows.scales(), 3};
+                const double exact = crumb::reference::linear(p.stored.view(), 0, input, 0).value;
                 for_each_isa([&]<class I>() {
-                    for (float y : p.run(I::name))
-                        ASSERT_EQ(double{y}, double{static_cast<float>(exact)})
-                            << I::name << ' ' << weight << ' ' << scale;
+                    for (float y : p.run(I::name)) {
+                        if (x == 127.0f)
+                            ASSERT_EQ(double{y}, double{static_cast<float>(exact)})
+                                << I::name << ' ' << value << ' ' << crumb::to_float(scale);
+                        else
+                            ASSERT_NEAR(double{y}, exact, std::ldexp(std::fabs(exact), -22))
+                                << I::name << ' ' << value << ' ' << crumb::to_float(scale);
+                    }
                 });
             }
         }
@@ -208,14 +214,15 @@ TYPED_TEST(Linear, ResultsDoNotDependOnRowsOrSplit) {
         const auto whole = all.run(I::name);
         for (std::size_t r : {0, 1, 8, 16, 36}) {
             problem<TypeParam> one(45, 300, 1, 3);
-            one.blocks = all.blocks;
+            one.stored = all.stored;
             one.pack();
             std::copy_n(all.x.begin() + std::ptrdiff_t(r * 300), 300, one.x.begin());
             const auto y = one.run(I::name);
             ASSERT_EQ(std::memcmp(y.data(), whole.data() + r * 45, 45 * sizeof(float)), 0)
                 << I::name << ' ' << r;
         }
-        const auto plan = crumb::linear<TypeParam>::plan(all.packed, {.isa = I::name});
+        const auto plan =
+            crumb::linear<TypeParam>::plan(all.packed, {.isa = I::name, .codebooks = all.stored.codebooks});
         const auto a = all.quantize(*plan);
         std::mt19937 random(4);
         for (int i = 0; i < 60; ++i) {
@@ -252,7 +259,8 @@ TYPED_TEST(Linear, ThreadsMayShareAPlan) {
     const problem<TypeParam> p(160, 128, 20, 6);
     for_each_isa([&]<class I>() {
         const auto whole = p.run(I::name);
-        const auto plan = crumb::linear<TypeParam>::plan(p.packed, {.isa = I::name});
+        const auto plan =
+            crumb::linear<TypeParam>::plan(p.packed, {.isa = I::name, .codebooks = p.stored.codebooks});
         const auto a = p.quantize(*plan);
         std::vector<float> y(whole.size());
         std::vector<std::thread> threads;
@@ -286,6 +294,16 @@ TYPED_TEST(Linear, PlanRefusesABiasOfAnotherSize) {
         crumb::linear<TypeParam>::plan(p.packed, {.bias = std::span<const float>(p.bias).first(19)});
     ASSERT_FALSE(plan);
     EXPECT_STREQ(plan.message(), "bias has 19 values, the weights have 20 output channels");
+}
+
+TYPED_TEST(Linear, PlanRefusesCodebooksOfAnotherSize) {
+    const problem<TypeParam> p(20, 96, 1, 8);
+    const std::vector<std::int8_t> entries(15);
+    const auto plan = crumb::linear<TypeParam>::plan(p.packed, {.codebooks = entries});
+    ASSERT_FALSE(plan);
+    const std::size_t wanted = crumb::needs_codebooks<TypeParam> ? crumb::codebook_entries<TypeParam> : 0;
+    EXPECT_EQ(std::string(plan.message()), std::string("format ") + TypeParam::name + " takes " +
+                                               std::to_string(wanted) + " codebook entries, got 15");
 }
 
 TEST(Activations, AreQuantizedAlikeOnEveryIsa) {

@@ -1,6 +1,7 @@
 // What only ISAs with their own micro-kernels have: absorbed products, assembly, pairs of rows.
 #include "guarded.hpp"
 #include "isa_test.hpp"
+#include "random_weights.hpp"
 
 #include <crumb/crumb.hpp>
 #include <crumb/reference/linear.hpp>
@@ -26,45 +27,33 @@ using crumb_test::guarded;
 template <class F>
 struct problem {
     std::size_t n, k, m;
-    std::vector<typename F::block> blocks;
     std::vector<float> x, bias;
+    crumb_test::stored_weights<F> stored;
     guarded<std::byte> weights;
     crumb::packed_view<F> packed;
     std::mt19937 random;
 
     problem(std::size_t n_, std::size_t k_, std::size_t m_, unsigned seed)
-        : n(n_), k(k_), m(m_), blocks(n * ((k + 31) / 32)), x(m * k), bias(n),
-          weights(crumb::packed_bytes<F>(n, k)), random(seed) {
+        : n(n_), k(k_), m(m_), x(m * k), bias(n), weights(crumb::packed_bytes<F>(n, k)), random(seed) {
         std::normal_distribution<float> normal;
         for (auto& v : x)
             v = normal(random) * std::exp(normal(random));
         for (auto& v : bias)
             v = normal(random);
-        for (auto& b : blocks) {
-            int code[32];
-            for (int& c : code)
-                c = static_cast<int>(random() % unsigned(F::codes::maximum - F::codes::minimum + 1)) +
-                    F::codes::minimum;
-            F::set(b, crumb::to_half(normal(random)), code);
-        }
+        stored = crumb_test::random_weights<F>(n, k, random);
         pack();
     }
     /// All codes the same.
     void fill(int code, crumb::half scale) {
-        int codes[32];
-        std::fill_n(codes, 32, code);
-        for (auto& b : blocks)
-            F::set(b, scale, codes);
+        crumb_test::fill(stored, code, scale);
         pack();
     }
     void pack() {
-        const auto p = crumb::pack(crumb::storage<F>(blocks.data(), n, k), weights.span());
+        const auto p = crumb::pack(stored.view(), weights.span());
         ASSERT_TRUE(p) << p.message();
         packed = *p;
     }
-    double weight(std::size_t channel, std::size_t i) const {
-        return crumb::reference::weight(crumb::storage<F>(blocks.data(), n, k), channel, i);
-    }
+    double weight(std::size_t channel, std::size_t i) const { return stored.view().weight(channel, i); }
 };
 
 struct input {
@@ -136,7 +125,7 @@ TEST(Absorbed, MatchesTheReferenceOnEveryShape) {
                         plan.run(a.rows, crumb::matrix(y.data(), m, n));
                         const crumb::reference::activation_view view{a.rows.layout(), a.rows.codes(),
                                                                      a.rows.scales(), m};
-                        const auto stored = crumb::storage<absorbing>(p.blocks.data(), n, k);
+                        const auto stored = p.stored.view();
                         for (std::size_t i = 0; i < m * n; ++i) {
                             const auto exact = crumb::reference::linear(stored, i % n, view, i / n);
                             const double b = m == 3 ? double{p.bias[i % n]} : 0.0;
@@ -295,7 +284,7 @@ TEST(Absorbed, PackingKeepsTheBlocks) {
         for (std::size_t g = 0; g < 3; ++g)
             for (std::size_t i = 0; i < 32; ++i)
                 ASSERT_EQ(absorbing::code(crumb::unpack(p.packed, r, g), i),
-                          g * 32 + i < 70 ? absorbing::code(p.blocks[r * 3 + g], i) : 0);
+                          g * 32 + i < 70 ? absorbing::code(p.stored.blocks[r * 3 + g], i) : 0);
 }
 
 template <class F>
@@ -348,8 +337,7 @@ TYPED_TEST(OwnTiles, FormatsOfAllLayoutsAgreeWithTheReference) {
         plan->run(a.rows, crumb::matrix(y.data(), 13, 19));
         const crumb::reference::activation_view view{a.rows.layout(), a.rows.codes(), a.rows.scales(), 13};
         for (std::size_t i = 0; i < 13 * 19; ++i) {
-            const auto exact =
-                crumb::reference::linear(crumb::storage<F>(p.blocks.data(), 19, 100), i % 19, view, i / 19);
+            const auto exact = crumb::reference::linear(p.stored.view(), i % 19, view, i / 19);
             ASSERT_NEAR(double{y[i]}, exact.value, 14 * std::ldexp(1.0, -24) * exact.magnitude) << I::name;
         }
     });

@@ -1,3 +1,5 @@
+#include "random_weights.hpp"
+
 #include <crumb/format/list.hpp>
 #include <crumb/format/packed.hpp>
 #include <crumb/offline/quantize.hpp>
@@ -27,40 +29,44 @@ struct aligned_bytes {
 template <class F>
 class Packed : public testing::Test {
   public:
-    static std::vector<typename F::block> random_blocks(std::size_t n, std::size_t k, unsigned seed) {
+    /// Weights whose surplus behind k is zero, as unpacking gives them.
+    static crumb_test::stored_weights<F> random_weights(std::size_t n, std::size_t k, unsigned seed) {
         std::mt19937 random(seed);
-        const std::size_t groups = (k + 31) / 32;
-        std::vector<typename F::block> blocks(n * groups);
-        for (std::size_t i = 0; i < blocks.size(); ++i) {
-            int code[32];
-            const std::size_t used = k - i % groups * 32;
-            for (std::size_t j = 0; j < 32; ++j)
-                code[j] =
-                    j < used
-                        ? static_cast<int>(random() % unsigned(F::codes::maximum - F::codes::minimum + 1)) +
-                              F::codes::minimum
-                        : 0;
-            F::set(blocks[i], crumb::half{static_cast<std::uint16_t>(random() % 0x7c00)}, code);
+        auto w = crumb_test::random_weights<F>(n, k, random);
+        for (std::size_t i = 0; i < w.blocks.size(); ++i) {
+            const std::size_t first = i % w.row_blocks() * crumb::block_inputs<F>;
+            for (std::size_t g = 0; g < F::scales::block_groups; ++g) {
+                int code[32];
+                for (std::size_t j = 0; j < 32; ++j)
+                    code[j] = first + g * 32 + j < k ? F::code(w.blocks[i], g * 32 + j) : 0;
+                auto scale = F::scale(w.blocks[i], g);
+                if constexpr (F::scales::block_groups != 1) {
+                    if (first + g * 32 >= k)
+                        scale.multiplier = 0;
+                }
+                F::set(w.blocks[i], scale, code, g);
+            }
         }
-        return blocks;
+        return w;
     }
 };
-using formats = testing::Types<crumb::q8_0, crumb::q4_0>;
+using formats =
+    testing::Types<crumb::q8_0, crumb::q4_0, crumb::cb4, crumb::cb3, crumb::cb2, crumb::cb2s, crumb::u2>;
 TYPED_TEST_SUITE(Packed, formats);
-static_assert(crumb::format_list::size == 2);
+static_assert(crumb::format_list::size == 7);
 
 TYPED_TEST(Packed, IsExactlyReversible) {
     for (std::size_t n : {0, 1, 15, 16, 17, 40}) {
-        for (std::size_t k : {0, 1, 31, 32, 33, 100, 256}) {
-            const auto blocks = this->random_blocks(n, k, unsigned(n * 1000 + k));
+        for (std::size_t k : {0, 1, 31, 32, 33, 100, 256, 300, 513}) {
+            const auto w = this->random_weights(n, k, unsigned(n * 1000 + k));
             aligned_bytes memory(crumb::packed_bytes<TypeParam>(n, k));
-            const auto packed = crumb::pack(crumb::storage<TypeParam>(blocks.data(), n, k), memory.span());
+            const auto packed = crumb::pack(w.view(), memory.span());
             ASSERT_TRUE(packed) << packed.message();
             for (std::size_t r = 0; r < n; ++r) {
-                for (std::size_t g = 0; g < packed->groups(); ++g) {
-                    const auto block = crumb::unpack(*packed, r, g);
-                    ASSERT_EQ(std::memcmp(&block, &blocks[r * packed->groups() + g], sizeof block), 0)
-                        << r << ' ' << g;
+                for (std::size_t b = 0; b < packed->blocks(); ++b) {
+                    const auto block = crumb::unpack(*packed, r, b);
+                    ASSERT_EQ(std::memcmp(&block, &w.blocks[r * packed->blocks() + b], sizeof block), 0)
+                        << r << ' ' << b;
                 }
             }
         }
@@ -68,39 +74,47 @@ TYPED_TEST(Packed, IsExactlyReversible) {
 }
 
 TYPED_TEST(Packed, IsSpaceNeutral) {
-    const std::size_t stored = 64 * 8 * sizeof(typename TypeParam::block);
+    const std::size_t stored = 64 * 256 / crumb::block_inputs<TypeParam> * sizeof(typename TypeParam::block);
     EXPECT_EQ(crumb::packed_bytes<TypeParam>(64, 256), stored + sizeof(crumb::packed_header));
 }
 
 TYPED_TEST(Packed, RowStrideSelectsBlocks) {
-    const auto blocks = this->random_blocks(10, 96, 5);
-    // Rows of 64 weights inside rows of 96.
-    aligned_bytes memory(crumb::packed_bytes<TypeParam>(10, 64));
-    const auto packed = crumb::pack(crumb::storage_view<TypeParam>{blocks.data(), 10, 64, 3}, memory.span());
+    // Rows of two blocks inside rows of three.
+    constexpr std::size_t k = crumb::block_inputs<TypeParam>;
+    const auto w = this->random_weights(10, 3 * k, 5);
+    aligned_bytes memory(crumb::packed_bytes<TypeParam>(10, 2 * k));
+    const auto packed =
+        crumb::pack(crumb::storage_view<TypeParam>{w.blocks.data(), 10, 2 * k, 3}, memory.span());
     ASSERT_TRUE(packed);
     const auto block = crumb::unpack(*packed, 9, 1);
-    EXPECT_EQ(std::memcmp(&block, &blocks[9 * 3 + 1], sizeof block), 0);
-    EXPECT_EQ(
-        crumb::pack(crumb::storage_view<TypeParam>{blocks.data(), 10, 96, 2}, memory.span()).error().code(),
-        crumb::errc::bad_shape);
+    EXPECT_EQ(std::memcmp(&block, &w.blocks[9 * 3 + 1], sizeof block), 0);
+    EXPECT_EQ(crumb::pack(crumb::storage_view<TypeParam>{w.blocks.data(), 10, 3 * k, 2}, memory.span())
+                  .error()
+                  .code(),
+              crumb::errc::bad_shape);
 }
 
 TYPED_TEST(Packed, RefusesWhatItCannotHold) {
-    auto blocks = this->random_blocks(20, 64, 7);
-    const auto view = crumb::storage<TypeParam>(blocks.data(), 20, 64);
+    auto w = this->random_weights(20, 64, 7);
+    const auto view = w.view();
     aligned_bytes memory(crumb::packed_bytes<TypeParam>(20, 64));
     EXPECT_EQ(crumb::pack(view, memory.span().first(memory.size - 1)).error().code(),
               crumb::errc::buffer_too_small);
     aligned_bytes larger(memory.size + 1);
     EXPECT_EQ(crumb::pack(view, larger.span().subspan(1)).error().code(), crumb::errc::misaligned);
+    constexpr bool halves = TypeParam::scales::block_groups == 1;
     for (const unsigned bits : {0x7c00u, 0xfc00u, 0x7e00u}) {
         int code[32] = {};
-        TypeParam::set(blocks[3 * 2 + 1], crumb::half{static_cast<std::uint16_t>(bits)}, code);
+        if constexpr (halves)
+            TypeParam::set(w.blocks[3 * 2 + 1], crumb::half{static_cast<std::uint16_t>(bits)}, code);
+        else
+            TypeParam::set(w.blocks[3], crumb::block_scale{255, 1}, code, 1);
         memory.span()[0] = std::byte{42};
         const auto packed = crumb::pack(view, memory.span());
         ASSERT_FALSE(packed);
         EXPECT_EQ(packed.error().code(), crumb::errc::not_finite);
-        EXPECT_NE(std::string(packed.message()).find("row 3, group 1"), std::string::npos)
+        EXPECT_NE(std::string(packed.message()).find(halves ? "row 3, group 1" : "row 3, group 0"),
+                  std::string::npos)
             << packed.message();
         EXPECT_EQ(memory.span()[0], std::byte{42}) << "the buffer was touched";
     }
@@ -110,9 +124,9 @@ TYPED_TEST(Packed, RefusesWhatItCannotHold) {
 }
 
 TYPED_TEST(Packed, OpensOnlyItsOwnBytes) {
-    const auto blocks = this->random_blocks(20, 64, 9);
+    const auto w = this->random_weights(20, 64, 9);
     aligned_bytes memory(crumb::packed_bytes<TypeParam>(20, 64));
-    ASSERT_TRUE(crumb::pack(crumb::storage<TypeParam>(blocks.data(), 20, 64), memory.span()));
+    ASSERT_TRUE(crumb::pack(w.view(), memory.span()));
     using view = crumb::packed_view<TypeParam>;
     ASSERT_TRUE(view::open(memory.span()));
     for (std::size_t size = 0; size < memory.size; ++size)
@@ -162,6 +176,35 @@ TEST(PackedLayout, NibblesAreWhereTheDocumentSays) {
                 // Sign-toggled: the nibble of the block with its top bit flipped.
                 const unsigned stored = blocks[r * groups + g].q[i];
                 EXPECT_EQ(byte, stored ^ 0x88u);
+            }
+        }
+    }
+}
+
+// The tiles of indices as docs/layouts.md draws them, bit by bit.
+TEST(PackedLayout, IndicesAreWhereTheDocumentSays) {
+    std::mt19937 random(21);
+    const auto w = crumb_test::random_weights<crumb::cb3>(32, 300, random);
+    aligned_bytes memory(crumb::packed_bytes<crumb::cb3>(32, 300));
+    ASSERT_TRUE(crumb::pack(w.view(), memory.span()));
+    const auto* bytes = reinterpret_cast<const unsigned char*>(memory.data);
+    const std::size_t groups = 10, blocks = 2;
+    const std::size_t scales = 64 + 64, codes = scales + 2 * groups * 16; // 2 tiles x 2 blocks x 16 exponents
+    for (std::size_t r = 0; r < 32; ++r) {
+        for (std::size_t g = 0; g < groups; ++g) {
+            const auto& block = w.blocks[r * blocks + g / 8];
+            const std::size_t tile = r / 16, c = r % 16, unit = tile * groups + g;
+            EXPECT_EQ(bytes[64 + (tile * blocks + g / 8) * 16 + c], block.exponent);
+            EXPECT_EQ(static_cast<std::int8_t>(bytes[scales + unit * 16 + c]), block.multiplier[g % 8]);
+            for (std::size_t i = 0; i < 32 && g * 32 + i < 300; ++i) {
+                const std::size_t j = i % 16 / 4, half = i < 16 ? 0 : 4, low[4] = {1, 0, 2, 3};
+                const auto byte = [&](std::size_t row) {
+                    return bytes[codes + unit * 192 + row * 64 + 4 * c + i % 4];
+                };
+                const int pair = byte(j / 2) >> ((j % 2 == 0 ? 2 : 0) + half) & 3;
+                const int bit = byte(2) >> (low[j] + half) & 1;
+                EXPECT_EQ(2 * pair + bit, crumb::cb3::code(block, g % 8 * 32 + i))
+                    << r << ' ' << g << ' ' << i;
             }
         }
     }

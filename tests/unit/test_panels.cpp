@@ -1,5 +1,6 @@
 #include "guarded.hpp"
 #include "isa_test.hpp"
+#include "random_weights.hpp"
 
 #include <crumb/crumb.hpp>
 #include <crumb/offline/quantize.hpp>
@@ -25,16 +26,8 @@ class Panels : public testing::Test {
     /// Weights whose scales differ by three powers of ten between groups and channels.
     void make(std::size_t n_, std::size_t k_, std::size_t m_) {
         n = n_, k = k_, m = m_;
-        const std::size_t groups = (k + 31) / 32;
-        blocks.assign(n * groups, {});
         std::normal_distribution<float> normal;
-        for (auto& block : blocks) {
-            float w[32];
-            const float scale = std::exp(normal(random));
-            for (auto& v : w)
-                v = normal(random) * scale;
-            F::encode(w, block);
-        }
+        stored = crumb_test::random_weights<F>(n, k, random, 2.7);
         pack();
         x.resize(m * k);
         for (auto& v : x)
@@ -45,7 +38,7 @@ class Panels : public testing::Test {
     }
     void pack() {
         weights = std::make_unique<guarded<std::byte>>(crumb::packed_bytes<F>(n, k));
-        const auto p = crumb::pack(crumb::storage<F>(blocks.data(), n, k), weights->span());
+        const auto p = crumb::pack(stored.view(), weights->span());
         ASSERT_TRUE(p) << p.message();
         packed = *p;
     }
@@ -53,7 +46,8 @@ class Panels : public testing::Test {
         return crumb::linear<F>::plan(
             packed, {.bias = with_bias ? std::span<const float>(bias) : std::span<const float>(),
                      .isa = isa,
-                     .mode = crumb::linear_mode::panels});
+                     .mode = crumb::linear_mode::panels,
+                     .codebooks = stored.codebooks});
     }
     template <class I>
     void check(bool with_bias) {
@@ -65,12 +59,11 @@ class Panels : public testing::Test {
         guarded<float> y(m * n);
         p->run(a, crumb::matrix(y.data(), m, n));
         const crumb::reference::activation_view input{a.layout(), a.codes(), a.scales(), m};
-        const auto stored = crumb::storage<F>(blocks.data(), n, k);
         const double eps = std::ldexp(1.0, -24);
         const double spans = double((k + crumb::panel_inputs - 1) / crumb::panel_inputs);
         for (std::size_t r = 0; r < m; ++r) {
             for (std::size_t c = 0; c < n; ++c) {
-                const auto exact = crumb::reference::panel_linear(stored, c, input, r);
+                const auto exact = crumb::reference::panel_linear(stored.view(), c, input, r);
                 const double b = with_bias ? double{bias[c]} : 0.0;
                 // As in the exact mode, with a span of 512 inputs in the place of a group.
                 const double bound = (spans + 2) * eps * exact.magnitude + eps * std::fabs(exact.value + b);
@@ -83,12 +76,13 @@ class Panels : public testing::Test {
 
     std::mt19937 random{3};
     std::size_t n = 0, k = 0, m = 0;
-    std::vector<typename F::block> blocks;
+    crumb_test::stored_weights<F> stored;
     std::vector<float> x, bias;
     std::unique_ptr<guarded<std::byte>> weights;
     crumb::packed_view<F> packed;
 };
-using formats = testing::Types<crumb::q8_0, crumb::q4_0, crumb::q4_0_absorbing>;
+using formats = testing::Types<crumb::q8_0, crumb::q4_0, crumb::q4_0_absorbing, crumb::cb4, crumb::cb3,
+                               crumb::cb2, crumb::cb2s, crumb::u2>;
 TYPED_TEST_SUITE(Panels, formats);
 
 TYPED_TEST(Panels, MatchTheReference) {
@@ -119,7 +113,7 @@ TYPED_TEST(Panels, MatchTheReference) {
 
 TYPED_TEST(Panels, RequantizedWeightsStayWithinTheStatedDistance) {
     this->make(32, 1024, 3);
-    const auto stored = crumb::storage<TypeParam>(this->blocks.data(), this->n, this->k);
+    const auto weights_view = this->stored.view();
     const std::vector<std::int8_t> codes(3 * 1024, 1);
     const std::vector<float> scales(3 * 2, 1.0f);
     const crumb::reference::activation_view ones{
@@ -127,9 +121,9 @@ TYPED_TEST(Panels, RequantizedWeightsStayWithinTheStatedDistance) {
     for (std::size_t c = 0; c < this->n; ++c) {
         double most = 0;
         for (std::size_t g = 0; g < 32; ++g)
-            most = std::fmax(most, double{std::fabs(crumb::to_float(TypeParam::scale(stored.block(c, g))))});
+            most = std::fmax(most, double{std::fabs(crumb::to_float(weights_view.scale(c, g)))});
         const double distance = most * (1 << TypeParam::codes::panel_shift) / 127;
-        const auto p = crumb::reference::panel_linear(stored, c, ones, 0);
+        const auto p = crumb::reference::panel_linear(weights_view, c, ones, 0);
         ASSERT_LE(p.requantized, 1024 * distance * (1 + 1e-6));
         ASSERT_GT(p.requantized, 0);
     }
@@ -137,29 +131,33 @@ TYPED_TEST(Panels, RequantizedWeightsStayWithinTheStatedDistance) {
 
 TYPED_TEST(Panels, ExtremeCodesAndScales) {
     this->make(16, 512, 8);
+    using scale = typename TypeParam::scales::value;
+    constexpr bool halves = std::is_same_v<scale, crumb::half>;
     int low[32], high[32];
     for (int i = 0; i < 32; ++i) {
         low[i] = TypeParam::codes::minimum;
         high[i] = TypeParam::codes::maximum;
     }
-    for (std::size_t i = 0; i < this->blocks.size(); ++i) {
-        const crumb::half d{static_cast<std::uint16_t>(i % 5 == 0   ? 0x7bff
-                                                       : i % 5 == 1 ? 0xfbff
-                                                       : i % 5 == 2 ? 0x0001
-                                                       : i % 5 == 3 ? 0x0000
-                                                                    : 0x3c00)};
-        TypeParam::set(this->blocks[i], d, i % 2 != 0 ? low : high);
-    }
+    std::vector<scale> scales;
+    if constexpr (halves)
+        scales = {{0x7bff}, {0xfbff}, {0x0001}, {0x0000}, {0x3c00}};
+    else
+        scales = {{140, 127}, {140, -128}, {140, 1}, {140, 0}, {140, 8}};
+    std::size_t i = 0;
+    for (auto& block : this->stored.blocks)
+        for (std::size_t g = 0; g < TypeParam::scales::block_groups; ++g, ++i)
+            TypeParam::set(block, scales[i % 5], i % 2 != 0 ? low : high, g);
     this->pack();
-    for (std::size_t i = 0; i < this->x.size(); ++i)
-        this->x[i] = i / 512 % 2 != 0 ? 1.0f : -1.0f;
+    for (std::size_t j = 0; j < this->x.size(); ++j)
+        this->x[j] = j / 512 % 2 != 0 ? 1.0f : -1.0f;
     for_each_isa([&]<class I>() {
         if constexpr (I::panel_row_block != 0)
             this->template check<I>(false);
     });
     // All scales zero.
-    for (auto& block : this->blocks)
-        TypeParam::set(block, crumb::half{}, low);
+    for (auto& block : this->stored.blocks)
+        for (std::size_t g = 0; g < TypeParam::scales::block_groups; ++g)
+            TypeParam::set(block, scale{}, low, g);
     this->pack();
     for_each_isa([&]<class I>() {
         if constexpr (I::panel_row_block != 0)

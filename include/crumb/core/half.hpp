@@ -46,9 +46,6 @@ constexpr half to_half(float x) noexcept {
     return {static_cast<std::uint16_t>(sign | out)};
 }
 
-/// The least positive half, 2^-24.
-inline constexpr float smallest_half = 0x1p-24f;
-
 /// Whether a half is neither infinite nor NaN.
 constexpr bool is_finite(half h) noexcept { return (h.bits & 0x7c00u) != 0x7c00u; }
 

@@ -17,4 +17,8 @@ struct type_list {
     }
 };
 
+/// The types behind the first: what a macro that writes ", type" for each makes a list of.
+template <class First, class... T>
+using type_list_tail = type_list<T...>;
+
 } // namespace crumb::inline CRUMB_ABI

@@ -63,4 +63,11 @@ struct linear_table {
     }(isa_list{});
 };
 
+/// The functions of a format for a `linear_mode` on an ISA. Not inline, so that a program may compile the
+/// kernels of a format once: see dispatch/instantiate.hpp.
+template <weight_format Format>
+const linear_functions& functions_of(std::size_t mode, std::size_t isa) noexcept {
+    return linear_table<Format>::entries[mode][isa];
+}
+
 } // namespace crumb::inline CRUMB_ABI::dispatch

@@ -5,30 +5,93 @@
 #include <crumb/core/view.hpp>
 #include <crumb/format/traits.hpp>
 
+#include <array>
 #include <cstring>
 #include <string>
 
 namespace crumb::inline CRUMB_ABI {
 
-/// Weights in storage order: row n (an output channel) is `groups` consecutive blocks, `stride` blocks apart.
-/// Rows whose k is not a multiple of 32 end with a block whose surplus codes are zero.
+/// The number of entries in the table set of a format: 0 if its codes are weights themselves.
+template <weight_format F>
+inline constexpr std::size_t codebook_entries = [] {
+    if constexpr (indexed_codes<typename F::codes>)
+        return F::codes::table_entries;
+    else
+        return std::size_t{0};
+}();
+
+/// Whether the user has to bring the codebooks of a format.
+template <weight_format F>
+inline constexpr bool needs_codebooks = codebook_entries<F> != 0 && !requires {
+    F::codebooks;
+};
+
+/// What kernels look indices up in. Formats whose nibbles are two indices without a selector have two tables:
+/// the entries of the upper and of the lower index of each nibble.
+template <weight_format F>
+constexpr auto lookup_tables([[maybe_unused]] std::span<const std::int8_t> codebooks) noexcept {
+    if constexpr (codebook_entries<F> == 0) {
+        return std::array<std::int8_t, 0>{};
+    } else {
+        using codes = typename F::codes;
+        constexpr std::size_t entries = codebook_entries<F>;
+        std::array<std::int8_t, 2 * entries> tables{};
+        if constexpr (!needs_codebooks<F>)
+            codebooks = F::codebooks;
+        for (std::size_t i = 0; i < entries && i < codebooks.size(); ++i) {
+            tables[i] = codebooks[codes::paired ? i / 4 : i];
+            tables[entries + i] = codebooks[codes::paired ? i % 4 : i];
+        }
+        return tables;
+    }
+}
+
+/// Weights in storage order: row n (an output channel) is ceil(k / block_inputs) consecutive blocks, `stride`
+/// blocks apart. What lies behind k in the last block of a row counts for nothing.
 template <weight_format F>
 struct storage_view {
     const typename F::block* blocks = nullptr;
     std::size_t n = 0;      ///< output channels
     std::size_t k = 0;      ///< input channels
-    std::size_t stride = 0; ///< blocks from one row to the next, at least ceil(k / 32)
+    std::size_t stride = 0; ///< blocks from one row to the next, at least ceil(k / block_inputs)
+    std::span<const std::int8_t> codebooks = {}; ///< of formats that need them, to read weights
 
-    constexpr std::size_t groups() const noexcept { return (k + F::group - 1) / F::group; }
+    constexpr std::size_t groups() const noexcept { return (k + group_size - 1) / group_size; }
+    /// The block that holds a group.
     constexpr const typename F::block& block(std::size_t row, std::size_t group) const noexcept {
-        return blocks[row * stride + group];
+        return blocks[row * stride + group / F::scales::block_groups];
+    }
+    constexpr auto scale(std::size_t row, std::size_t group) const noexcept {
+        return F::scale(block(row, group), group % F::scales::block_groups);
+    }
+    constexpr int code(std::size_t row, std::size_t i) const noexcept {
+        return F::code(block(row, i / group_size), i % block_inputs<F>);
+    }
+    /// Weight i of a row in units of its group's scale.
+    constexpr int value(std::size_t row, std::size_t i) const noexcept {
+        if constexpr (codebook_entries<F> == 0) {
+            return code(row, i);
+        } else {
+            const std::size_t group = i / group_size;
+            const auto s = F::selector(block(row, group), group % F::scales::block_groups);
+            const std::size_t entry = F::codes::entry(code(row, i), s);
+            if constexpr (needs_codebooks<F>)
+                return codebooks[entry];
+            else
+                return F::codebooks[entry];
+        }
+    }
+    /// Weight i of a row.
+    constexpr double weight(std::size_t row, std::size_t i) const noexcept {
+        return double(to_float(scale(row, i / group_size))) * value(row, i);
     }
 };
 
 /// A view of n x k weights whose rows follow each other without a gap, as in a GGUF tensor.
 template <weight_format F>
-constexpr storage_view<F> storage(const typename F::block* blocks, std::size_t n, std::size_t k) noexcept {
-    return {blocks, n, k, (k + F::group - 1) / F::group};
+constexpr storage_view<F> storage(const typename F::block* blocks, std::size_t n, std::size_t k,
+                                  std::span<const std::int8_t> codebooks = {}) noexcept {
+    return {blocks, n, k, (k + block_inputs<F> - 1) / block_inputs<F>, codebooks};
 }
 
 /// The tag at the start of packed weights; 64 bytes, little-endian.
@@ -44,29 +107,39 @@ struct packed_header {
 };
 static_assert(sizeof(packed_header) == alignment);
 
-/// Sizes of the packed form of n x k weights. Two streams follow the header: all scales, then all codes, each
-/// ordered by tile of 16 channels and by group within the tile (paper section 4.1.1: scales first). Every
-/// code tile begins at a multiple of 64 bytes. Ragged n and k are padded with zero scales and zero codes.
+/// Sizes of the packed form of n x k weights. Streams follow the header: the exponents if the format has
+/// them, all scales, all codes, each ordered by tile of 16 channels and by group (exponents: by 8 groups)
+/// within the tile (paper section 4.1.1: scales first). Scales and codes begin at multiples of 64 bytes, as
+/// every code tile does. Ragged n and k are padded with zero scales and zero codes.
 template <weight_format F>
 struct packed_layout {
-    static constexpr std::size_t scale_bytes = tile_channels * sizeof(half);   ///< per tile and group
-    static constexpr std::size_t code_bytes = F::codes::rows * tile_row_bytes; ///< per tile and group
+    static constexpr std::size_t scale_bytes =
+        tile_channels * sizeof(typename F::scales::unit);      ///< per tile and group
+    static constexpr std::size_t code_bytes = F::codes::bytes; ///< per tile and group
+    static constexpr bool has_exponents = F::scales::block_groups != 1;
     std::size_t tiles = 0;
     std::size_t groups = 0;
+    std::size_t scales_offset = 0;
     std::size_t codes_offset = 0;
     std::size_t bytes = 0;
 
+    /// Blocks of scales in a row.
+    std::size_t blocks() const noexcept {
+        return (groups + F::scales::block_groups - 1) / F::scales::block_groups;
+    }
     static result<packed_layout> of(std::size_t n, std::size_t k) noexcept {
         // Weights of a petabyte overflow nothing below and exist nowhere.
         if (n > (std::size_t{1} << 40) || k > (std::size_t{1} << 40))
             return status::error(errc::bad_shape, "%zu x %zu weights are beyond any memory", n, k);
         packed_layout p;
         p.tiles = (n + tile_channels - 1) / tile_channels;
-        p.groups = (k + F::group - 1) / F::group;
+        p.groups = (k + group_size - 1) / group_size;
         std::size_t units = 0;
         if (!multiply(p.tiles, p.groups, units) || units > (std::size_t{1} << 50))
             return status::error(errc::bad_shape, "%zu x %zu weights are beyond any memory", n, k);
-        p.codes_offset = round_up(sizeof(packed_header) + units * scale_bytes, alignment);
+        const std::size_t exponents = has_exponents ? p.tiles * p.blocks() * tile_channels : 0;
+        p.scales_offset = round_up(sizeof(packed_header) + exponents, alignment);
+        p.codes_offset = round_up(p.scales_offset + units * scale_bytes, alignment);
         p.bytes = p.codes_offset + units * code_bytes;
         return p;
     }
@@ -123,10 +196,18 @@ class packed_view {
     std::size_t k() const noexcept { return k_; }
     std::size_t tiles() const noexcept { return layout_.tiles; }
     std::size_t groups() const noexcept { return layout_.groups; }
+    /// Blocks of scales in a row: groups, or groups of 8 groups.
+    std::size_t blocks() const noexcept { return layout_.blocks(); }
     std::size_t bytes() const noexcept { return layout_.bytes; }
-    /// The stream of scales: 16 halves per tile and group.
-    const half* scales() const noexcept {
-        return reinterpret_cast<const half*>(base_ + sizeof(packed_header));
+    /// The stream of exponents: 16 bytes per tile and 8 groups. Null where the format has none.
+    const std::uint8_t* exponents() const noexcept {
+        return packed_layout<F>::has_exponents
+                   ? reinterpret_cast<const std::uint8_t*>(base_ + sizeof(packed_header))
+                   : nullptr;
+    }
+    /// The stream of scales: 16 halves or signed bytes per tile and group.
+    const typename F::scales::unit* scales() const noexcept {
+        return reinterpret_cast<const typename F::scales::unit*>(base_ + layout_.scales_offset);
     }
     /// The stream of codes: `packed_layout<F>::code_bytes` bytes per tile and group, 64-byte aligned.
     const std::uint8_t* codes() const noexcept {
@@ -148,14 +229,14 @@ result<packed_view<F>> pack(const storage_view<F>& w, std::span<std::byte> buffe
     const auto layout = packed_layout<F>::of(w.n, w.k);
     if (!layout)
         return layout.error();
-    if (w.stride < w.groups())
+    if (w.stride < layout->blocks())
         return status::error(errc::bad_shape, "stored weights: row stride %zu is below %zu blocks", w.stride,
-                             w.groups());
+                             layout->blocks());
     if (auto s = check_buffer(buffer, layout->bytes, "buffer for packed weights"); !s)
         return s;
     for (std::size_t row = 0; row < w.n; ++row)
         for (std::size_t g = 0; g < layout->groups; ++g)
-            if (!is_finite(F::scale(w.block(row, g))))
+            if (!is_finite(w.scale(row, g)))
                 return status::error(errc::not_finite,
                                      "stored weights: scale of row %zu, group %zu is not finite", row, g);
 
@@ -166,32 +247,49 @@ result<packed_view<F>> pack(const storage_view<F>& w, std::span<std::byte> buffe
     header.bytes = layout->bytes;
     std::memset(buffer.data(), 0, layout->bytes);
     std::memcpy(buffer.data(), &header, sizeof header);
-    auto* scales = reinterpret_cast<half*>(buffer.data() + sizeof header);
+    [[maybe_unused]] auto* exponents = reinterpret_cast<std::uint8_t*>(buffer.data() + sizeof header);
+    auto* scales = reinterpret_cast<typename F::scales::unit*>(buffer.data() + layout->scales_offset);
     auto* codes = reinterpret_cast<std::uint8_t*>(buffer.data() + layout->codes_offset);
     for (std::size_t row = 0; row < w.n; ++row) {
+        const std::size_t tile = row / tile_channels, channel = row % tile_channels;
         for (std::size_t g = 0; g < layout->groups; ++g) {
-            const auto& block = w.block(row, g);
-            const std::size_t unit = row / tile_channels * layout->groups + g;
-            const std::size_t used = w.k - g * F::group < F::group ? w.k - g * F::group : F::group;
-            scales[unit * tile_channels + row % tile_channels] = F::scale(block);
-            for (std::size_t i = 0; i < F::group; ++i)
-                F::codes::put(codes + unit * layout->code_bytes, row % tile_channels, i,
-                              i < used ? F::code(block, i) : 0);
+            const std::size_t unit = tile * layout->groups + g;
+            const auto scale = w.scale(row, g);
+            if constexpr (packed_layout<F>::has_exponents)
+                exponents[(tile * layout->blocks() + g / F::scales::block_groups) * tile_channels + channel] =
+                    scale.exponent;
+            scales[unit * tile_channels + channel] = F::scales::packed(scale);
+            for (std::size_t i = 0; i < group_size; ++i)
+                F::codes::put(codes + unit * layout->code_bytes, channel, i,
+                              g * group_size + i < w.k ? w.code(row, g * group_size + i) : 0);
         }
     }
     return packed_view<F>::open(buffer.first(layout->bytes));
 }
 
-/// The stored block (row, group) that packed weights were made from, surplus codes of a ragged k as zero.
+/// The stored block `index` of a row that packed weights were made from; zero what lies behind k.
 template <weight_format F>
-typename F::block unpack(const packed_view<F>& w, std::size_t row, std::size_t group) noexcept {
-    const std::size_t unit = row / tile_channels * w.groups() + group;
-    const std::uint8_t* tile = w.codes() + unit * packed_layout<F>::code_bytes;
-    int code[F::group];
-    for (std::size_t i = 0; i < F::group; ++i)
-        code[i] = F::codes::get(tile, row % tile_channels, i);
-    typename F::block block;
-    F::set(block, w.scales()[unit * tile_channels + row % tile_channels], code);
+typename F::block unpack(const packed_view<F>& w, std::size_t row, std::size_t index) noexcept {
+    const std::size_t tile = row / tile_channels, channel = row % tile_channels;
+    typename F::block block{};
+    for (std::size_t i = 0; i < F::scales::block_groups; ++i) {
+        const std::size_t g = index * F::scales::block_groups + i;
+        const std::size_t unit = tile * w.groups() + g;
+        int code[group_size] = {};
+        typename F::scales::value scale{};
+        if constexpr (packed_layout<F>::has_exponents)
+            scale.exponent = w.exponents()[(tile * w.blocks() + index) * tile_channels + channel];
+        if (g < w.groups()) {
+            const auto packed = w.scales()[unit * tile_channels + channel];
+            if constexpr (packed_layout<F>::has_exponents)
+                scale.multiplier = packed;
+            else
+                scale = packed;
+            for (std::size_t k = 0; k < group_size; ++k)
+                code[k] = F::codes::get(w.codes() + unit * packed_layout<F>::code_bytes, channel, k);
+        }
+        F::set(block, scale, code, i);
+    }
     return block;
 }
 

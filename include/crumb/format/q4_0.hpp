@@ -17,14 +17,14 @@ struct q4_0 {
     static_assert(sizeof(block) == 18);
 
     static constexpr const char* name = "q4_0";
-    static constexpr std::size_t group = group_size;
+    using scales = half_scales;
     using codes = nibble_codes;
 
-    static constexpr half scale(const block& b) noexcept { return b.d; }
+    static constexpr half scale(const block& b, std::size_t = 0) noexcept { return b.d; }
     static constexpr int code(const block& b, std::size_t i) noexcept {
         return ((b.q[i % 16] >> (i < 16 ? 0 : 4)) & 15) - 8;
     }
-    static constexpr void set(block& b, half d, const int* code) noexcept {
+    static constexpr void set(block& b, half d, const int* code, std::size_t = 0) noexcept {
         b.d = d;
         for (std::size_t i = 0; i < 16; ++i)
             b.q[i] = static_cast<std::uint8_t>((code[i] + 8) | ((code[16 + i] + 8) << 4));
@@ -33,7 +33,7 @@ struct q4_0 {
     static void encode(const float* x, block& b) noexcept {
         float amax = 0;
         float extreme = 0;
-        for (std::size_t i = 0; i < group; ++i) {
+        for (std::size_t i = 0; i < group_size; ++i) {
             if (std::fabs(x[i]) > amax) {
                 amax = std::fabs(x[i]);
                 extreme = x[i];
@@ -41,8 +41,8 @@ struct q4_0 {
         }
         const float d = extreme / -8.0f;
         const float inverse = d != 0 ? 1.0f / d : 0.0f;
-        int code[group];
-        for (std::size_t i = 0; i < group; ++i) {
+        int code[group_size];
+        for (std::size_t i = 0; i < group_size; ++i) {
             const float q = std::floor(std::fmin(std::fmax(x[i] * inverse + 8.5f, 0.0f), 15.0f));
             code[i] = static_cast<int>(q) - 8;
         }

@@ -16,25 +16,25 @@ struct q8_0 {
     static_assert(sizeof(block) == 34);
 
     static constexpr const char* name = "q8_0";
-    static constexpr std::size_t group = group_size;
+    using scales = half_scales;
     using codes = byte_codes;
 
-    static constexpr half scale(const block& b) noexcept { return b.d; }
+    static constexpr half scale(const block& b, std::size_t = 0) noexcept { return b.d; }
     static constexpr int code(const block& b, std::size_t i) noexcept { return b.q[i]; }
-    static constexpr void set(block& b, half d, const int* code) noexcept {
+    static constexpr void set(block& b, half d, const int* code, std::size_t = 0) noexcept {
         b.d = d;
-        for (std::size_t i = 0; i < group; ++i)
+        for (std::size_t i = 0; i < group_size; ++i)
             b.q[i] = static_cast<std::int8_t>(code[i]);
     }
     /// d = max |x| / 127, q = round(x / d), halves away from zero, as GGUF's reference quantizer.
     static void encode(const float* x, block& b) noexcept {
         float amax = 0;
-        for (std::size_t i = 0; i < group; ++i)
+        for (std::size_t i = 0; i < group_size; ++i)
             amax = std::fmax(amax, std::fabs(x[i]));
         const float d = amax / 127.0f;
         const float inverse = d > 0 ? 1.0f / d : 0.0f;
         b.d = to_half(d);
-        for (std::size_t i = 0; i < group; ++i) {
+        for (std::size_t i = 0; i < group_size; ++i) {
             const float q = std::round(x[i] * inverse);
             b.q[i] = static_cast<std::int8_t>(std::fmin(std::fmax(q, -127.0f), 127.0f));
         }

@@ -1,7 +1,7 @@
 // What a weight format has to say about itself, and the bit layouts that packed codes can have.
 #pragma once
 
-#include <crumb/core/half.hpp>
+#include <crumb/format/scales.hpp>
 
 #include <concepts>
 #include <cstddef>
@@ -21,7 +21,8 @@ inline constexpr std::size_t tile_row_bytes = 64;
 /// Two's complement nibbles are the paper's sign-toggled ones (section 4.1.2): shifted left or masked they
 /// are 16 times the code, as a signed byte.
 struct nibble_codes {
-    static constexpr std::size_t rows = 4; ///< register rows per tile
+    static constexpr std::size_t rows = 4;                      ///< register rows per tile
+    static constexpr std::size_t bytes = rows * tile_row_bytes; ///< per tile and group
     static constexpr int minimum = -8;
     static constexpr int maximum = 7;
     static constexpr int panel_shift = 3; ///< int8 panels hold round(code * m / 2^panel_shift), |m| <= 127
@@ -60,6 +61,7 @@ struct absorbing_nibble_codes : nibble_codes {
 /// 4 j + i of the group.
 struct byte_codes {
     static constexpr std::size_t rows = 8;
+    static constexpr std::size_t bytes = rows * tile_row_bytes;
     static constexpr int minimum = -128;
     static constexpr int maximum = 127;
     static constexpr int panel_shift = 7; ///< as in `nibble_codes`
@@ -75,21 +77,39 @@ struct byte_codes {
     }
 };
 
-/// A group-quantized weight format: weight = scale(block) * code(block, i). Anyone's type that satisfies this
-/// can be packed and multiplied; the library's own are listed in format/list.hpp.
-template <class F>
-concept weight_format = requires(const typename F::block& block, typename F::block& out, const float* x) {
-    { F::name } -> std::convertible_to<const char*>;         // up to 15 characters, the tag of packed weights
-    requires F::group == group_size;                         // weights per block
-    requires F::codes::rows == 4 || F::codes::rows == 8;     // bit layout of the packed codes
-    { F::scale(block) } -> std::same_as<half>;               // the group's scale
-    { F::code(block, std::size_t{}) } -> std::same_as<int>;  // signed code i of the group
-    {F::set(out, half{}, static_cast<const int*>(nullptr))}; // a block from a scale and 32 codes
-    {F::encode(x, out)};                                     // 32 finite floats, rounded to nearest
+/// Bit layouts whose codes are indices into codebooks; see format/index_codes.hpp.
+template <class Codes>
+concept indexed_codes = requires {
+    Codes::selector_bits;
 };
+
+/// A group-quantized weight format: weight = scale(group) * value(code), where value is the code itself or,
+/// if the bit layout is one of indices, an entry of a codebook. Anyone's type that satisfies this can be
+/// packed and multiplied; the library's own are listed in format/list.hpp. A block holds
+/// `F::scales::block_groups` groups of 32.
+template <class F>
+concept weight_format = requires(const typename F::block& block, typename F::block& out,
+                                 typename F::scales::value scale) {
+    { F::name } -> std::convertible_to<const char*>;     // up to 15 characters, the tag of packed weights
+    requires F::codes::rows == 4 || F::codes::rows == 8; // bit layout of the packed codes
+    requires F::scales::block_groups == 1 || F::scales::block_groups == 8;
+    { F::scale(block, std::size_t{}) } -> std::same_as<typename F::scales::value>; // of a group
+    { F::code(block, std::size_t{}) } -> std::same_as<int>;                        // i of the block
+    {F::set(out, scale, static_cast<const int*>(nullptr), std::size_t{})}; // scale and codes of a group
+};
+
+/// A format that rounds floats by itself, without knowing more than a block of them.
+template <class F>
+concept rounding_format = weight_format<F> && requires(typename F::block& out, const float* x) {
+    {F::encode(x, out)}; // finite floats, rounded to nearest
+};
+
+/// Inputs in a block of storage.
+template <weight_format F>
+inline constexpr std::size_t block_inputs = F::scales::block_groups* group_size;
 
 /// Bits that a format stores per weight, its scales included.
 template <weight_format F>
-inline constexpr double bits_per_weight = 8.0 * double(sizeof(typename F::block)) / double(F::group);
+inline constexpr double bits_per_weight = 8.0 * double(sizeof(typename F::block)) / double(block_inputs<F>);
 
 } // namespace crumb::inline CRUMB_ABI

@@ -122,6 +122,37 @@ struct avx2 {
         return _mm256_set1_epi32(four);
     }
 
+    // ---- scales and selectors ----
+    static CRUMB_INLINE f32 load_integers(const std::int8_t* p) noexcept {
+        return _mm256_cvtepi32_ps(_mm256_cvtepi8_epi32(_mm_loadl_epi64(reinterpret_cast<const __m128i*>(p))));
+    }
+    static CRUMB_INLINE f32 load_powers(const std::uint8_t* p) noexcept {
+        const __m256i e = _mm256_cvtepu8_epi32(_mm_loadl_epi64(reinterpret_cast<const __m128i*>(p)));
+        return as_f32(_mm256_slli_epi32(e, 23));
+    }
+    /// The low nibble of each channel's scale in both nibbles of the channel's four bytes.
+    static CRUMB_INLINE bytes spread_low_nibbles(const half* p) noexcept {
+        return spread(_mm256_cvtepu16_epi32(_mm_loadu_si128(reinterpret_cast<const __m128i*>(p))));
+    }
+    static CRUMB_INLINE bytes spread_low_nibbles(const std::int8_t* p) noexcept {
+        return spread(_mm256_cvtepu8_epi32(_mm_loadl_epi64(reinterpret_cast<const __m128i*>(p))));
+    }
+    /// The bits of `Mask` of each byte from a, the others from b.
+    template <int Mask>
+    static CRUMB_INLINE bytes select_bits(bytes a, bytes b) noexcept {
+        const __m256i mask = _mm256_set1_epi8(static_cast<char>(Mask));
+        return _mm256_or_si256(_mm256_and_si256(mask, a), _mm256_andnot_si256(mask, b));
+    }
+    // Bits may cross bytes: callers select what stays.
+    template <int N>
+    static CRUMB_INLINE bytes shift_left(bytes a) noexcept {
+        return _mm256_slli_epi16(a, N);
+    }
+    template <int N>
+    static CRUMB_INLINE bytes shift_right(bytes a) noexcept {
+        return _mm256_srli_epi16(a, N);
+    }
+
     static CRUMB_INLINE void round_group(const float* x, float inverse, std::int8_t* out) noexcept {
         const __m256 scale = _mm256_set1_ps(inverse);
         const __m256i q0 = _mm256_cvtps_epi32(_mm256_mul_ps(_mm256_loadu_ps(x), scale));
@@ -190,7 +221,25 @@ struct avx2 {
         static CRUMB_INLINE i32 finish(const acc& s, const std::int32_t*) noexcept { return s; }
     };
 
+    // Operand = entry of the table.
+    struct lookups : int8s {
+        using table = __m256i;
+        static CRUMB_INLINE table load_table(const std::int8_t* entries) noexcept {
+            return _mm256_broadcastsi128_si256(_mm_loadu_si128(reinterpret_cast<const __m128i*>(entries)));
+        }
+        template <int X>
+        static CRUMB_INLINE operand look_up(table t, bytes cells) noexcept {
+            const __m256i nibbles = X == 0 ? cells : _mm256_srli_epi16(cells, 4);
+            return _mm256_shuffle_epi8(t, _mm256_and_si256(nibbles, _mm256_set1_epi8(15)));
+        }
+    };
+
   private:
+    static CRUMB_INLINE __m256i spread(__m256i lanes) noexcept {
+        const __m128i order = _mm_setr_epi8(0, 0, 0, 0, 4, 4, 4, 4, 8, 8, 8, 8, 12, 12, 12, 12);
+        const __m256i four = _mm256_shuffle_epi8(lanes, _mm256_broadcastsi128_si256(order));
+        return select_bits<0xf0>(_mm256_slli_epi16(four, 4), four);
+    }
     static CRUMB_INLINE __m256i mask(std::size_t n) noexcept {
         const __m256i lane = _mm256_setr_epi32(0, 1, 2, 3, 4, 5, 6, 7);
         return _mm256_cmpgt_epi32(_mm256_set1_epi32(static_cast<int>(n)), lane);

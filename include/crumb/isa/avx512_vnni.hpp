@@ -118,6 +118,36 @@ struct avx512_vnni {
         return _mm512_set1_epi32(four);
     }
 
+    // ---- scales and selectors ----
+    static CRUMB_INLINE f32 load_integers(const std::int8_t* p) noexcept {
+        return _mm512_cvtepi32_ps(_mm512_cvtepi8_epi32(_mm_loadu_si128(reinterpret_cast<const __m128i*>(p))));
+    }
+    static CRUMB_INLINE f32 load_powers(const std::uint8_t* p) noexcept {
+        const __m512i e = _mm512_cvtepu8_epi32(_mm_loadu_si128(reinterpret_cast<const __m128i*>(p)));
+        return as_f32(_mm512_slli_epi32(e, 23));
+    }
+    /// The low nibble of each channel's scale in both nibbles of the channel's four bytes.
+    static CRUMB_INLINE bytes spread_low_nibbles(const half* p) noexcept {
+        return spread(_mm512_cvtepu16_epi32(_mm256_loadu_si256(reinterpret_cast<const __m256i*>(p))));
+    }
+    static CRUMB_INLINE bytes spread_low_nibbles(const std::int8_t* p) noexcept {
+        return spread(_mm512_cvtepu8_epi32(_mm_loadu_si128(reinterpret_cast<const __m128i*>(p))));
+    }
+    /// The bits of `Mask` of each byte from a, the others from b.
+    template <int Mask>
+    static CRUMB_INLINE bytes select_bits(bytes a, bytes b) noexcept {
+        return _mm512_ternarylogic_epi32(_mm512_set1_epi8(static_cast<char>(Mask)), a, b, 0xca);
+    }
+    // Bits may cross bytes: callers select what stays.
+    template <int N>
+    static CRUMB_INLINE bytes shift_left(bytes a) noexcept {
+        return _mm512_slli_epi16(a, N);
+    }
+    template <int N>
+    static CRUMB_INLINE bytes shift_right(bytes a) noexcept {
+        return _mm512_srli_epi16(a, N);
+    }
+
     static CRUMB_INLINE void round_group(const float* x, float inverse, std::int8_t* out) noexcept {
         const __m512 scale = _mm512_set1_ps(inverse);
         const __m128i low =
@@ -182,6 +212,24 @@ struct avx512_vnni {
         }
     };
 
+    // Operand = entry + 128.
+    struct lookups : single_sum {
+        static constexpr int offset = 128;
+        using table = __m512i;
+        static CRUMB_INLINE table load_table(const std::int8_t* entries) noexcept {
+            const __m128i t = _mm_loadu_si128(reinterpret_cast<const __m128i*>(entries));
+            return _mm512_xor_si512(_mm512_broadcast_i32x4(t), _mm512_set1_epi8(-128));
+        }
+        template <int X>
+        static CRUMB_INLINE operand look_up(table t, bytes cells) noexcept {
+            const __m512i nibbles = X == 0 ? cells : _mm512_srli_epi16(cells, 4);
+            return _mm512_shuffle_epi8(t, _mm512_and_si512(nibbles, _mm512_set1_epi8(15)));
+        }
+        static CRUMB_INLINE operand requantize_operand(operand w, __m512i m) noexcept {
+            return int8s::requantize<0>(_mm512_xor_si512(w, _mm512_set1_epi8(-128)), m);
+        }
+    };
+
     // Operand = code + 8. Shifting the high nibbles down costs an instruction per register of weights, which
     // many rows share.
     struct nibble_rows : single_sum {
@@ -230,6 +278,11 @@ struct avx512_vnni {
     };
 
   private:
+    static CRUMB_INLINE __m512i spread(__m512i lanes) noexcept {
+        const __m128i order = _mm_setr_epi8(0, 0, 0, 0, 4, 4, 4, 4, 8, 8, 8, 8, 12, 12, 12, 12);
+        const __m512i four = _mm512_shuffle_epi8(lanes, _mm512_broadcast_i32x4(order));
+        return select_bits<0xf0>(_mm512_slli_epi16(four, 4), four);
+    }
     /// The low bytes of 16-bit lanes, interleaved, plus 128.
     static CRUMB_INLINE __m512i offset_bytes(__m512i even, __m512i odd) noexcept {
         const __m512i low = _mm512_set1_epi16(0x00ff);
@@ -245,6 +298,7 @@ struct avx512_vnni {
 
 #define CRUMB_THIS_ISA avx512_vnni
 #include <crumb/kernel/all.inl>
+
 #include <crumb/kernel/panel.inl>
 #include <crumb/kernel/tile.inl>
 #undef CRUMB_THIS_ISA

@@ -111,6 +111,36 @@ struct neon {
     static CRUMB_INLINE bytes load_bytes(const std::uint8_t* p) noexcept { return vld1q_u8(p); }
     static CRUMB_INLINE act load_act(const std::int8_t* p) noexcept { return vld1q_s8(p); }
 
+    // ---- scales and selectors ----
+    static CRUMB_INLINE f32 load_integers(const std::int8_t* p) noexcept {
+        return vcvtq_f32_s32(vmovl_s16(vget_low_s16(vmovl_s8(vreinterpret_s8_u32(load_four(p))))));
+    }
+    static CRUMB_INLINE f32 load_powers(const std::uint8_t* p) noexcept {
+        const uint16x8_t e = vmovl_u8(vreinterpret_u8_u32(load_four(p)));
+        return vreinterpretq_f32_u32(vshlq_n_u32(vmovl_u16(vget_low_u16(e)), 23));
+    }
+    /// The low nibble of each channel's scale in both nibbles of the channel's four bytes.
+    static CRUMB_INLINE bytes spread_low_nibbles(const half* p) noexcept {
+        const uint8x8_t scales = vreinterpret_u8_u16(vld1_u16(reinterpret_cast<const std::uint16_t*>(p)));
+        return spread(vuzp1_u8(scales, scales));
+    }
+    static CRUMB_INLINE bytes spread_low_nibbles(const std::int8_t* p) noexcept {
+        return spread(vreinterpret_u8_u32(load_four(p)));
+    }
+    /// The bits of `Mask` of each byte from a, the others from b.
+    template <int Mask>
+    static CRUMB_INLINE bytes select_bits(bytes a, bytes b) noexcept {
+        return vbslq_u8(vdupq_n_u8(Mask), a, b);
+    }
+    template <int N>
+    static CRUMB_INLINE bytes shift_left(bytes a) noexcept {
+        return vshlq_n_u8(a, N);
+    }
+    template <int N>
+    static CRUMB_INLINE bytes shift_right(bytes a) noexcept {
+        return vshrq_n_u8(a, N);
+    }
+
     static CRUMB_INLINE void round_group(const float* x, float inverse, std::int8_t* out) noexcept {
         vst1q_s8(out, round_16(x, inverse));
         vst1q_s8(out + 16, round_16(x + 16, inverse));
@@ -172,6 +202,21 @@ struct neon {
         template <int>
         static CRUMB_INLINE int8x16_t expand(bytes raw) noexcept {
             return vreinterpretq_s8_u8(raw);
+        }
+    };
+
+    /// Operands of indices: entries of a table of 16.
+    struct table_operands {
+        using table = int8x16_t;
+        static CRUMB_INLINE table load_table(const std::int8_t* entries) noexcept {
+            return vld1q_s8(entries);
+        }
+        template <int X>
+        static CRUMB_INLINE int8x16_t look_up(table t, bytes cells) noexcept {
+            if constexpr (X == 0)
+                return vqtbl1q_s8(t, vandq_u8(cells, vdupq_n_u8(15)));
+            else
+                return vqtbl1q_s8(t, vshrq_n_u8(cells, 4));
         }
     };
 
@@ -243,6 +288,18 @@ struct neon {
         }
         static CRUMB_INLINE i32 finish(const acc& s) noexcept { return vpaddq_s32(s.low, s.high); }
     };
+    struct lookups : int8s, table_operands {};
+
+  private:
+    static CRUMB_INLINE uint32x2_t load_four(const void* p) noexcept {
+        std::uint32_t four;
+        __builtin_memcpy(&four, p, sizeof four);
+        return vdup_n_u32(four);
+    }
+    static CRUMB_INLINE bytes spread(uint8x8_t low) noexcept {
+        const uint8x16_t order = vreinterpretq_u8_u32(uint32x4_t{0, 0x01010101, 0x02020202, 0x03030303});
+        return vqtbl1q_u8(vcombine_u8(vsli_n_u8(low, low, 4), low), order);
+    }
 };
 
 } // namespace crumb::inline CRUMB_ABI::isa

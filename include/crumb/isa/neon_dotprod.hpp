@@ -43,6 +43,7 @@ struct neon_dotprod : neon {
     };
     using nibbles = product<nibble_operands>;
     using int8s = product<byte_operands>;
+    struct lookups : int8s, table_operands {};
 
     /// Sums of the low codes + 8, and of the bytes as they are, which are 16 times the high codes + that.
     struct absorbed {

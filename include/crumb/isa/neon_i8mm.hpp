@@ -53,12 +53,12 @@ CRUMB_KEEP_ORDER_BEGIN
 #include <crumb/kernel/absorbed.inl>
 #include <crumb/kernel/linear_i8mm.inl>
 #include <crumb/kernel/linear_neon.inl>
-#include <crumb/kernel/panel_fill_i8mm.inl>
 #include <crumb/kernel/panel_product_i8mm.inl>
 
 #include <crumb/kernel/panel_i8mm.inl>
 #if CRUMB_ASM
 #include <crumb/kernel/i8mm_asm.inl>
+#include <crumb/kernel/panel_fill_i8mm.inl>
 #include <crumb/kernel/single_asm.inl>
 #endif
 #undef CRUMB_THIS_ISA

@@ -162,6 +162,48 @@ struct portable {
         return cast<bytes>(i32(four));
     }
 
+    // ---- scales and selectors ----
+    static CRUMB_INLINE f32 load_integers(const std::int8_t* p) noexcept {
+        float x[lanes];
+        for (int i = 0; i < lanes; ++i)
+            x[i] = static_cast<float>(p[i]);
+        return load(x);
+    }
+    static CRUMB_INLINE f32 load_powers(const std::uint8_t* p) noexcept {
+        float x[lanes];
+        for (int i = 0; i < lanes; ++i)
+            x[i] = power_of(p[i]);
+        return load(x);
+    }
+    /// The low nibble of each channel's scale in both nibbles of the channel's four bytes.
+    static CRUMB_INLINE bytes spread_low_nibbles(const half* p) noexcept {
+        std::uint8_t low[lanes];
+        for (int i = 0; i < lanes; ++i)
+            low[i] = static_cast<std::uint8_t>(p[i].bits & 15u);
+        return spread(low);
+    }
+    static CRUMB_INLINE bytes spread_low_nibbles(const std::int8_t* p) noexcept {
+        std::uint8_t low[lanes];
+        for (int i = 0; i < lanes; ++i)
+            low[i] = static_cast<std::uint8_t>(p[i] & 15);
+        return spread(low);
+    }
+    /// The bits of `Mask` of each byte from a, the others from b.
+    template <int Mask>
+    static CRUMB_INLINE bytes select_bits(bytes a, bytes b) noexcept {
+        const bytes mask(static_cast<std::int16_t>(Mask * 0x0101));
+        return (a & mask) | (b & bytes(static_cast<std::int16_t>(~(Mask * 0x0101))));
+    }
+    // Bits may cross bytes: callers select what stays.
+    template <int N>
+    static CRUMB_INLINE bytes shift_left(bytes a) noexcept {
+        return a << N;
+    }
+    template <int N>
+    static CRUMB_INLINE bytes shift_right(bytes a) noexcept {
+        return a >> N;
+    }
+
     static CRUMB_INLINE void round_group(const float* x, float inverse, std::int8_t* out) noexcept {
         for (int i = 0; i < 32; i += lanes) {
             std::int32_t q[lanes];
@@ -205,7 +247,29 @@ struct portable {
         }
     };
 
+    struct lookups : int8s {
+        using table = const std::int8_t*;
+        static CRUMB_INLINE table load_table(const std::int8_t* entries) noexcept { return entries; }
+        template <int X>
+        static CRUMB_INLINE operand look_up(table entries, bytes cells) noexcept {
+            std::uint8_t cell[width];
+            std::int8_t found[width];
+            std::memcpy(cell, &cells, sizeof cell);
+            for (int i = 0; i < width; ++i)
+                found[i] = entries[X == 0 ? cell[i] & 15 : cell[i] >> 4];
+            operand w;
+            std::memcpy(static_cast<void*>(&w), found, sizeof w);
+            return w;
+        }
+    };
+
   private:
+    static CRUMB_INLINE bytes spread(const std::uint8_t* low) noexcept {
+        std::int32_t x[lanes];
+        for (int i = 0; i < lanes; ++i)
+            x[i] = std::int32_t{low[i]} * 0x11111111;
+        return cast<bytes>(i32::load_unaligned(x));
+    }
     template <class To, class From>
     static CRUMB_INLINE To cast(const From& x) noexcept {
         To out;

@@ -6,7 +6,9 @@
 #include <crumb/kernel/blocks.inl>
 #include <crumb/kernel/dense.inl>
 #include <crumb/kernel/expand.inl>
+#include <crumb/kernel/lookup.inl>
 #include <crumb/kernel/norm.inl>
+#include <crumb/kernel/operands.inl>
 #include <crumb/kernel/quantize.inl>
 #include <crumb/kernel/rope.inl>
 #include <crumb/kernel/softmax.inl>

@@ -49,7 +49,7 @@ struct tile_shape<isa::CRUMB_THIS_ISA, Format> {
     static constexpr int vectors = static_cast<int>(tile_row_bytes) / I::width; ///< registers per tile
     static constexpr int rows = static_cast<int>(Format::codes::rows);          ///< register rows per tile
     static constexpr int per_row = 8 / rows; ///< operands that a register row expands to
-    static constexpr std::size_t code_bytes = packed_layout<Format>::code_bytes;
+    static constexpr std::size_t code_bytes = Format::codes::bytes;
 };
 
 } // namespace crumb::inline CRUMB_ABI::kernel

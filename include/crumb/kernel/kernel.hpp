@@ -3,6 +3,7 @@
 
 #include <crumb/core/view.hpp>
 #include <crumb/format/activations.hpp>
+#include <crumb/format/index_codes.hpp>
 #include <crumb/format/packed.hpp>
 
 #include <type_traits>
@@ -11,10 +12,13 @@ namespace crumb::inline CRUMB_ABI::kernel {
 
 /// Everything that a matrix product needs; all pointers belong to the caller.
 struct linear_args {
-    const half* scales = nullptr;        ///< packed_view::scales
-    const std::uint8_t* codes = nullptr; ///< packed_view::codes
-    std::size_t groups = 0;              ///< groups of 32 inputs
-    std::size_t n = 0;                   ///< output channels of the weights
+    const half* scales = nullptr;             ///< packed_view::scales of `half_scales`
+    const std::int8_t* multipliers = nullptr; ///< packed_view::scales of `block_scales`
+    const std::uint8_t* exponents = nullptr;  ///< packed_view::exponents
+    const std::uint8_t* codes = nullptr;      ///< packed_view::codes
+    const std::int8_t* codebooks = nullptr;   ///< tables of 16 entries, see `lookup_tables`
+    std::size_t groups = 0;                   ///< groups of 32 inputs
+    std::size_t n = 0;                        ///< output channels of the weights
 
     const std::int8_t* x_codes = nullptr; ///< activations, laid out as activation_layout says
     const float* x_scales = nullptr;
@@ -72,6 +76,10 @@ template <class Isa>
 struct blocks;
 template <class Isa, class Format>
 struct tile_shape;
+template <class Isa, class Scales, int Vectors>
+struct scale_reader;
+template <class Isa, class Format, int Vectors>
+struct packed_reader;
 template <class Isa, class Format, class Product, int Vectors>
 struct packed_operands;
 template <class Isa, class Format, class Product, int Vectors>

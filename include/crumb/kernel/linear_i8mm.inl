@@ -17,12 +17,22 @@ struct i8mm_tile<isa::CRUMB_THIS_ISA, Format> : neon_tile<isa::CRUMB_THIS_ISA, F
             block_register<Rows>(args, tile, v, row, out + 4 * v);
     }
 
+    /// w[2 c] and w[2 c + 1]: chunk c of channels 0 and 1, and of channels 2 and 3.
+    static CRUMB_INLINE void operands(const packed_operands<I, Format, P, 1>& from, int8x16_t* w) noexcept {
+        CRUMB_UNROLL
+        for (int p = 0; p < pairs; ++p) {
+            const uint8x16_t a = from.cells(2 * p, 0), b = from.cells(2 * p + 1, 0);
+            expand<0>(from, a, b, p, w + 2 * p);
+            if constexpr (base::nibbles)
+                expand<1>(from, a, b, p, w + 4 + 2 * p);
+        }
+    }
+
   private:
     template <int Rows>
     static CRUMB_INLINE void block_register(const linear_args& args, std::size_t tile, std::size_t v,
                                             std::size_t row, float* out) noexcept {
-        const std::uint8_t* codes = args.codes + tile * args.groups * base::code_bytes + 16 * v;
-        const half* scales = args.scales + tile * args.groups * tile_channels + 4 * v;
+        packed_operands<I, Format, P, 1> weights(args, tile, static_cast<int>(v));
         const std::int8_t* x = args.x_codes + row * args.groups * group_size;
         const float* x_scales = base::row_scales(args, row);
         float32x4_t total[Rows + Rows % 2];
@@ -31,8 +41,9 @@ struct i8mm_tile<isa::CRUMB_THIS_ISA, Format> : neon_tile<isa::CRUMB_THIS_ISA, F
             total[i] = vdupq_n_f32(0);
         for (std::size_t g = 0; g < args.groups; ++g) {
             int8x16_t w[8];
-            operands(codes, w);
-            const float64x2_t d = vreinterpretq_f64_f32(I::load(scales));
+            weights.begin_group();
+            operands(weights, w);
+            const float64x2_t d = vreinterpretq_f64_f32(weights.scale(0));
             const float32x4_t d0 = vreinterpretq_f32_f64(vzip1q_f64(d, d));
             const float32x4_t d1 = vreinterpretq_f32_f64(vzip2q_f64(d, d));
             CRUMB_UNROLL
@@ -52,8 +63,7 @@ struct i8mm_tile<isa::CRUMB_THIS_ISA, Format> : neon_tile<isa::CRUMB_THIS_ISA, F
                 total[r] = vfmaq_f32(total[r], vmulq_f32(vcvtq_f32_s32(s0), scale), d0);
                 total[r + 1] = vfmaq_f32(total[r + 1], vmulq_f32(vcvtq_f32_s32(s1), scale), d1);
             }
-            codes += base::code_bytes;
-            scales += tile_channels;
+            weights.next_group();
             x += Rows * static_cast<int>(group_size);
             x_scales += 2 * Rows;
         }
@@ -65,21 +75,22 @@ struct i8mm_tile<isa::CRUMB_THIS_ISA, Format> : neon_tile<isa::CRUMB_THIS_ISA, F
                 vst1q_f32(out + 16 * r + 16, vreinterpretq_f32_f64(vzip2q_f64(t0, t1)));
         }
     }
-    /// w[2 c] and w[2 c + 1]: chunk c of channels 0 and 1, and of channels 2 and 3.
-    static CRUMB_INLINE void operands(const std::uint8_t* codes, int8x16_t* w) noexcept {
-        CRUMB_UNROLL
-        for (int p = 0; p < pairs; ++p) {
-            const uint32x4_t a = vreinterpretq_u32_u8(vld1q_u8(codes + 128 * p));
-            const uint32x4_t b = vreinterpretq_u32_u8(vld1q_u8(codes + 128 * p + 64));
-            const uint8x16_t z0 = vreinterpretq_u8_u32(vzip1q_u32(a, b));
-            const uint8x16_t z1 = vreinterpretq_u8_u32(vzip2q_u32(a, b));
-            w[2 * p] = P::template expand<0>(z0);
-            w[2 * p + 1] = P::template expand<0>(z1);
-            if constexpr (base::nibbles) {
-                w[4 + 2 * p] = P::template expand<1>(z0);
-                w[4 + 2 * p + 1] = P::template expand<1>(z1);
-            }
+    template <int X>
+    static CRUMB_INLINE void expand(const packed_operands<I, Format, P, 1>& from, uint8x16_t a, uint8x16_t b,
+                                    int p, int8x16_t* w) noexcept {
+        if constexpr (from.row_free) {
+            w[0] = from.template expand<X>(zip<false>(a, b), 2 * p);
+            w[1] = from.template expand<X>(zip<true>(a, b), 2 * p);
+        } else {
+            const int8x16_t x = from.template expand<X>(a, 2 * p), y = from.template expand<X>(b, 2 * p + 1);
+            w[0] = zip<false>(x, y);
+            w[1] = zip<true>(x, y);
         }
+    }
+    template <bool High, class T>
+    static CRUMB_INLINE T zip(T a, T b) noexcept {
+        const uint32x4_t x = __builtin_bit_cast(uint32x4_t, a), y = __builtin_bit_cast(uint32x4_t, b);
+        return __builtin_bit_cast(T, High ? vzip2q_u32(x, y) : vzip1q_u32(x, y));
     }
 };
 

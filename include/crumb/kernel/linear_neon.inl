@@ -8,9 +8,12 @@ struct neon_tile<isa::CRUMB_THIS_ISA, Format> {
     using P = typename product_of<I, typename Format::codes>::type;
     using f32 = typename I::f32;
     static constexpr bool nibbles = Format::codes::rows == 4;
-    static constexpr bool plain_codes = !requires { Format::codes::low_offset; };
+    /// Whether assembly that knows nibbles and bytes can read the weights.
+    static constexpr bool plain_codes = !indexed_codes<typename Format::codes> && !requires {
+        Format::codes::low_offset;
+    };
     static constexpr int vectors = 4; ///< registers per tile
-    static constexpr std::size_t code_bytes = packed_layout<Format>::code_bytes;
+    static constexpr std::size_t code_bytes = Format::codes::bytes;
 
     /// One row of activations times a tile of 16 channels.
     static CRUMB_INLINE void single(const linear_args& args, std::size_t tile, std::size_t row,
@@ -24,8 +27,8 @@ struct neon_tile<isa::CRUMB_THIS_ISA, Format> {
     /// Continues the totals in `out` from group `first` on.
     static CRUMB_INLINE void single_from(const linear_args& args, std::size_t tile, std::size_t row,
                                          std::size_t first, float* out) noexcept {
-        const std::uint8_t* codes = args.codes + (tile * args.groups + first) * code_bytes;
-        const half* scales = args.scales + (tile * args.groups + first) * tile_channels;
+        packed_operands<I, Format, P, vectors> w(args, tile);
+        w.skip(first);
         const std::int8_t* x = args.x_codes + (row * args.groups + first) * group_size;
         const float* x_scales = row_scales(args, row) + first;
         std::size_t left = args.groups - first;
@@ -36,20 +39,16 @@ struct neon_tile<isa::CRUMB_THIS_ISA, Format> {
         if constexpr (unrolls) {
             for (; left >= 4; left -= 4) {
                 const f32 four = I::load(x_scales);
-                group<0>(codes, scales, x, four, total);
-                group<1>(codes + code_bytes, scales + tile_channels, x + group_size, four, total);
-                group<2>(codes + 2 * code_bytes, scales + 2 * tile_channels, x + 2 * group_size, four, total);
-                group<3>(codes + 3 * code_bytes, scales + 3 * tile_channels, x + 3 * group_size, four, total);
-                codes += 4 * code_bytes;
-                scales += 4 * tile_channels;
+                group<0>(w, x, four, total);
+                group<1>(w, x + group_size, four, total);
+                group<2>(w, x + 2 * group_size, four, total);
+                group<3>(w, x + 3 * group_size, four, total);
                 x += 4 * group_size;
                 x_scales += 4;
             }
         }
         for (; left != 0; --left) {
-            group<0>(codes, scales, x, I::set1(*x_scales), total);
-            codes += code_bytes;
-            scales += tile_channels;
+            group<0>(w, x, I::set1(*x_scales), total);
             x += group_size;
             ++x_scales;
         }
@@ -80,35 +79,38 @@ struct neon_tile<isa::CRUMB_THIS_ISA, Format> {
 
     /// Lane `Lane` of `four` is the scale of the activations.
     template <int Lane>
-    static CRUMB_INLINE void group(const std::uint8_t* codes, const half* scales, const std::int8_t* x,
-                                   f32 four, f32* total) noexcept {
+    static CRUMB_INLINE void group(packed_operands<I, Format, P, vectors>& w, const std::int8_t* x, f32 four,
+                                   f32* total) noexcept {
         typename P::acc s[vectors];
         const typename I::act low = I::load_act(x), high = I::load_act(x + 16);
-        two_rows<0, true>(codes, low, nibbles ? high : low, s);
-        two_rows<1>(codes + 2 * tile_row_bytes, low, nibbles ? high : low, s);
+        w.begin_group();
+        two_rows<0, true>(w, 0, low, nibbles ? high : low, s);
+        two_rows<1>(w, 2, low, nibbles ? high : low, s);
         if constexpr (!nibbles) {
-            two_rows<0>(codes + 4 * tile_row_bytes, high, high, s);
-            two_rows<1>(codes + 6 * tile_row_bytes, high, high, s);
+            two_rows<0>(w, 4, high, high, s);
+            two_rows<1>(w, 6, high, high, s);
         }
         CRUMB_UNROLL
         for (int v = 0; v < vectors; ++v)
-            total[v] = I::fma(vmulq_laneq_f32(I::to_f32(P::finish(s[v])), four, Lane),
-                              I::load(scales + 4 * v), total[v]);
+            total[v] = I::fma(vmulq_laneq_f32(I::to_f32(P::finish(s[v])), four, Lane), w.scale(v), total[v]);
+        w.next_group();
     }
     /// Two register rows: 8 inputs of all channels, nibbles 8 + 8.
     template <int Half, bool First = false>
-    static CRUMB_INLINE void two_rows(const std::uint8_t* codes, typename I::act low, typename I::act high,
+    static CRUMB_INLINE void two_rows(const packed_operands<I, Format, P, vectors>& w, int row,
+                                      typename I::act low, typename I::act high,
                                       typename P::acc* s) noexcept {
         CRUMB_UNROLL
         for (int v = 0; v < vectors; ++v) {
-            const auto r0 = I::load_bytes(codes + 16 * v);
-            const auto r1 = I::load_bytes(codes + tile_row_bytes + 16 * v);
+            const auto r0 = w.cells(row, v), r1 = w.cells(row + 1, v);
+            const auto w0 = w.template expand<0>(r0, row), w1 = w.template expand<0>(r1, row + 1);
             if constexpr (First)
-                s[v] = first<Half>(P::template expand<0>(r0), P::template expand<0>(r1), low);
+                s[v] = first<Half>(w0, w1, low);
             else
-                P::template step<Half>(s[v], P::template expand<0>(r0), P::template expand<0>(r1), low);
+                P::template step<Half>(s[v], w0, w1, low);
             if constexpr (nibbles)
-                P::template step<Half>(s[v], P::template expand<1>(r0), P::template expand<1>(r1), high);
+                P::template step<Half>(s[v], w.template expand<1>(r0, row), w.template expand<1>(r1, row + 1),
+                                       high);
         }
     }
     template <int Half>
@@ -130,8 +132,7 @@ struct neon_tile<isa::CRUMB_THIS_ISA, Format> {
     template <int Rows>
     static CRUMB_INLINE void block_register(const linear_args& args, std::size_t tile, std::size_t v,
                                             std::size_t row, float* out) noexcept {
-        const std::uint8_t* codes = args.codes + tile * args.groups * code_bytes + 16 * v;
-        const half* scales = args.scales + tile * args.groups * tile_channels + 4 * v;
+        packed_operands<I, Format, P, 1> weights(args, tile, static_cast<int>(v));
         const std::int8_t* x = args.x_codes + row * args.groups * group_size;
         const float* x_scales = row_scales(args, row);
         f32 total[Rows];
@@ -140,8 +141,9 @@ struct neon_tile<isa::CRUMB_THIS_ISA, Format> {
             total[r] = I::zero();
         for (std::size_t g = 0; g < args.groups; ++g) {
             typename P::operand w[8];
-            operands(codes, w);
-            const f32 d = I::load(scales);
+            weights.begin_group();
+            operands(weights, w);
+            const f32 d = weights.scale(0);
             CRUMB_UNROLL
             for (int r = 0; r < Rows; r += 2) {
                 typename P::acc s0, s1;
@@ -168,8 +170,7 @@ struct neon_tile<isa::CRUMB_THIS_ISA, Format> {
                 total[r] = I::fma(I::mul(I::to_f32(P::finish(s0)), I::set1(x_scales[r])), d, total[r]);
                 x += r + 1 == Rows ? 32 : 64;
             }
-            codes += code_bytes;
-            scales += tile_channels;
+            weights.next_group();
             x_scales += Rows;
         }
         CRUMB_UNROLL
@@ -177,13 +178,14 @@ struct neon_tile<isa::CRUMB_THIS_ISA, Format> {
             I::store(out + r * static_cast<int>(tile_channels), total[r]);
     }
     /// w[2 c] and w[2 c + 1]: inputs 8 c .. 8 c + 7 of the group.
-    static CRUMB_INLINE void operands(const std::uint8_t* codes, typename P::operand* w) noexcept {
+    static CRUMB_INLINE void operands(const packed_operands<I, Format, P, 1>& from,
+                                      typename P::operand* w) noexcept {
         CRUMB_UNROLL
         for (int j = 0; j < static_cast<int>(Format::codes::rows); ++j) {
-            const auto raw = I::load_bytes(codes + static_cast<std::size_t>(j) * tile_row_bytes);
-            w[j] = P::template expand<0>(raw);
+            const auto cells = from.cells(j, 0);
+            w[j] = from.template expand<0>(cells, j);
             if constexpr (nibbles)
-                w[4 + j] = P::template expand<1>(raw);
+                w[4 + j] = from.template expand<1>(cells, j);
         }
     }
 };

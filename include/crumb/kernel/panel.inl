@@ -85,9 +85,10 @@ struct panel_run<isa::CRUMB_THIS_ISA, Format> {
         f32 most[vectors], inverse[vectors];
         CRUMB_UNROLL
         for (int v = 0; v < vectors; ++v)
-            most[v] = I::set1(smallest_half);
+            most[v] = I::set1(smallest_scale);
         auto scan = from;
         for (std::size_t i = 0; i < groups; ++i) {
+            scan.load_group();
             CRUMB_UNROLL
             for (int v = 0; v < vectors; ++v)
                 most[v] = I::max(most[v], I::abs(scan.scale(v)));
@@ -101,18 +102,18 @@ struct panel_run<isa::CRUMB_THIS_ISA, Format> {
         }
         std::uint8_t* codes = to.codes;
         for (std::size_t i = 0; i < groups; ++i) {
+            from.load_group();
             CRUMB_UNROLL
             for (int v = 0; v < vectors; ++v) {
                 const auto m = P::multiplier(I::round_to_i32(I::mul(from.scale(v), inverse[v])));
                 CRUMB_UNROLL
                 for (int row = 0; row < shape::rows; ++row) {
-                    const auto raw = from.raw(row, v);
                     const auto at = [&](int x) {
                         return codes + ((row * shape::per_row + x) * vectors + v) * I::width;
                     };
-                    dot::store_operand(at(0), P::template requantize<0>(raw, m));
+                    dot::store_operand(at(0), from.template requantized<0>(row, v, m));
                     if constexpr (shape::per_row == 2)
-                        dot::store_operand(at(1), P::template requantize<1>(raw, m));
+                        dot::store_operand(at(1), from.template requantized<1>(row, v, m));
                 }
             }
             from.next_group();

@@ -115,36 +115,20 @@ namespace crumb::inline CRUMB_ABI::kernel {
 template <class Format>
 struct panel_fill<isa::CRUMB_THIS_ISA, Format> {
     using I = isa::CRUMB_THIS_ISA;
-    using P = typename product_of<I, typename Format::codes>::type;
-    static constexpr std::size_t group_bytes = 8 * group_size; ///< of 8 channels
-
     /// to = round(code * m / 2^panel_shift), m = round(scale * inverse), chunk by chunk of 8 inputs.
     static CRUMB_INLINE void eight_channels(const std::uint8_t* codes, const half* scales,
                                             const float* inverse, std::size_t groups,
                                             std::int8_t* to) noexcept {
-#if CRUMB_ASM
         if constexpr (!nibbles)
             CRUMB_FILL("ldr q26, [%[constants], #48]\n", CRUMB_BYTES);
         else if constexpr (requires { Format::codes::low_offset; })
             CRUMB_FILL(CRUMB_NIBBLES_CONSTANTS "movi v20.16b, #8\n", CRUMB_NIBBLES(CRUMB_TOGGLE_ALL));
         else
             CRUMB_FILL(CRUMB_NIBBLES_CONSTANTS, CRUMB_NIBBLES(""));
-#else
-        for (; groups != 0; --groups) {
-            for (std::size_t v = 0; v < 2; ++v)
-                four_channels(codes + 16 * v,
-                              I::round_to_i32(I::mul(I::load(scales + 4 * v), I::load(inverse + 4 * v))),
-                              to + 32 * v);
-            codes += packed_layout<Format>::code_bytes;
-            scales += tile_channels;
-            to += group_bytes;
-        }
-#endif
     }
 
   private:
     static constexpr bool nibbles = Format::codes::rows == 4;
-#if CRUMB_ASM
     struct constant_vectors {
         alignas(64) std::int16_t codes[16] = {0,       0x1000,  0x2000,  0x3000,  0x4000,  0x5000,
                                               0x6000,  0x7000,  -0x8000, -0x7000, -0x6000, -0x5000,
@@ -153,33 +137,6 @@ struct panel_fill<isa::CRUMB_THIS_ISA, Format> {
         std::uint8_t multipliers[16] = {0, 0, 0, 0, 4, 4, 4, 4, 8, 8, 8, 8, 12, 12, 12, 12};
     };
     static constexpr constant_vectors constants{};
-#else
-    /// 4 channels of a group.
-    static CRUMB_INLINE void four_channels(const std::uint8_t* codes, int32x4_t m, std::int8_t* to) noexcept {
-        constexpr int pairs = static_cast<int>(Format::codes::rows) / 2;
-        const int8x16_t four = vreinterpretq_s8_s32(vmulq_n_s32(vandq_s32(m, vdupq_n_s32(255)), 0x01010101));
-        CRUMB_UNROLL
-        for (int p = 0; p < pairs; ++p) {
-            const uint8x16_t a = I::load_bytes(codes + 128 * p), b = I::load_bytes(codes + 128 * p + 64);
-            store(to + 64 * p, requantize<0>(a, four), requantize<0>(b, four));
-            if constexpr (nibbles)
-                store(to + 64 * (p + 2), requantize<1>(a, four), requantize<1>(b, four));
-        }
-    }
-    template <int X>
-    static CRUMB_INLINE int8x16_t requantize(uint8x16_t raw, int8x16_t m) noexcept {
-        // The operands of nibbles are 16 times their codes.
-        constexpr int shift = Format::codes::panel_shift + (P::factor == 1 ? 0 : 4);
-        const int8x16_t w = P::template expand<X>(raw);
-        const int8x8_t low = vrshrn_n_s16(vmull_s8(vget_low_s8(w), vget_low_s8(m)), shift);
-        return vrshrn_high_n_s16(low, vmull_high_s8(w, m), shift);
-    }
-    static CRUMB_INLINE void store(std::int8_t* to, int8x16_t a, int8x16_t b) noexcept {
-        const int32x4_t x = vreinterpretq_s32_s8(a), y = vreinterpretq_s32_s8(b);
-        vst1q_s8(to, vreinterpretq_s8_s32(vzip1q_s32(x, y)));
-        vst1q_s8(to + 16, vreinterpretq_s8_s32(vzip2q_s32(x, y)));
-    }
-#endif
 };
 
 #undef CRUMB_MULTIPLIERS

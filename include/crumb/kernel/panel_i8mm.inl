@@ -4,6 +4,7 @@ namespace crumb::inline CRUMB_ABI::kernel {
 template <class Format>
 struct panel_run<isa::CRUMB_THIS_ISA, Format> {
     using I = isa::CRUMB_THIS_ISA;
+    using P = typename product_of<I, typename Format::codes>::type;
     static constexpr std::size_t panel_groups = panel_inputs / group_size;
     static constexpr std::size_t chunk_rows = 256; ///< whose totals wait beside a panel
     static constexpr std::size_t halves = 2;       ///< of a tile: the micro-kernel takes 8 channels
@@ -41,8 +42,64 @@ struct panel_run<isa::CRUMB_THIS_ISA, Format> {
     /// code' = round(code * m / 2^panel_shift), m = round(127 d / (largest |d| of the channel's groups)).
     static CRUMB_NOINLINE void fill(const linear_args& args, std::size_t t, std::size_t g, std::size_t groups,
                                     panel& to) noexcept {
+#if CRUMB_ASM
+        if constexpr (std::is_same_v<typename Format::scales, half_scales> &&
+                      !indexed_codes<typename Format::codes>)
+            fill_in_assembly(args, t, g, groups, to);
+        else
+#endif
+            fill_registers(args, t, g, groups, to);
+    }
+    static CRUMB_INLINE void fill_registers(const linear_args& args, std::size_t t, std::size_t g,
+                                            std::size_t groups, panel& to) noexcept {
+        for (int v = 0; v < 4; ++v) {
+            packed_operands<I, Format, P, 1> from(args, t, v);
+            from.skip(g);
+            float32x4_t most = I::set1(smallest_scale);
+            auto scan = from;
+            for (std::size_t i = 0; i < groups; ++i) {
+                scan.begin_group();
+                most = I::max(most, I::abs(scan.scale(0)));
+                scan.next_group();
+            }
+            constexpr float unit = static_cast<float>(1 << Format::codes::panel_shift) / 127.0f;
+            I::store(to.scales + 4 * v, I::mul(most, I::set1(unit)));
+            const float32x4_t inverse = I::div(I::set1(127.0f), most);
+            std::int8_t* out = to.codes[v / 2] + v % 2 * 32;
+            for (std::size_t i = 0; i < groups; ++i) {
+                from.begin_group();
+                fill_group(from, I::round_to_i32(I::mul(from.scale(0), inverse)), out + i * group_bytes);
+                from.next_group();
+            }
+        }
+    }
+    /// 4 channels of a group.
+    static CRUMB_INLINE void fill_group(const packed_operands<I, Format, P, 1>& from, int32x4_t m,
+                                        std::int8_t* to) noexcept {
+        const int8x16_t bytes = vreinterpretq_s8_s32(m);
+        const uint8x16_t first = vcombine_u8(vdup_n_u8(0), vdup_n_u8(4));
+        const int8x16_t m0 = vqtbl1q_s8(bytes, first);
+        const int8x16_t m1 = vqtbl1q_s8(bytes, vaddq_u8(first, vdupq_n_u8(8)));
+        int8x16_t w[8];
+        i8mm_tile<I, Format>::operands(from, w);
+        CRUMB_UNROLL
+        for (int chunk = 0; chunk < 4; ++chunk) {
+            vst1q_s8(to + 64 * chunk, requantize(w[2 * chunk], m0));
+            vst1q_s8(to + 64 * chunk + 16, requantize(w[2 * chunk + 1], m1));
+        }
+    }
+    static CRUMB_INLINE int8x16_t requantize(int8x16_t w, int8x16_t m) noexcept {
+        // The operands of nibbles are 16 times their codes.
+        constexpr int shift = Format::codes::panel_shift + (P::factor == 1 ? 0 : 4);
+        const int8x8_t low = vrshrn_n_s16(vmull_s8(vget_low_s8(w), vget_low_s8(m)), shift);
+        return vrshrn_high_n_s16(low, vmull_high_s8(w, m), shift);
+    }
+
+#if CRUMB_ASM
+    static CRUMB_INLINE void fill_in_assembly(const linear_args& args, std::size_t t, std::size_t g,
+                                              std::size_t groups, panel& to) noexcept {
         const half* scales = args.scales + (t * args.groups + g) * tile_channels;
-        const std::uint8_t* codes = args.codes + (t * args.groups + g) * packed_layout<Format>::code_bytes;
+        const std::uint8_t* codes = args.codes + (t * args.groups + g) * Format::codes::bytes;
         // The magnitudes of halves have the order of their bits.
         const auto magnitudes = [&](std::size_t i) {
             return vbicq_u16(vld1q_u16(reinterpret_cast<const std::uint16_t*>(scales) + i),
@@ -75,6 +132,7 @@ struct panel_run<isa::CRUMB_THIS_ISA, Format> {
                                                   to.codes[h]);
         }
     }
+#endif
 
     static CRUMB_NOINLINE void multiply(const linear_args& args, const panel& p, std::size_t r,
                                         std::size_t last, std::size_t g, std::size_t groups,

@@ -1,77 +1,6 @@
 // Micro-kernels: a few rows of activations times a few registers of channels, over a run of groups.
 namespace crumb::inline CRUMB_ABI::kernel {
 
-/// Weights as they are packed, expanded on the way.
-template <class Format, class Product, int Vectors>
-struct packed_operands<isa::CRUMB_THIS_ISA, Format, Product, Vectors> {
-    using I = isa::CRUMB_THIS_ISA;
-    using shape = tile_shape<I, Format>;
-    const std::uint8_t* codes;
-    const half* scales;
-    std::size_t tile_codes, tile_scales; ///< strides
-
-    CRUMB_INLINE packed_operands(const linear_args& args, std::size_t tile) noexcept
-        : codes(args.codes + tile * args.groups * shape::code_bytes),
-          scales(args.scales + tile * args.groups * tile_channels),
-          tile_codes(args.groups * shape::code_bytes), tile_scales(args.groups * tile_channels) {}
-
-    CRUMB_INLINE void begin_group() const noexcept {
-        if constexpr (I::prefetch_bytes != 0) {
-            CRUMB_UNROLL
-            for (int t = 0; t < Vectors / shape::vectors; ++t) {
-                CRUMB_UNROLL
-                for (std::size_t line = 0; line < shape::code_bytes; line += 64)
-                    __builtin_prefetch(codes + t * tile_codes + I::prefetch_bytes + line);
-            }
-        }
-    }
-    /// Asks for half (0 or 1) of this group, for later. Two blocks of rows share this: all at once would fill
-    /// the line buffers, and loads wait behind that. Not into the first level, which the present panel fills.
-    template <int Half>
-    CRUMB_INLINE void ask_half() const noexcept {
-        if constexpr (I::prefetch_bytes != 0) {
-            CRUMB_UNROLL
-            for (int t = 0; t < Vectors / shape::vectors; ++t) {
-                CRUMB_UNROLL
-                for (std::size_t line = 0; line < shape::code_bytes / 2; line += 64)
-                    __builtin_prefetch(codes + t * tile_codes + Half * (shape::code_bytes / 2) + line, 0, 2);
-                if constexpr (Half == 1)
-                    __builtin_prefetch(scales + t * tile_scales, 0, 2);
-            }
-        }
-    }
-    /// Asks for `bytes` bytes of each tile's codes from byte `at` on, and for their scales.
-    CRUMB_INLINE void ask(std::size_t at, std::size_t bytes) const noexcept {
-        if constexpr (I::prefetch_bytes != 0) {
-            for (const std::size_t end = at + bytes; at < end; at += 64) {
-                CRUMB_UNROLL
-                for (int t = 0; t < Vectors / shape::vectors; ++t) {
-                    __builtin_prefetch(codes + t * tile_codes + at, 0, 2);
-                    if (at % (2 * shape::code_bytes) == 0)
-                        __builtin_prefetch(scales + t * tile_scales + at / shape::code_bytes * tile_channels,
-                                           0, 2);
-                }
-            }
-        }
-    }
-    CRUMB_INLINE typename I::bytes raw(int row, int v) const noexcept {
-        return I::load_bytes(codes + static_cast<std::size_t>(v / shape::vectors) * tile_codes +
-                             v % shape::vectors * I::width + row * static_cast<int>(tile_row_bytes));
-    }
-    template <int X>
-    CRUMB_INLINE typename Product::operand operand(int row, int v) const noexcept {
-        return Product::template expand<X>(raw(row, v));
-    }
-    CRUMB_INLINE typename I::f32 scale(int v) const noexcept {
-        return I::load(scales + (v / shape::vectors) * tile_scales + (v % shape::vectors) * I::lanes);
-    }
-    CRUMB_INLINE void skip(std::size_t groups) noexcept {
-        codes += groups * shape::code_bytes;
-        scales += groups * tile_channels;
-    }
-    CRUMB_INLINE void next_group() noexcept { skip(1); }
-};
-
 /// Weights that have been expanded into a panel.
 template <class Format, class Product, int Vectors>
 struct panel_operands<isa::CRUMB_THIS_ISA, Format, Product, Vectors> {
@@ -106,8 +35,9 @@ struct kept_operands<isa::CRUMB_THIS_ISA, Format, Product, Vectors> {
     packed from, next; ///< `next`: of the next panel
     std::uint8_t* to;
 
-    CRUMB_INLINE void begin_group() const noexcept {
+    CRUMB_INLINE void begin_group() noexcept {
         next.template ask_half<0>();
+        from.load_group();
         CRUMB_UNROLL
         for (int v = 0; v < Vectors; ++v)
             I::store(reinterpret_cast<float*>(to + panel::scales_at) + v * I::lanes, from.scale(v));

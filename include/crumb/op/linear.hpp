@@ -1,6 +1,7 @@
 // y = x W^T + bias with group-quantized weights: plan once, run from any thread.
 #pragma once
 
+#include <crumb/dispatch/instantiate.hpp>
 #include <crumb/dispatch/linear.hpp>
 #include <crumb/op/activations.hpp>
 
@@ -26,6 +27,8 @@ struct linear_options {
     std::span<const float> bias = {}; ///< empty, or one value per output channel; must outlive the plan
     const char* isa = nullptr;        ///< name of an ISA, or null for the choice of `choose_isa`
     linear_mode mode = linear_mode::exact;
+    /// The table set of a codebook format, `codebook_entries<F>` values, which the plan copies; else empty.
+    std::span<const std::int8_t> codebooks = {};
 };
 
 /// The part of the output that one call of `run` computes; default: everything.
@@ -50,8 +53,12 @@ class linear {
         if (!options.bias.empty() && options.bias.size() != weights.n())
             return status::error(errc::bad_shape, "bias has %zu values, the weights have %zu output channels",
                                  options.bias.size(), weights.n());
+        if (const std::size_t entries = needs_codebooks<F> ? codebook_entries<F> : 0;
+            options.codebooks.size() != entries)
+            return status::error(errc::invalid_argument, "format %s takes %zu codebook entries, got %zu",
+                                 F::name, entries, options.codebooks.size());
         linear p;
-        p.functions_ = &dispatch::linear_table<F>::entries[static_cast<std::size_t>(options.mode)][*isa];
+        p.functions_ = &dispatch::functions_of<F>(static_cast<std::size_t>(options.mode), *isa);
         if (p.functions_->gemm == nullptr)
             return status::error(errc::unsupported, "no %s for weights in format %s on %s",
                                  options.mode == linear_mode::panels ? "int8 panels" : "absorbed products",
@@ -59,6 +66,7 @@ class linear {
         p.weights_ = weights;
         p.bias_ = options.bias.empty() ? nullptr : options.bias.data();
         p.max_rows_ = options.max_rows;
+        p.tables_ = lookup_tables<F>(options.codebooks);
         return p;
     }
 
@@ -85,7 +93,13 @@ class linear {
         CRUMB_CHECK(y.rows <= 1 || y.stride >= y.cols, "linear::run: the rows of y overlap");
         CRUMB_CHECK(x.rows() <= max_rows_, "linear::run: more rows than max_rows");
         kernel::linear_args args;
-        args.scales = weights_.scales();
+        if constexpr (packed_layout<F>::has_exponents) {
+            args.multipliers = weights_.scales();
+            args.exponents = weights_.exponents();
+        } else {
+            args.scales = weights_.scales();
+        }
+        args.codebooks = tables_.data();
         args.codes = weights_.codes();
         args.groups = weights_.groups();
         args.n = weights_.n();
@@ -114,6 +128,7 @@ class linear {
     }
 
     packed_view<F> weights_;
+    decltype(lookup_tables<F>({})) tables_{};
     const float* bias_ = nullptr;
     std::size_t max_rows_ = 0;
     const dispatch::linear_functions* functions_ = nullptr;

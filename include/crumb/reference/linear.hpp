@@ -15,19 +15,12 @@ struct product {
     double magnitude = 0; ///< sum |w x|
 };
 
-/// Weight k of output channel n.
-template <weight_format F>
-double weight(const storage_view<F>& w, std::size_t n, std::size_t k) noexcept {
-    const auto& block = w.block(n, k / F::group);
-    return double(to_float(F::scale(block))) * F::code(block, k % F::group);
-}
-
 /// sum over k of w[n, k] x[k] with float activations.
 template <weight_format F>
 product linear(const storage_view<F>& w, std::size_t n, const float* x) noexcept {
     product p;
     for (std::size_t k = 0; k < w.k; ++k) {
-        const double term = weight(w, n, k) * double(x[k]);
+        const double term = w.weight(n, k) * double(x[k]);
         p.value += term;
         p.magnitude += std::fabs(term);
     }
@@ -62,14 +55,13 @@ struct activation_view {
     }
 };
 
-/// sum over i of code(w[n], i) code(x[row], i) within a group: exact, and equal on every ISA.
+/// sum over i of value(w[n], i) code(x[row], i) within a group: exact, and equal on every ISA.
 template <weight_format F>
 std::int64_t group_sum(const storage_view<F>& w, std::size_t n, const activation_view& x, std::size_t row,
                        std::size_t group) noexcept {
-    const auto& block = w.block(n, group);
     std::int64_t sum = 0;
-    for (std::size_t i = 0; i < F::group && group * F::group + i < w.k; ++i)
-        sum += std::int64_t{F::code(block, i)} * x.code(row, group * F::group + i);
+    for (std::size_t k = group * group_size; k < std::min((group + 1) * group_size, w.k); ++k)
+        sum += std::int64_t{w.value(n, k)} * x.code(row, k);
     return sum;
 }
 
@@ -78,11 +70,10 @@ template <weight_format F>
 product linear(const storage_view<F>& w, std::size_t n, const activation_view& x, std::size_t row) noexcept {
     product p;
     for (std::size_t g = 0; g < w.groups(); ++g) {
-        const auto& block = w.block(n, g);
-        const double scale = double(to_float(F::scale(block))) * x.scale(row, g);
+        const double scale = double(to_float(w.scale(n, g))) * x.scale(row, g);
         double sum = 0, magnitude = 0; // of multiples of 1/16 below 2^20: exact
-        for (std::size_t i = 0; i < F::group && g * F::group + i < w.k; ++i) {
-            const double term = F::code(block, i) * x.value(row, g * F::group + i);
+        for (std::size_t k = g * group_size; k < std::min((g + 1) * group_size, w.k); ++k) {
+            const double term = w.value(n, k) * x.value(row, k);
             sum += term;
             magnitude += std::fabs(term);
         }
@@ -101,24 +92,23 @@ template <weight_format F>
 panel_product panel_linear(const storage_view<F>& w, std::size_t n, const activation_view& x,
                            std::size_t row) noexcept {
     constexpr int shift = F::codes::panel_shift;
-    constexpr std::size_t span = panel_inputs / F::group;
+    constexpr std::size_t span = panel_inputs / group_size;
     panel_product p;
     for (std::size_t first = 0; first < w.groups(); first += span) {
         const std::size_t end = std::min(first + span, w.groups());
-        float most = smallest_half;
+        float most = smallest_scale;
         for (std::size_t g = first; g < end; ++g)
-            most = std::fmax(most, std::fabs(to_float(F::scale(w.block(n, g)))));
+            most = std::fmax(most, std::fabs(to_float(w.scale(n, g))));
         const float inverse = 127.0f / most;
         const double scale = double(most * (float(1 << shift) / 127.0f));
         const double x_scale = x.scale(row, first / span);
-        for (std::size_t k = first * F::group; k < std::min(end * F::group, w.k); ++k) {
-            const auto& block = w.block(n, k / F::group);
-            const int m = int(std::nearbyint(to_float(F::scale(block)) * inverse));
-            const int code = (F::code(block, k % F::group) * m + (1 << shift) / 2) >> shift;
+        for (std::size_t k = first * group_size; k < std::min(end * group_size, w.k); ++k) {
+            const int m = int(std::nearbyint(to_float(w.scale(n, k / group_size)) * inverse));
+            const int code = (w.value(n, k) * m + (1 << shift) / 2) >> shift;
             const double term = scale * code * x_scale * x.code(row, k);
             p.value += term;
             p.magnitude += std::fabs(term);
-            p.requantized += std::fabs((scale * code - weight(w, n, k)) * x_scale * x.code(row, k));
+            p.requantized += std::fabs((scale * code - w.weight(n, k)) * x_scale * x.code(row, k));
         }
     }
     return p;

@@ -1,0 +1,48 @@
+// Quantizing the matrices of a model: codebooks, calibration, error feedback.
+#pragma once
+
+#include "model.hpp"
+#include "session.hpp"
+
+#include <crumb/offline/second_moments.hpp>
+
+#include <functional>
+
+namespace lm {
+
+/// Called now and then with what is done and what there is to do.
+using progress_function = std::function<void(std::size_t done, std::size_t all)>;
+
+/// Mean squared inputs of matrices by input number (`named_matrix::input`); empty: not calibrated.
+using importances = std::vector<std::vector<float>>;
+
+/// Adds the table set of a format to `sets`, trained on all attention and feed-forward matrices of a file,
+/// unless the format needs none or there is one.
+crumb::status train_codebooks(const gguf& file, weight_type type, const importances& importance,
+                              codebook_sets& sets, const progress_function& progress = {});
+
+/// What a model's matrices read while it is fed a text, window by window of `window` tokens.
+class calibration {
+  public:
+    calibration(const model& m, session& s, std::span<const std::int32_t> text, std::size_t window)
+        : m_(m), s_(s), text_(text), window_(window) {}
+
+    std::size_t windows() const noexcept { return text_.size() / window_; }
+    /// Mean squares of all inputs.
+    crumb::result<importances> mean_squares(const progress_function& progress = {});
+    /// Sums of x x^T of the inputs of some layers; the rest is left out.
+    crumb::result<std::vector<crumb::second_moments<double>>> moments(crumb::range layers,
+                                                                      const progress_function& progress = {});
+
+  private:
+    /// Feeds the text and hands over the inputs of all matrices by number.
+    crumb::status
+    watch(const std::function<crumb::status(std::size_t input, const crumb::matrix_view<const float>& x)>& f,
+          const progress_function& progress);
+    const model& m_;
+    session& s_;
+    std::span<const std::int32_t> text_;
+    std::size_t window_;
+};
+
+} // namespace lm

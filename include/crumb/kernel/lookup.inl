@@ -1,0 +1,85 @@
+// Indices into codebooks: bits of a tile's rows and the group's selector become nibbles, and one table lookup
+// makes each nibble the entry that is multiplied.
+namespace crumb::inline CRUMB_ABI::kernel {
+
+template <int Bits, int Selectors>
+struct product_of<isa::CRUMB_THIS_ISA, index_codes<Bits, Selectors>> {
+    using type = isa::CRUMB_THIS_ISA::lookups;
+};
+
+/// As the primary, for the layouts of `index_codes`.
+template <class Format, class Product, int Vectors>
+requires indexed_codes<typename Format::codes>
+struct packed_operands<isa::CRUMB_THIS_ISA, Format, Product, Vectors>
+    : packed_reader<isa::CRUMB_THIS_ISA, Format, Vectors> {
+    using base = packed_reader<isa::CRUMB_THIS_ISA, Format, Vectors>;
+    using I = isa::CRUMB_THIS_ISA;
+    using bytes = typename I::bytes;
+    using operand_type = typename Product::operand;
+    using index = typename Format::codes;
+    using base::raw;
+    static constexpr bool paired = index::paired; // one table for either index of a nibble
+    static constexpr bool row_free = !paired;
+    typename Product::table tables[paired ? 2 : 1];
+    bytes selectors[index::selector_bits != 0 ? Vectors : 1]; ///< of the group, in both nibbles
+
+    CRUMB_INLINE packed_operands(const linear_args& args, std::size_t tile, int first = 0) noexcept
+        : base(args, tile, first) {
+        tables[0] = Product::load_table(args.codebooks);
+        if constexpr (paired)
+            tables[1] = Product::load_table(args.codebooks + index::table_entries);
+    }
+
+    CRUMB_INLINE void load_group() noexcept {
+        base::scales.begin_group();
+        if constexpr (index::selector_bits != 0) {
+            CRUMB_UNROLL
+            for (int v = 0; v < Vectors; ++v)
+                selectors[v] = I::spread_low_nibbles(base::scales.of(v));
+        }
+    }
+    CRUMB_INLINE void begin_group() noexcept {
+        load_group();
+        base::prefetch();
+    }
+    /// Register row `row` of nibbles.
+    CRUMB_INLINE bytes cells(int row, int v) const noexcept {
+        if constexpr (index::bits == 4)
+            return raw(row, v);
+        else if constexpr (paired)
+            return raw(row / 2, v);
+        else {
+            const bytes pairs = row % 2 == 0 ? raw(row / 2, v) : I::template shift_left<2>(raw(row / 2, v));
+            return I::template select_bits<0xcc>(pairs, below_pairs(row, v));
+        }
+    }
+    template <int X>
+    CRUMB_INLINE operand_type expand(bytes cells, int row) const noexcept {
+        return Product::template look_up<X>(tables[paired ? row % 2 : 0], cells);
+    }
+    template <int X>
+    CRUMB_INLINE operand_type operand(int row, int v) const noexcept {
+        return expand<X>(cells(row, v), row);
+    }
+    template <int X, class Multiplier>
+    CRUMB_INLINE auto requantized(int row, int v, Multiplier m) const noexcept {
+        return Product::requantize_operand(operand<X>(row, v), m);
+    }
+
+  private:
+    /// The two low bits of each nibble.
+    CRUMB_INLINE bytes below_pairs(int row, int v) const noexcept {
+        if constexpr (index::bits == 2) {
+            return selectors[v];
+        } else {
+            const bytes low = raw(2, v);
+            return I::template select_bits<0x22>(row == 0   ? low
+                                                 : row == 1 ? I::template shift_left<1>(low)
+                                                 : row == 2 ? I::template shift_right<1>(low)
+                                                            : I::template shift_right<2>(low),
+                                                 selectors[v]);
+        }
+    }
+};
+
+} // namespace crumb::inline CRUMB_ABI::kernel

@@ -1,0 +1,171 @@
+// Weights as they are packed, read register by register and expanded on the way to what an ISA multiplies.
+namespace crumb::inline CRUMB_ABI::kernel {
+
+/// The scales of `Vectors` registers of channels from register `first` of a tile on, group by group.
+template <int Vectors>
+struct scale_reader<isa::CRUMB_THIS_ISA, half_scales, Vectors> {
+    using I = isa::CRUMB_THIS_ISA;
+    static constexpr int per_tile = static_cast<int>(tile_channels) / I::lanes;
+    const half* at;
+    std::size_t tile_stride;
+
+    CRUMB_INLINE scale_reader(const linear_args& args, std::size_t tile, int first) noexcept
+        : at(args.scales + tile * args.groups * tile_channels + first * I::lanes),
+          tile_stride(args.groups * tile_channels) {}
+    CRUMB_INLINE void begin_group() const noexcept {}
+    CRUMB_INLINE const half* of(int v) const noexcept {
+        return at + static_cast<std::size_t>(v / per_tile) * tile_stride + v % per_tile * I::lanes;
+    }
+    CRUMB_INLINE typename I::f32 scale(int v) const noexcept { return I::load(of(v)); }
+    CRUMB_INLINE void skip(std::size_t groups) noexcept { at += groups * tile_channels; }
+};
+
+template <int Vectors>
+struct scale_reader<isa::CRUMB_THIS_ISA, block_scales, Vectors> {
+    using I = isa::CRUMB_THIS_ISA;
+    static constexpr int per_tile = static_cast<int>(tile_channels) / I::lanes;
+    static constexpr std::size_t block_groups = block_scales::block_groups;
+    const std::int8_t* at;
+    const std::uint8_t* exponents;
+    std::size_t tile_stride, exponents_stride;
+    std::size_t group = 0;
+    typename I::f32 power[Vectors]; ///< of the block
+
+    CRUMB_INLINE scale_reader(const linear_args& args, std::size_t tile, int first) noexcept
+        : tile_stride(args.groups * tile_channels),
+          exponents_stride((args.groups + block_groups - 1) / block_groups * tile_channels) {
+        at = args.multipliers + tile * tile_stride + first * I::lanes;
+        exponents = args.exponents + tile * exponents_stride + first * I::lanes;
+        CRUMB_UNROLL
+        for (int v = 0; v < Vectors; ++v)
+            power[v] = I::zero();
+    }
+    CRUMB_INLINE void begin_group() noexcept {
+        if (group % block_groups == 0)
+            load_powers();
+    }
+    CRUMB_INLINE const std::int8_t* of(int v) const noexcept {
+        return at + static_cast<std::size_t>(v / per_tile) * tile_stride + v % per_tile * I::lanes;
+    }
+    CRUMB_INLINE typename I::f32 scale(int v) const noexcept {
+        return I::mul(I::load_integers(of(v)), power[v]);
+    }
+    CRUMB_INLINE void skip(std::size_t groups) noexcept {
+        at += groups * tile_channels;
+        group += groups;
+        if (groups != 1 && group % block_groups != 0)
+            load_powers();
+    }
+
+  private:
+    CRUMB_INLINE void load_powers() noexcept {
+        CRUMB_UNROLL
+        for (int v = 0; v < Vectors; ++v)
+            power[v] = I::load_powers(exponents + static_cast<std::size_t>(v / per_tile) * exponents_stride +
+                                      group / block_groups * tile_channels + v % per_tile * I::lanes);
+    }
+};
+
+/// The codes and scales of `Vectors` registers of channels, from register `first` of a tile on.
+template <class Format, int Vectors>
+struct packed_reader<isa::CRUMB_THIS_ISA, Format, Vectors> {
+    using I = isa::CRUMB_THIS_ISA;
+    using shape = tile_shape<I, Format>;
+    static constexpr int tiles = Vectors / shape::vectors; ///< 0: some registers of one
+    const std::uint8_t* codes;
+    std::size_t tile_codes; ///< stride
+    scale_reader<I, typename Format::scales, Vectors> scales;
+
+    CRUMB_INLINE packed_reader(const linear_args& args, std::size_t tile, int first) noexcept
+        : codes(args.codes + tile * args.groups * shape::code_bytes + first * I::width),
+          tile_codes(args.groups * shape::code_bytes), scales(args, tile, first) {}
+
+    CRUMB_INLINE void prefetch() const noexcept {
+        if constexpr (I::prefetch_bytes != 0) {
+            CRUMB_UNROLL
+            for (int t = 0; t < tiles; ++t) {
+                CRUMB_UNROLL
+                for (std::size_t line = 0; line < shape::code_bytes; line += 64)
+                    __builtin_prefetch(codes + t * tile_codes + I::prefetch_bytes + line);
+            }
+        }
+    }
+    /// Asks for half (0 or 1) of this group, for later. Two blocks of rows share this: all at once would fill
+    /// the line buffers, and loads wait behind that. Not into the first level, which the present panel fills.
+    template <int Half>
+    CRUMB_INLINE void ask_half() const noexcept {
+        if constexpr (I::prefetch_bytes != 0) {
+            CRUMB_UNROLL
+            for (int t = 0; t < tiles; ++t) {
+                CRUMB_UNROLL
+                for (std::size_t line = 0; line < shape::code_bytes / 2; line += 64)
+                    __builtin_prefetch(codes + t * tile_codes + Half * (shape::code_bytes / 2) + line, 0, 2);
+                if constexpr (Half == 1)
+                    __builtin_prefetch(scales.of(t * shape::vectors), 0, 2);
+            }
+        }
+    }
+    /// Asks for `bytes` bytes of each tile's codes from byte `at` on, and for their scales.
+    CRUMB_INLINE void ask(std::size_t at, std::size_t bytes) const noexcept {
+        if constexpr (I::prefetch_bytes != 0) {
+            for (const std::size_t end = at + bytes; at < end; at += 64) {
+                CRUMB_UNROLL
+                for (int t = 0; t < tiles; ++t) {
+                    __builtin_prefetch(codes + t * tile_codes + at, 0, 2);
+                    if (at % (2 * shape::code_bytes) == 0)
+                        __builtin_prefetch(
+                            scales.of(t * shape::vectors) + at / shape::code_bytes * tile_channels, 0, 2);
+                }
+            }
+        }
+    }
+    /// Register row `row` as it lies.
+    CRUMB_INLINE typename I::bytes raw(int row, int v) const noexcept {
+        return I::load_bytes(codes + static_cast<std::size_t>(v / shape::vectors) * tile_codes +
+                             v % shape::vectors * I::width + row * static_cast<int>(tile_row_bytes));
+    }
+    CRUMB_INLINE typename I::f32 scale(int v) const noexcept { return scales.scale(v); }
+    CRUMB_INLINE void skip(std::size_t groups) noexcept {
+        codes += groups * shape::code_bytes;
+        scales.skip(groups);
+    }
+    CRUMB_INLINE void next_group() noexcept { skip(1); }
+};
+
+/// Codes that arithmetic expands.
+template <class Format, class Product, int Vectors>
+struct packed_operands<isa::CRUMB_THIS_ISA, Format, Product, Vectors>
+    : packed_reader<isa::CRUMB_THIS_ISA, Format, Vectors> {
+    using base = packed_reader<isa::CRUMB_THIS_ISA, Format, Vectors>;
+    using I = isa::CRUMB_THIS_ISA;
+    using operand_type = typename Product::operand;
+    /// Whether `expand` does the same for all rows.
+    static constexpr bool row_free = true;
+
+    CRUMB_INLINE packed_operands(const linear_args& args, std::size_t tile, int first = 0) noexcept
+        : base(args, tile, first) {}
+
+    /// What a group's operands and scales need.
+    CRUMB_INLINE void load_group() noexcept { base::scales.begin_group(); }
+    CRUMB_INLINE void begin_group() noexcept {
+        load_group();
+        base::prefetch();
+    }
+    /// What `expand` makes operands of.
+    CRUMB_INLINE typename I::bytes cells(int row, int v) const noexcept { return base::raw(row, v); }
+    template <int X>
+    CRUMB_INLINE operand_type expand(typename I::bytes cells, int) const noexcept {
+        return Product::template expand<X>(cells);
+    }
+    template <int X>
+    CRUMB_INLINE operand_type operand(int row, int v) const noexcept {
+        return expand<X>(cells(row, v), row);
+    }
+    /// An operand of int8 panels.
+    template <int X, class Multiplier>
+    CRUMB_INLINE auto requantized(int row, int v, Multiplier m) const noexcept {
+        return Product::template requantize<X>(base::raw(row, v), m);
+    }
+};
+
+} // namespace crumb::inline CRUMB_ABI::kernel
