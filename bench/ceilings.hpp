@@ -166,6 +166,14 @@ struct mac_peak<isa::avx512_vnni, Codes> {
     }
 };
 
+// What avx512_vbmi adds is for expansion only.
+template <>
+struct reader<isa::avx512_vbmi> : reader<isa::avx512_vnni> {};
+template <class Codes>
+struct mac_peak<isa::avx512_vbmi, Codes> : mac_peak<isa::avx512_vnni, Codes> {};
+template <>
+struct group_mix<isa::avx512_vbmi> : group_mix<isa::avx512_vnni> {};
+
 } // namespace crumb::bench
 CRUMB_IGNORE_UNDEFINED_END
 CRUMB_TARGET_END

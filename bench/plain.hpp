@@ -84,6 +84,7 @@ struct plain_primitives<isa::avx2> {
         return _mm256_loadu_si256(reinterpret_cast<const __m256i*>(w.q));
     }
     template <class Block>
+    requires requires(const Block& block) { codes(block); }
     static CRUMB_INLINE __m256i dot(const Block& block, const std::int8_t* x) noexcept {
         const __m256i w = codes(block);
         const __m256i a = _mm256_loadu_si256(reinterpret_cast<const __m256i*>(x));
@@ -105,6 +106,7 @@ namespace crumb::bench {
 template <>
 struct plain_primitives<isa::avx512_vnni> : plain_primitives<isa::avx2> {
     template <class Block>
+    requires requires(const Block& block) { codes(block); }
     static CRUMB_INLINE __m256i dot(const Block& block, const std::int8_t* x) noexcept {
         const __m256i w = codes(block);
         const __m256i a = _mm256_loadu_si256(reinterpret_cast<const __m256i*>(x));

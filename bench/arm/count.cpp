@@ -53,7 +53,7 @@ int run_plain(const quantized<F>& w, const linear<F>& plan, const std::vector<fl
         }
         std::vector<float> y(r.m * n);
         for (int i = 0; i < r.repetitions; ++i)
-            plain<Isa>::product(w.blocks.data(), n, k / F::group, rows.data(), r.m, y.data(), n);
+            plain<Isa>::product(w.blocks.data(), n, k / crumb::group_size, rows.data(), r.m, y.data(), n);
         return report(check_product<F>(w, matrix(x.data(), r.m, k), matrix(y.data(), r.m, n)));
     } else {
         return report(std::string("no plain baseline for ") + F::name);
@@ -95,7 +95,8 @@ int run(const request& r) {
     const aligned memory = allocate(packed_bytes<F>(n, k));
     const auto packed = pack<F>(w, {memory.get(), packed_bytes<F>(n, k)});
     const bool plain_isa = r.isa == "plain";
-    const auto plan = linear<F>::plan(*packed, {.isa = plain_isa ? nullptr : r.isa.data(), .mode = r.mode});
+    const auto plan = linear<F>::plan(
+        *packed, {.isa = plain_isa ? nullptr : r.isa.data(), .mode = r.mode, .codebooks = w.codebooks});
     if (!plan)
         return report(plan.message());
     if (!plain_isa && r.isa != plan->isa())

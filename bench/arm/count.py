@@ -28,7 +28,10 @@ import tempfile
 
 ROOT = pathlib.Path(__file__).resolve().parents[2]
 K, N = 4096, 256
-FORMATS = ("q4_0", "q8_0")
+FORMATS = ("q4_0", "q8_0", "cb4", "cb3", "cb2", "cb2s", "u2")
+# Without a plain baseline, and counted for fewer m: for what decodes and for what has the time to expand weights.
+INDEXED = FORMATS[2:]
+INDEXED_ROWS = {"neon": (1,), "neon_dotprod": (1, 16), "neon_i8mm": (1, 16)}
 ROWS = (1, 2, 4, 8, 16)
 PANEL_ROWS = (32, 128)
 # The oldest CPU with each ISA: an instruction that leaks from a newer one is fatal there.
@@ -165,7 +168,8 @@ def main():
     parser.add_argument("--dump", type=pathlib.Path, help="write the hot blocks of every row into this directory")
     parser.add_argument("--jobs", type=int, default=os.cpu_count())
     options = parser.parse_args()
-    formats, isas, rows = options.formats or FORMATS, options.isas or list(CPUS), options.rows or ROWS
+    formats, isas = options.formats or FORMATS, options.isas or list(CPUS)
+    uniform = [f for f in formats if f not in INDEXED]
 
     directory = options.build_dir.resolve()
     directory.mkdir(parents=True, exist_ok=True)
@@ -178,11 +182,12 @@ def main():
     lines = {name: disassembly(program) for name, program in programs.items()}
 
     # (format, kind, isa, m); the plain baseline takes the best ISA of its CPU and is linear in m.
-    cases = [(f, "plain", i, 1) for i in isas for f in formats if i != "neon_i8mm"]
-    cases += [(f, "linear", i, m) for i in isas for f in formats for m in rows]
+    cases = [(f, "plain", i, 1) for i in isas for f in uniform if i != "neon_i8mm"]
+    cases += [(f, "linear", i, m) for i in isas for f in formats
+              for m in options.rows or (INDEXED_ROWS[i] if f in INDEXED else ROWS)]
     # One row after the other, so that m = 1 says it all.
     cases += [("absorbed:q4_0", "linear", i, 1) for i in isas if i != "neon" and "q4_0" in formats]
-    cases += [(f"panels:{f}", "linear", i, m) for i in isas if i == "neon_i8mm" for f in formats for m in PANEL_ROWS]
+    cases += [(f"panels:{f}", "linear", i, m) for i in isas if i == "neon_i8mm" for f in uniform for m in PANEL_ROWS]
     jobs = {}
     with concurrent.futures.ThreadPoolExecutor(options.jobs) as pool:
         for name, program in programs.items():

@@ -38,8 +38,9 @@ struct quantize_options {
     std::string model;
     weight_type weights = weight_type::cb2s;
     weight_type vocabulary = weight_type::q8_0; ///< embedding and output matrix: q8_0 or stored
-    std::string calibrate;                      ///< a text file, `self`, or empty
+    std::string calibrate;                      ///< a text file, `self`, or empty: random tokens
     std::size_t chunks = 64;                    ///< windows of calibration text
+    std::size_t sweeps = 3;                     ///< see `crumb::feedback_options`
     std::uint64_t seed = 1;
     std::size_t threads = 0;
     std::string out;

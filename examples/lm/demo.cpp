@@ -55,10 +55,10 @@ crumb::status show(const std::string& path, std::size_t threads) {
     std::printf("  %-8s %-12s %12s %10s %14s %14s %12s %12s\n", "", "", "", "MB", "tokens/s", "tokens/s",
                 "nats", "agreement");
     constexpr std::pair<weight_type, activation_type> shown[] = {
-        {weight_type::f32, activation_type::f32},
-        {weight_type::q8_0, activation_type::int8},
-        {weight_type::q4_0, activation_type::int8},
-        {weight_type::q4_0, activation_type::panels}};
+        {weight_type::f32, activation_type::f32},   {weight_type::q8_0, activation_type::int8},
+        {weight_type::q4_0, activation_type::int8}, {weight_type::q4_0, activation_type::panels},
+        {weight_type::cb4, activation_type::int8},  {weight_type::cb3, activation_type::int8},
+        {weight_type::cb2s, activation_type::int8}};
     for (const auto& [type, activations] : shown) {
         common_options o = stored;
         o.weights = type;
@@ -118,12 +118,16 @@ crumb::status demo(const demo_options& options) {
     for (const auto& path : models)
         if (const crumb::status s = show(path, options.threads); !s)
             return s;
-    std::printf("\nKL: mean Kullback-Leibler divergence from the full-precision model (f32 weights, f16 "
-                "cache) on text that it wrote\n"
-                "itself; top-1: share of positions where both models' likeliest bytes agree. Size: all "
-                "matrices, embedding included.\n"
-                "Attention and feed-forward matrices have the stated precision; embedding and output stay as "
-                "the file has them.\n");
+    std::printf(
+        "\nKL: mean Kullback-Leibler divergence from the full-precision model (f32 weights, f16 "
+        "cache) on text that it wrote\n"
+        "itself; top-1: share of positions where both models' likeliest bytes agree. Size: all "
+        "matrices, embedding included.\n"
+        "Attention and feed-forward matrices have the stated precision; embedding and output stay as "
+        "the file has them.\n"
+        "cb4, cb3 and cb2s are codebooks, made here on random tokens; on a text they come two to four "
+        "times closer:\n"
+        "crumb-lm quantize MODEL --weights cb2s --calibrate TEXT --out FILE\n");
     return {};
 }
 

@@ -1,5 +1,6 @@
 #include "commands.hpp"
 #include "evaluate.hpp"
+#include "quantizer.hpp"
 #include "report.hpp"
 #include "sampler.hpp"
 #include "unicode.hpp"
@@ -32,7 +33,29 @@ std::string valid_utf8(std::string_view text) {
 } // namespace
 
 result<loaded_model> load(const common_options& options, std::size_t context, std::size_t batch) {
-    auto m = model::load(options.model, {options.weights, options.activations});
+    bool is_rounded = true;
+    with_format(options.weights,
+                [&]<class F>(std::type_identity<F>) { is_rounded = crumb::rounding_format<F>; });
+    const auto read = [&]() -> result<model> {
+        if (is_rounded)
+            return model::load(options.model, {options.weights, options.activations});
+        // Codebooks and error feedback take the whole model at once.
+        common_options stored = options;
+        stored.weights = weight_type::stored;
+        auto source = load(stored, 0, 512);
+        if (!source)
+            return source.error();
+        quantize_options how;
+        how.weights = options.weights;
+        how.vocabulary = weight_type::stored;
+        how.chunks = 16;
+        how.sweeps = 0;
+        auto file = quantized_file(how, *source->weights, *source->run);
+        if (!file)
+            return file.error();
+        return model::load(std::move(*file), options.model, {weight_type::stored, options.activations});
+    };
+    auto m = read();
     if (!m)
         return m.error();
     loaded_model l;

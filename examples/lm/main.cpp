@@ -135,10 +135,15 @@ int main(int argc, char** argv) {
                std::map<std::string, lm::weight_type>{{"q8_0", lm::weight_type::q8_0},
                                                       {"stored", lm::weight_type::stored}},
                "What the embedding and the output matrix become");
-    quantize->add_option("--calibrate", q.calibrate,
-                         "Text file to measure inputs on, or 'self': a text that the model writes");
+    quantize->add_option(
+        "--calibrate", q.calibrate,
+        "Text file to measure inputs on, or 'self': a text that the model writes; without it, "
+        "random tokens");
     quantize->add_option("--chunks", q.chunks, "Windows of 512 tokens to calibrate on")
         ->check(CLI::Range(1, 1 << 20))
+        ->capture_default_str();
+    quantize->add_option("--sweeps", q.sweeps, "Passes that choose every group again, given all others")
+        ->check(CLI::Range(0, 100))
         ->capture_default_str();
     quantize->add_option("--seed", q.seed, "Seed of the text that the model writes")
         ->check(natural)

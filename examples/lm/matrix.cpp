@@ -1,6 +1,6 @@
 #include "matrix.hpp"
 
-#include <crumb/offline/store.hpp>
+#include <crumb/offline/quantize.hpp>
 
 #include <cmath>
 #include <cstring>
@@ -116,7 +116,7 @@ std::optional<packed_shape> find_packed(const gguf_tensor& tensor) noexcept {
 matrix_shape shape_of(const gguf_tensor& tensor) noexcept {
     if (const auto packed = find_packed(tensor))
         return {packed->n, packed->k};
-    return {tensor.elements() / tensor.dims[0], tensor.dims[0]};
+    return {tensor.dims[1], tensor.dims[0]};
 }
 
 crumb::result<std::vector<float>> to_floats(const gguf_tensor& tensor, const codebook_sets& codebooks) {
@@ -228,8 +228,7 @@ crumb::status matrix::plan_blocks(const gguf_tensor& tensor, activation_type act
         const auto floats = to_floats(tensor, codebooks);
         if (!floats)
             return floats.error();
-        auto q =
-            crumb::quantize<F>(crumb::matrix<const float>(floats->data(), n_, k_), codebooks.find(F::name));
+        auto q = crumb::quantize<F>(crumb::matrix<const float>(floats->data(), n_, k_));
         if (!q)
             return in_tensor(tensor, q.error());
         owned = std::move(*q);
@@ -296,7 +295,12 @@ crumb::result<matrix> matrix::make(const gguf_tensor& tensor, std::size_t n, std
             });
     } else if (type >= weight_type::q8_0) {
         with_format(type, [&]<class F>(std::type_identity<F>) {
-            s = m.plan_blocks<F>(tensor, activations, bias, codebooks);
+            if constexpr (crumb::rounding_format<F>)
+                s = m.plan_blocks<F>(tensor, activations, bias, codebooks);
+            else
+                s = in_tensor(tensor,
+                              crumb::status::error(crumb::errc::unsupported,
+                                                   "%s is made by quantizing a whole model", F::name));
         });
     } else if (as_stored && tensor.type == ggml_type::f16) {
         // Looks at every number.

@@ -95,8 +95,10 @@ struct quantized_plans {
 class matrix {
   public:
     /// Takes `tensor`, checks that its shape is n x k, and converts it; of packed weights it uses the file's
-    /// bytes as they lie. `bias` is empty or has n values that outlive the matrix. Codebook formats take
-    /// their tables from `codebooks`. Errors name the tensor.
+    /// bytes as they lie. `bias` is empty or has n values that outlive the matrix. Packed weights of
+    /// codebook formats take their tables from `codebooks`; to make them of other weights is what `quantize`
+    /// does.
+    /// Errors name the tensor.
     static crumb::result<matrix> make(const gguf_tensor& tensor, std::size_t n, std::size_t k,
                                       weight_type type, activation_type activations,
                                       std::span<const float> bias, const codebook_sets& codebooks);

@@ -1,5 +1,4 @@
 #include "model.hpp"
-#include "quantizer.hpp"
 
 #include <unordered_set>
 
@@ -151,13 +150,13 @@ class model::loader {
         return m_.file_.find_tensor("rope_freqs.weight") == nullptr ? status() : refuse("rope_freqs.weight");
     }
 
-    /// Those of the file, and trained ones for the format that the matrices become.
+    /// Those of the file.
     status codebooks() {
         auto sets = codebook_sets::read(m_.file_);
         if (!sets)
             return sets.error();
         codebooks_ = std::move(*sets);
-        return train_codebooks(m_.file_, options_.weights, {}, codebooks_);
+        return {};
     }
 
     const gguf_tensor* tensor(const std::string& name) {
@@ -258,9 +257,21 @@ result<model> model::load(const std::string& path, const model_options& options)
     auto file = gguf::open(path);
     if (!file)
         return file.error();
+    return load(std::move(*file), buffer(), path, options);
+}
+
+result<model> model::load(buffer file, const std::string& path, const model_options& options) {
+    auto parsed = gguf::parse(file.bytes());
+    if (!parsed)
+        return parsed.error();
+    return load(std::move(*parsed), std::move(file), path, options);
+}
+
+result<model> model::load(gguf file, buffer memory, const std::string& path, const model_options& options) {
     model m;
     m.path_ = path;
-    m.file_ = std::move(*file);
+    m.memory_ = std::move(memory);
+    m.file_ = std::move(file);
     if (const status s = loader(m, options).load(); !s) {
         // A message has room for the end of a long path and the reason.
         const std::size_t cut = path.size() > 60 ? path.size() - 57 : 0;

@@ -69,6 +69,8 @@ class model {
     /// positions, norms, biases and the output matrix stay as the file has them. Errors name what is missing,
     /// unknown or of the wrong shape.
     static crumb::result<model> load(const std::string& path, const model_options& options);
+    /// The same from a file's bytes, at an address that they keep; `path` is for messages.
+    static crumb::result<model> load(buffer file, const std::string& path, const model_options& options);
 
     const std::string& path() const noexcept { return path_; }
     const model_shape& shape() const noexcept { return shape_; }
@@ -98,7 +100,11 @@ class model {
     class loader;
     model() = default;
 
+    static crumb::result<model> load(gguf file, buffer memory, const std::string& path,
+                                     const model_options& options);
+
     std::string path_, stored_type_;
+    buffer memory_; ///< of a file that is not mapped
     gguf file_;
     std::optional<tokenizer> tokenizer_;
     model_shape shape_;

@@ -7,6 +7,7 @@
 #include <crumb/offline/store.hpp>
 
 #include <chrono>
+#include <random>
 
 namespace lm {
 namespace {
@@ -21,7 +22,9 @@ constexpr std::size_t most_moment_bytes = std::size_t{2} << 30;
 struct output_tensor {
     ggml_type type;
     std::vector<std::uint64_t> dims;
+    std::size_t size; ///< in bytes
     buffer memory;
+    std::span<const std::byte> bytes() const { return memory.bytes().first(size); }
 };
 
 template <class F>
@@ -32,12 +35,14 @@ result<output_tensor> written(const crumb::quantized<F>& q) {
         // Blocks that other programs read as well.
         out.type = std::is_same_v<F, crumb::q8_0> ? ggml_type::q8_0 : ggml_type::q4_0;
         out.dims = {q.k, q.n};
-        out.memory = buffer(q.blocks.size() * sizeof(typename F::block));
-        std::memcpy(out.memory.bytes().data(), q.blocks.data(), q.blocks.size() * sizeof(typename F::block));
+        out.size = q.blocks.size() * sizeof(typename F::block);
+        out.memory = buffer(out.size);
+        std::memcpy(out.memory.bytes().data(), q.blocks.data(), out.size);
     } else {
         out.type = ggml_type::i8;
-        out.dims = {crumb::packed_bytes<F>(q.n, q.k)};
-        out.memory = buffer(out.dims[0]);
+        out.size = crumb::packed_bytes<F>(q.n, q.k);
+        out.dims = {out.size};
+        out.memory = buffer(out.size);
         const auto packed = crumb::pack<F>(q, out.memory.bytes());
         if (!packed)
             return packed.error();
@@ -45,11 +50,16 @@ result<output_tensor> written(const crumb::quantized<F>& q) {
     return out;
 }
 
-/// The text to calibrate on: of a file, or written by the model at temperature 1.
+/// The text to calibrate on: of a file, written by the model at temperature 1, or uniformly random tokens,
+/// which tell at least which inputs are large and how the weights before make them vary together.
 result<std::vector<std::int32_t>> calibration_text(const quantize_options& o, const model& m, session& s,
                                                    std::size_t window) {
     std::vector<std::int32_t> tokens;
-    if (o.calibrate == "self") {
+    if (o.calibrate.empty()) {
+        std::mt19937_64 random(o.seed);
+        for (std::size_t i = 0; i < o.chunks * window; ++i)
+            tokens.push_back(static_cast<std::int32_t>(random() % m.shape().vocabulary));
+    } else if (o.calibrate == "self") {
         progress_line progress("the model writes a text");
         std::size_t done = 0;
         tokens = write_text(s, m.vocabulary().encode(" ", true), o.chunks * window, 1.0f, 0, o.seed,
@@ -75,19 +85,17 @@ class converter {
   public:
     converter(const quantize_options& o, const model& m, session& s) : o_(o), m_(m), s_(s) {}
 
-    status run() {
+    /// Puts keys and tensors into `writer`, which refers to this object.
+    status run(gguf_writer& writer) {
         const std::size_t window = std::min<std::size_t>(m_.shape().context, 512);
-        std::optional<calibration> calibrated;
-        std::vector<std::int32_t> text;
+        const auto text = calibration_text(o_, m_, s_, window);
+        if (!text)
+            return text.error();
+        calibration calibrated(m_, s_, *text, window);
         importances importance;
-        if (!o_.calibrate.empty()) {
-            auto tokens = calibration_text(o_, m_, s_, window);
-            if (!tokens)
-                return tokens.error();
-            text = std::move(*tokens);
-            calibrated.emplace(m_, s_, text, window);
+        {
             progress_line progress("calibration");
-            auto squares = calibrated->mean_squares(reporter(progress));
+            auto squares = calibrated.mean_squares(reporter(progress));
             if (!squares)
                 return squares.error();
             importance = std::move(*squares);
@@ -102,19 +110,16 @@ class converter {
         const std::size_t layers = m_.layers().size(), step = layers_at_once();
         for (std::size_t first = 0; first < layers; first += step) {
             const crumb::range part{first, std::min(first + step, layers)};
-            std::vector<crumb::second_moments<double>> moments;
-            if (calibrated) {
-                progress_line progress("inputs of layers " + std::to_string(part.begin + 1) + " to " +
-                                       std::to_string(part.end));
-                auto found = calibrated->moments(part, reporter(progress));
-                if (!found)
-                    return found.error();
-                moments = std::move(*found);
-            }
-            if (const status s = convert(part, moments); !s)
+            progress_line progress("inputs of layers " + std::to_string(part.begin + 1) + " to " +
+                                   std::to_string(part.end));
+            const auto moments = calibrated.moments(part, reporter(progress));
+            if (!moments)
+                return moments.error();
+            progress.clear();
+            if (const status s = convert(part, *moments); !s)
                 return s;
         }
-        return write();
+        return collect(writer);
     }
     std::size_t bytes() const noexcept { return bytes_; }
     std::size_t weights() const noexcept { return weights_; }
@@ -139,9 +144,10 @@ class converter {
                 continue;
             if (each.role.input() != input) {
                 input = each.role.input();
-                auto made = make_quantizer(
-                    each.m->k(),
-                    moments.empty() ? nullptr : &moments[input - layers.begin * matrix_role::inputs]);
+                const auto h = moments[input - layers.begin * matrix_role::inputs].matrix();
+                const std::size_t k = each.m->k();
+                auto made = crumb::error_feedback::make(crumb::matrix<const double>(h.data(), k, k),
+                                                        {.sweeps = o_.sweeps});
                 if (!made)
                     return made.error();
                 quantizer.emplace(std::move(*made));
@@ -151,13 +157,6 @@ class converter {
             progress(outputs_.size(), matrices.size());
         }
         return {};
-    }
-    static result<crumb::error_feedback> make_quantizer(std::size_t k,
-                                                        const crumb::second_moments<double>* moments) {
-        if (moments == nullptr)
-            return crumb::error_feedback::independent(k, {});
-        const auto h = moments->matrix();
-        return crumb::error_feedback::make(crumb::matrix<const double>(h.data(), k, k));
     }
     status convert(const named_matrix& each, const crumb::error_feedback& quantizer) {
         const auto floats = to_floats(**m_.file().get_tensor(each.name), codebook_sets());
@@ -184,7 +183,7 @@ class converter {
         return error;
     }
     void keep(const std::string& name, output_tensor&& tensor, std::size_t weights) {
-        bytes_ += tensor.memory.bytes().size();
+        bytes_ += tensor.size;
         weights_ += weights;
         outputs_.emplace(name, std::move(tensor));
     }
@@ -215,10 +214,9 @@ class converter {
         }
         return {};
     }
-    status write() {
+    status collect(gguf_writer& writer) {
         if (const status s = keep_vocabulary(); !s)
             return s;
-        gguf_writer writer(3, crumb::alignment);
         for (const gguf_value& value : m_.file().values())
             if (value.key != "general.file_type")
                 writer.set(value);
@@ -227,13 +225,11 @@ class converter {
             writer.set_array(codebook_sets::key(weight_names[static_cast<std::size_t>(o_.weights)]), entries);
         for (const gguf_tensor& t : m_.file().tensors()) {
             if (const auto found = outputs_.find(std::string(t.name)); found != outputs_.end())
-                writer.add_tensor(t.name, found->second.type, found->second.dims,
-                                  found->second.memory.bytes());
+                writer.add_tensor(t.name, found->second.type, found->second.dims, found->second.bytes());
             else
                 writer.add_tensor(t.name, t.type, std::span(t.dims).first(t.rank), t.data);
         }
-        progress_line progress("bytes written");
-        return writer.write(o_.out, reporter(progress));
+        return {};
     }
 
     const quantize_options& o_;
@@ -245,6 +241,19 @@ class converter {
 };
 
 } // namespace
+
+result<buffer> quantized_file(const quantize_options& o, const model& m, session& s) {
+    converter c(o, m, s);
+    gguf_writer writer(3, crumb::alignment);
+    if (const status error = c.run(writer); !error)
+        return error;
+    const auto bytes = writer.bytes();
+    if (!bytes)
+        return bytes.error();
+    buffer out(bytes->size());
+    std::memcpy(out.bytes().data(), bytes->data(), bytes->size());
+    return out;
+}
 
 status quantize(const quantize_options& o) {
     using clock = std::chrono::steady_clock;
@@ -258,8 +267,14 @@ status quantize(const quantize_options& o) {
     if (!loaded)
         return loaded.error();
     converter c(o, *loaded->weights, *loaded->run);
-    if (const status s = c.run(); !s)
+    gguf_writer writer(3, crumb::alignment);
+    if (const status s = c.run(writer); !s)
         return s;
+    progress_line progress("bytes written");
+    if (const status s = writer.write(o.out, [&](std::size_t done, std::size_t all) { progress(done, all); });
+        !s)
+        return s;
+    progress.clear();
     const double seconds = std::chrono::duration<double>(clock::now() - start).count();
     const double bits = 8.0 * static_cast<double>(c.bytes()) / static_cast<double>(c.weights());
     std::printf("%s: %s, %.3f bits per weight, %.2f MB of matrices, %.1f s\n", o.out.c_str(),

@@ -13,7 +13,7 @@ namespace lm {
 /// Called now and then with what is done and what there is to do.
 using progress_function = std::function<void(std::size_t done, std::size_t all)>;
 
-/// Mean squared inputs of matrices by input number (`named_matrix::input`); empty: not calibrated.
+/// Mean squared inputs of matrices by `matrix_role::input`; empty: not known.
 using importances = std::vector<std::vector<float>>;
 
 /// Adds the table set of a format to `sets`, trained on all attention and feed-forward matrices of a file,
@@ -44,5 +44,10 @@ class calibration {
     std::span<const std::int32_t> text_;
     std::size_t window_;
 };
+
+struct quantize_options;
+/// A file of `m` with quantized matrices, as `quantize` writes it. The session is of the same model; it is
+/// fed and reset.
+crumb::result<buffer> quantized_file(const quantize_options& options, const model& m, session& s);
 
 } // namespace lm

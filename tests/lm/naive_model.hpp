@@ -128,8 +128,8 @@ class naive_model {
     template <class F>
     static void round_to(matrix& m) {
         for (std::size_t at = 0; at < m.w.size();) {
-            const std::size_t size = std::min(F::group, m.k - at % m.k);
-            float x[F::group] = {};
+            const std::size_t size = std::min(crumb::group_size, m.k - at % m.k);
+            float x[crumb::group_size] = {};
             std::transform(m.w.data() + at, m.w.data() + at + size, x,
                            [](double v) { return static_cast<float>(v); });
             typename F::block block;

@@ -47,8 +47,8 @@ inline bytes encode(std::span<const float> values, std::size_t row, ggml_type ty
         out.insert(out.end(), raw.begin(), raw.end());
     };
     const auto blocks = [&]<class F>(F) {
-        EXPECT_EQ(row % F::group, 0u);
-        for (std::size_t i = 0; i < values.size(); i += F::group) {
+        EXPECT_EQ(row % crumb::group_size, 0u);
+        for (std::size_t i = 0; i < values.size(); i += crumb::group_size) {
             typename F::block block;
             F::encode(values.data() + i, block);
             append(block);

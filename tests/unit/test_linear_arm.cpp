@@ -31,6 +31,7 @@ struct problem {
     crumb_test::stored_weights<F> stored;
     guarded<std::byte> weights;
     crumb::packed_view<F> packed;
+    decltype(crumb::lookup_tables<F>({})) tables;
     std::mt19937 random;
 
     problem(std::size_t n_, std::size_t k_, std::size_t m_, unsigned seed)
@@ -43,8 +44,8 @@ struct problem {
         stored = crumb_test::random_weights<F>(n, k, random);
         pack();
     }
-    /// All codes the same.
-    void fill(int code, crumb::half scale) {
+    /// All codes, or all entries of the codebooks, the same.
+    void fill(int code, typename F::scales::value scale) {
         crumb_test::fill(stored, code, scale);
         pack();
     }
@@ -52,6 +53,7 @@ struct problem {
         const auto p = crumb::pack(stored.view(), weights.span());
         ASSERT_TRUE(p) << p.message();
         packed = *p;
+        tables = crumb::lookup_tables<F>(stored.codebooks);
     }
     double weight(std::size_t channel, std::size_t i) const { return stored.view().weight(channel, i); }
 };
@@ -72,9 +74,16 @@ struct input {
 };
 
 template <class F>
-crumb::kernel::linear_args arguments(const crumb::packed_view<F>& w, const crumb::activations& a, float* y) {
+crumb::kernel::linear_args arguments(const problem<F>& p, const crumb::activations& a, float* y) {
+    const crumb::packed_view<F>& w = p.packed;
     crumb::kernel::linear_args args;
-    args.scales = w.scales();
+    if constexpr (crumb::packed_layout<F>::has_exponents) {
+        args.multipliers = w.scales();
+        args.exponents = w.exponents();
+    } else {
+        args.scales = w.scales();
+    }
+    args.codebooks = p.tables.data();
     args.codes = w.codes();
     args.groups = w.groups();
     args.n = w.n();
@@ -221,8 +230,7 @@ TEST(Absorbed, ResultsDependNeitherOnTheIsaNorOnAssemblyNorOnTheSplit) {
             const input a(p.x, plan.activation_layout(), p.m);
             std::vector<float> intrinsics(whole.size());
             using tile = crumb::kernel::absorbed_tile<I, absorbing>;
-            crumb::kernel::absorbed_run<I, absorbing, tile>::run(
-                arguments(p.packed, a.rows, intrinsics.data()));
+            crumb::kernel::absorbed_run<I, absorbing, tile>::run(arguments(p, a.rows, intrinsics.data()));
             EXPECT_EQ(whole, intrinsics) << I::name;
             for (int i = 0; i < 40; ++i) {
                 std::vector<float> y(5 * 45, -7.0f);
@@ -289,34 +297,45 @@ TEST(Absorbed, PackingKeepsTheBlocks) {
 
 template <class F>
 class OwnTiles : public testing::Test {};
-using formats = testing::Types<crumb::q8_0, crumb::q4_0, absorbing>;
+using formats = testing::Types<crumb::q8_0, crumb::q4_0, absorbing, crumb::cb4, crumb::cb3, crumb::cb2,
+                               crumb::cb2s, crumb::u2>;
 TYPED_TEST_SUITE(OwnTiles, formats);
+
+[[maybe_unused]] constexpr crumb::half one_third(crumb::half*) { return {0x3555}; }
+[[maybe_unused]] constexpr crumb::block_scale one_third(crumb::block_scale*) { return {119, 85}; }
 
 TYPED_TEST(OwnTiles, AssemblyAgreesWithIntrinsicsBitForBit) {
     using F = TypeParam;
-    for (std::size_t k : {32, 96, 128, 160, 420}) {
+    for (std::size_t k : {32, 96, 128, 160, 420, 512}) {
         for (std::size_t m : {1, 8, 16, 24, 31}) {
+            // Their blocks have no assembly, and take long to compile.
+            constexpr bool indices = crumb::indexed_codes<typename F::codes>;
+            if (indices && m != 1)
+                continue;
             problem<F> p(37, k, m, unsigned(k + m));
-            for (const int code : {1000, F::codes::minimum, F::codes::maximum}) {
+            constexpr bool any_entry = crumb::needs_codebooks<F>;
+            for (const int code :
+                 {1000, any_entry ? -128 : F::codes::minimum, any_entry ? 127 : F::codes::maximum}) {
                 if (code != 1000) {
-                    p.fill(code, crumb::half{0x3555});
+                    p.fill(code, one_third(static_cast<typename F::scales::value*>(nullptr)));
                     for (std::size_t i = 0; i < p.x.size(); ++i)
                         p.x[i] = i % 3 == 0 ? -1.0f : 1.0f;
                 }
                 for_each_isa([&]<class I>() {
                     if constexpr (crumb::kernel::has_own_tiles<I>) {
-                        const auto plan = crumb::linear<F>::plan(p.packed, {.isa = I::name});
+                        const auto plan = crumb::linear<F>::plan(
+                            p.packed, {.isa = I::name, .codebooks = p.stored.codebooks});
                         const input a(p.x, plan->activation_layout(), m);
                         std::vector<float> y(m * 37), intrinsics(m * 37);
                         using run = crumb::kernel::linear_run<I, F>;
                         using other =
                             crumb::kernel::linear_run<I, F, typename I::template intrinsics_tile<F>>;
                         if (m == 1) {
-                            run::gemv(arguments(p.packed, a.rows, y.data()));
-                            other::gemv(arguments(p.packed, a.rows, intrinsics.data()));
-                        } else {
-                            run::gemm(arguments(p.packed, a.rows, y.data()));
-                            other::gemm(arguments(p.packed, a.rows, intrinsics.data()));
+                            run::gemv(arguments(p, a.rows, y.data()));
+                            other::gemv(arguments(p, a.rows, intrinsics.data()));
+                        } else if constexpr (!indices) {
+                            run::gemm(arguments(p, a.rows, y.data()));
+                            other::gemm(arguments(p, a.rows, intrinsics.data()));
                         }
                         ASSERT_EQ(std::memcmp(y.data(), intrinsics.data(), y.size() * sizeof(float)), 0)
                             << I::name << " k " << k << " m " << m << " codes " << code;
@@ -331,7 +350,7 @@ TYPED_TEST(OwnTiles, FormatsOfAllLayoutsAgreeWithTheReference) {
     using F = TypeParam;
     const problem<F> p(19, 100, 13, 9);
     for_each_isa([&]<class I>() {
-        const auto plan = crumb::linear<F>::plan(p.packed, {.isa = I::name});
+        const auto plan = crumb::linear<F>::plan(p.packed, {.isa = I::name, .codebooks = p.stored.codebooks});
         const input a(p.x, plan->activation_layout(), 13);
         guarded<float> y(13 * 19);
         plan->run(a.rows, crumb::matrix(y.data(), 13, 19));

@@ -197,7 +197,7 @@ TEST(PackedLayout, IndicesAreWhereTheDocumentSays) {
             EXPECT_EQ(bytes[64 + (tile * blocks + g / 8) * 16 + c], block.exponent);
             EXPECT_EQ(static_cast<std::int8_t>(bytes[scales + unit * 16 + c]), block.multiplier[g % 8]);
             for (std::size_t i = 0; i < 32 && g * 32 + i < 300; ++i) {
-                const std::size_t j = i % 16 / 4, half = i < 16 ? 0 : 4, low[4] = {1, 0, 2, 3};
+                const std::size_t j = i % 16 / 4, half = i < 16 ? 0 : 4, low[4] = {1, 2, 0, 3};
                 const auto byte = [&](std::size_t row) {
                     return bytes[codes + unit * 192 + row * 64 + 4 * c + i % 4];
                 };

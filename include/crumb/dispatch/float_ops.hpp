@@ -38,26 +38,26 @@ struct attention_functions {
 template <class Isa>
 inline constexpr float_functions float_functions_of{
     Isa::name,
-    &kernel::rms_norm<Isa>,
-    &kernel::layer_norm<Isa>,
-    &kernel::softmax<Isa>,
-    &kernel::rope<Isa>,
-    &kernel::apply<kernel::function::silu, Isa>,
-    &kernel::apply_gated<kernel::function::silu, Isa>,
-    &kernel::apply<kernel::function::gelu_tanh, Isa>,
-    &kernel::apply_gated<kernel::function::gelu_tanh, Isa>,
-    &kernel::apply<kernel::function::gelu_erf, Isa>,
-    &kernel::apply_gated<kernel::function::gelu_erf, Isa>,
-    &kernel::add<Isa>,
-    &kernel::to_halves<Isa>,
-    &kernel::to_floats<Isa>,
+    &kernel::rms_norm<plain_isa<Isa>>,
+    &kernel::layer_norm<plain_isa<Isa>>,
+    &kernel::softmax<plain_isa<Isa>>,
+    &kernel::rope<plain_isa<Isa>>,
+    &kernel::apply<kernel::function::silu, plain_isa<Isa>>,
+    &kernel::apply_gated<kernel::function::silu, plain_isa<Isa>>,
+    &kernel::apply<kernel::function::gelu_tanh, plain_isa<Isa>>,
+    &kernel::apply_gated<kernel::function::gelu_tanh, plain_isa<Isa>>,
+    &kernel::apply<kernel::function::gelu_erf, plain_isa<Isa>>,
+    &kernel::apply_gated<kernel::function::gelu_erf, plain_isa<Isa>>,
+    &kernel::add<plain_isa<Isa>>,
+    &kernel::to_halves<plain_isa<Isa>>,
+    &kernel::to_floats<plain_isa<Isa>>,
 };
 template <class Isa>
 inline constexpr attention_functions attention_functions_of{
     Isa::name,
-    &kernel::attention<float, Isa>,
-    &kernel::attention<half, Isa>,
-    &kernel::merge<Isa>,
+    &kernel::attention<float, plain_isa<Isa>>,
+    &kernel::attention<half, plain_isa<Isa>>,
+    &kernel::merge<plain_isa<Isa>>,
 };
 inline constexpr auto float_table = []<class... I>(type_list<I...>) {
     return std::array<float_functions, sizeof...(I)>{float_functions_of<I>...};

@@ -15,6 +15,20 @@ inline constexpr auto isa_names = []<class... I>(type_list<I...>) {
     return std::array<const char*, sizeof...(I)>{I::name...};
 }(isa_list{});
 
+/// The ISA whose functions do everything but products of codebook formats for `Isa`: the one that it names as
+/// `plain`, or itself.
+template <class Isa>
+struct plain_isa_of {
+    using type = Isa;
+};
+template <class Isa>
+requires requires { typename Isa::plain; }
+struct plain_isa_of<Isa> {
+    using type = typename Isa::plain;
+};
+template <class Isa>
+using plain_isa = typename plain_isa_of<Isa>::type;
+
 /// Whether this CPU can execute the ISA at `index` of `isa_list`.
 inline bool isa_supported(std::size_t index) noexcept {
     static const auto supported = []<class... I>(type_list<I...>) {

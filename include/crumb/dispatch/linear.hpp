@@ -18,15 +18,19 @@ struct linear_functions {
 /// The functions for `Format`, in the order of `isa_list`.
 template <weight_format Format>
 struct linear_table {
+    /// The ISA whose kernels an ISA uses for the format.
+    template <class Isa>
+    using kernels = std::conditional_t<indexed_codes<typename Format::codes>, Isa, plain_isa<Isa>>;
+
     template <class Isa>
     static constexpr linear_functions exact{
         Isa::name,
         {.row_block = Isa::row_block,
          .offset = kernel::product_of<Isa, typename Format::codes>::type::offset,
          .order = kernel::order_of<Isa>},
-        &kernel::gemv<Format, Isa>,
-        &kernel::gemm<Format, Isa>,
-        &kernel::quantize_activations<Isa>,
+        &kernel::gemv<Format, kernels<Isa>>,
+        &kernel::gemm<Format, kernels<Isa>>,
+        &kernel::quantize_activations<plain_isa<Isa>>,
     };
     /// Products with int8 panels; without functions where an ISA has none.
     template <class Isa>
@@ -39,8 +43,8 @@ struct linear_table {
                         .offset = Isa::int8s::offset,
                         .group = panel_inputs,
                         .order = pairs ? activation_order::pairs : activation_order::chunks};
-            f.gemv = f.gemm = &kernel::panel_gemm<Format, Isa>;
-            f.quantize = &kernel::quantize_activations<Isa>;
+            f.gemv = f.gemm = &kernel::panel_gemm<Format, kernels<Isa>>;
+            f.quantize = &kernel::quantize_activations<plain_isa<Isa>>;
         }
         return f;
     }();

@@ -12,7 +12,7 @@ namespace crumb::inline CRUMB_ABI {
 /// A tile begins with two register rows of pairs of bits, the upper two of each index (Bits = 4: four rows of
 /// nibbles, as `nibble_codes`). With j = k % 16 / 4, row j / 2 has those of input k of channel c in byte
 /// 4 c + k % 4, the pair at bit (j even ? 2 : 0) + (k < 16 ? 0 : 4). Bits = 3: one more row, whose byte
-/// 4 c + k % 4 has the lowest bits of the indices at bit {1, 0, 2, 3}[j] + (k < 16 ? 0 : 4). So one shift and
+/// 4 c + k % 4 has the lowest bits of the indices at bit {1, 2, 0, 3}[j] + (k < 16 ? 0 : 4). So one shift and
 /// one bit-select make a register of nibbles out of each.
 template <int Bits, int Selectors>
 struct index_codes {
@@ -31,6 +31,12 @@ struct index_codes {
     /// The entry of the table set.
     static constexpr std::size_t entry(int index, unsigned selector) noexcept {
         return static_cast<std::size_t>(index << Selectors) + (selector & ((1u << Selectors) - 1u));
+    }
+
+    /// Where the lowest bits of the indices of register row `row` of nibbles lie in a nibble. Bits = 3 only.
+    static constexpr std::size_t low_of(std::size_t row) noexcept {
+        constexpr std::size_t at[4] = {1, 2, 0, 3};
+        return at[row];
     }
 
     /// Writes the index of input k into a tile whose bytes were zero.
@@ -61,10 +67,7 @@ struct index_codes {
     static constexpr std::size_t pair_at(std::size_t k) noexcept {
         return (fours(k) % 2 == 0 ? 2 : 0) + half_of(k);
     }
-    static constexpr std::size_t low_at(std::size_t k) noexcept {
-        constexpr std::size_t at[4] = {1, 0, 2, 3};
-        return at[fours(k)] + half_of(k);
-    }
+    static constexpr std::size_t low_at(std::size_t k) noexcept { return low_of(fours(k)) + half_of(k); }
 };
 
 } // namespace crumb::inline CRUMB_ABI

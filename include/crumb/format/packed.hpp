@@ -27,7 +27,8 @@ inline constexpr bool needs_codebooks = codebook_entries<F> != 0 && !requires {
 };
 
 /// What kernels look indices up in. Formats whose nibbles are two indices without a selector have two tables:
-/// the entries of the upper and of the lower index of each nibble.
+/// the entries of the upper and of the lower index of each nibble. With
+/// indices of 2 bits and a selector, the second has the selector in the upper half of a nibble.
 template <weight_format F>
 constexpr auto lookup_tables([[maybe_unused]] std::span<const std::int8_t> codebooks) noexcept {
     if constexpr (codebook_entries<F> == 0) {
@@ -40,7 +41,9 @@ constexpr auto lookup_tables([[maybe_unused]] std::span<const std::int8_t> codeb
             codebooks = F::codebooks;
         for (std::size_t i = 0; i < entries && i < codebooks.size(); ++i) {
             tables[i] = codebooks[codes::paired ? i / 4 : i];
-            tables[entries + i] = codebooks[codes::paired ? i % 4 : i];
+            tables[entries + i] = codebooks[codes::paired      ? i % 4
+                                            : codes::bits == 2 ? 4 * (i % 4) + i / 4
+                                                               : i];
         }
         return tables;
     }

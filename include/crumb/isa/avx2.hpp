@@ -21,9 +21,9 @@ struct avx2 {
     static constexpr int width = 32;
     static constexpr int lanes = 8;
     static constexpr int registers = 16;
-    static constexpr std::size_t prefetch_bytes = 4096; ///< distance ahead; 0: none
+    static constexpr std::size_t prefetch_bytes = 3072; ///< distance ahead; 0: none
     static constexpr std::size_t row_block = 2;
-    static constexpr std::size_t single_tiles = 1; ///< of a pass for one row
+    static constexpr std::size_t single_tiles = 2; ///< of a pass for one row
     static constexpr std::size_t block_tiles = 1;  ///< of a pass for a block of rows
     static constexpr std::size_t panel_rows = 8; ///< from which on weights are expanded into panels; 0: never
     static constexpr std::size_t panel_row_block = 0; ///< of activations for int8 panels; 0: no such product
@@ -227,6 +227,24 @@ struct avx2 {
         static CRUMB_INLINE table load_table(const std::int8_t* entries) noexcept {
             return _mm256_broadcastsi128_si256(_mm_loadu_si128(reinterpret_cast<const __m128i*>(entries)));
         }
+        /// Selectors of two bits in the bytes of their channels, for `look_up_pair`.
+        static CRUMB_INLINE bytes selectors(const half* p) noexcept {
+            return _mm256_and_si256(
+                spread_bytes(_mm256_cvtepu16_epi32(_mm_loadu_si128(reinterpret_cast<const __m128i*>(p)))),
+                _mm256_set1_epi8(3));
+        }
+        static CRUMB_INLINE bytes selectors(const std::int8_t* p) noexcept {
+            return _mm256_and_si256(
+                spread_bytes(_mm256_cvtepu8_epi32(_mm_loadl_epi64(reinterpret_cast<const __m128i*>(p)))),
+                _mm256_set1_epi8(3));
+        }
+        /// Of the bits of `Mask` in the low nibble, beside selectors in the other two. No other bit is set,
+        /// so the index needs no mask.
+        template <int Mask>
+        static CRUMB_INLINE operand look_up_pair(table t, bytes pairs, bytes selectors) noexcept {
+            return _mm256_shuffle_epi8(
+                t, _mm256_or_si256(_mm256_and_si256(pairs, _mm256_set1_epi8(Mask)), selectors));
+        }
         template <int X>
         static CRUMB_INLINE operand look_up(table t, bytes cells) noexcept {
             const __m256i nibbles = X == 0 ? cells : _mm256_srli_epi16(cells, 4);
@@ -235,9 +253,12 @@ struct avx2 {
     };
 
   private:
-    static CRUMB_INLINE __m256i spread(__m256i lanes) noexcept {
+    static CRUMB_INLINE __m256i spread_bytes(__m256i low) noexcept {
         const __m128i order = _mm_setr_epi8(0, 0, 0, 0, 4, 4, 4, 4, 8, 8, 8, 8, 12, 12, 12, 12);
-        const __m256i four = _mm256_shuffle_epi8(lanes, _mm256_broadcastsi128_si256(order));
+        return _mm256_shuffle_epi8(low, _mm256_broadcastsi128_si256(order));
+    }
+    static CRUMB_INLINE __m256i spread(__m256i low) noexcept {
+        const __m256i four = spread_bytes(low);
         return select_bits<0xf0>(_mm256_slli_epi16(four, 4), four);
     }
     static CRUMB_INLINE __m256i mask(std::size_t n) noexcept {

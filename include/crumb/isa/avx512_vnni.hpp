@@ -21,7 +21,7 @@ struct avx512_vnni {
     static constexpr int width = 64;
     static constexpr int lanes = 16;
     static constexpr int registers = 32;
-    static constexpr std::size_t prefetch_bytes = 4096; ///< distance ahead; 0: none
+    static constexpr std::size_t prefetch_bytes = 3072; ///< distance ahead; 0: none
     static constexpr std::size_t row_block = 4;
     static constexpr std::size_t single_tiles = 2; ///< of a pass for one row
     static constexpr std::size_t block_tiles = 3;  ///< of a pass for a block of rows
@@ -220,6 +220,23 @@ struct avx512_vnni {
             const __m128i t = _mm_loadu_si128(reinterpret_cast<const __m128i*>(entries));
             return _mm512_xor_si512(_mm512_broadcast_i32x4(t), _mm512_set1_epi8(-128));
         }
+        /// Selectors of two bits in the bytes of their channels, for `look_up_pair`.
+        static CRUMB_INLINE bytes selectors(const half* p) noexcept {
+            return _mm512_and_si512(
+                spread_bytes(_mm512_cvtepu16_epi32(_mm256_loadu_si256(reinterpret_cast<const __m256i*>(p)))),
+                _mm512_set1_epi8(3));
+        }
+        static CRUMB_INLINE bytes selectors(const std::int8_t* p) noexcept {
+            return _mm512_and_si512(
+                spread_bytes(_mm512_cvtepu8_epi32(_mm_loadu_si128(reinterpret_cast<const __m128i*>(p)))),
+                _mm512_set1_epi8(3));
+        }
+        /// Of the bits of `Mask` in the low nibble, beside selectors in the other two. No other bit is set,
+        /// so the index needs no mask.
+        template <int Mask>
+        static CRUMB_INLINE operand look_up_pair(table t, bytes pairs, bytes selectors) noexcept {
+            return _mm512_shuffle_epi8(t, select_bits<Mask>(pairs, selectors));
+        }
         template <int X>
         static CRUMB_INLINE operand look_up(table t, bytes cells) noexcept {
             const __m512i nibbles = X == 0 ? cells : _mm512_srli_epi16(cells, 4);
@@ -278,9 +295,12 @@ struct avx512_vnni {
     };
 
   private:
-    static CRUMB_INLINE __m512i spread(__m512i lanes) noexcept {
+    static CRUMB_INLINE __m512i spread_bytes(__m512i low) noexcept {
         const __m128i order = _mm_setr_epi8(0, 0, 0, 0, 4, 4, 4, 4, 8, 8, 8, 8, 12, 12, 12, 12);
-        const __m512i four = _mm512_shuffle_epi8(lanes, _mm512_broadcast_i32x4(order));
+        return _mm512_shuffle_epi8(low, _mm512_broadcast_i32x4(order));
+    }
+    static CRUMB_INLINE __m512i spread(__m512i low) noexcept {
+        const __m512i four = spread_bytes(low);
         return select_bits<0xf0>(_mm512_slli_epi16(four, 4), four);
     }
     /// The low bytes of 16-bit lanes, interleaved, plus 128.

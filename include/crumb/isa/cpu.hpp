@@ -19,6 +19,7 @@ namespace crumb::inline CRUMB_ABI {
 struct cpu_features {
     bool avx2_fma_f16c = false;
     bool avx512_vnni = false; ///< with F, BW, DQ and VL
+    bool avx512_vbmi = false; ///< with all of avx512_vnni
     bool dotprod = false;     ///< Armv8.2 SDOT/UDOT
     bool i8mm = false;        ///< Armv8.6 SMMLA/USDOT
 };
@@ -43,6 +44,7 @@ inline cpu_features detect_cpu() noexcept {
     const unsigned f_dq_bw_vl = 1u << 16 | 1u << 17 | 1u << 30 | 1u << 31;
     const bool vnni = (c >> 11 & 1) != 0;
     f.avx512_vnni = f.avx2_fma_f16c && avx512_state && (b & f_dq_bw_vl) == f_dq_bw_vl && vnni;
+    f.avx512_vbmi = f.avx512_vnni && (c >> 1 & 1) != 0;
 #elif CRUMB_OS_LINUX
     f.dotprod = (getauxval(AT_HWCAP) >> 20 & 1) != 0; // HWCAP_ASIMDDP
     f.i8mm = (getauxval(26 /* AT_HWCAP2 */) >> 13 & 1) != 0;

@@ -297,8 +297,8 @@ struct neon {
         return vdup_n_u32(four);
     }
     static CRUMB_INLINE bytes spread(uint8x8_t low) noexcept {
-        const uint8x16_t order = vreinterpretq_u8_u32(uint32x4_t{0, 0x01010101, 0x02020202, 0x03030303});
-        return vqtbl1q_u8(vcombine_u8(vsli_n_u8(low, low, 4), low), order);
+        const uint8x16_t owner = vreinterpretq_u8_u32(uint32x4_t{0, 0x01010101, 0x02020202, 0x03030303});
+        return vqtbl1q_u8(vcombine_u8(vsli_n_u8(low, low, 4), low), owner);
     }
 };
 

@@ -15,8 +15,10 @@ struct neon_dotprod : neon {
     using intrinsics_tile = kernel::neon_tile<neon_dotprod, Format>;
 #if CRUMB_ASM
     template <class Format>
+    using looking_tile = kernel::lookup_asm<neon_dotprod, Format, intrinsics_tile<Format>>;
+    template <class Format>
     using tile = kernel::block_asm<neon_dotprod, Format,
-                                   kernel::single_asm<neon_dotprod, Format, intrinsics_tile<Format>>>;
+                                   kernel::single_asm<neon_dotprod, Format, looking_tile<Format>>>;
     template <class Format>
     using absorbed_tile =
         kernel::absorbed_asm<neon_dotprod, Format, kernel::absorbed_tile<neon_dotprod, Format>>;
@@ -68,6 +70,7 @@ CRUMB_KEEP_ORDER_BEGIN
 #include <crumb/kernel/linear_neon.inl>
 #if CRUMB_ASM
 #include <crumb/kernel/block_asm.inl>
+#include <crumb/kernel/lookup_asm.inl>
 #include <crumb/kernel/single_asm.inl>
 #endif
 #undef CRUMB_THIS_ISA

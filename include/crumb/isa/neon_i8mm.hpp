@@ -19,8 +19,10 @@ struct neon_i8mm : neon_dotprod {
     using intrinsics_tile = kernel::i8mm_tile<neon_i8mm, Format>;
 #if CRUMB_ASM
     template <class Format>
+    using looking_tile = kernel::lookup_asm<neon_i8mm, Format, intrinsics_tile<Format>>;
+    template <class Format>
     using tile =
-        kernel::i8mm_asm<neon_i8mm, Format, kernel::single_asm<neon_i8mm, Format, intrinsics_tile<Format>>>;
+        kernel::i8mm_asm<neon_i8mm, Format, kernel::single_asm<neon_i8mm, Format, looking_tile<Format>>>;
     template <class Format>
     using absorbed_tile = kernel::absorbed_asm<neon_i8mm, Format, kernel::absorbed_tile<neon_i8mm, Format>>;
 #else
@@ -58,6 +60,7 @@ CRUMB_KEEP_ORDER_BEGIN
 #include <crumb/kernel/panel_i8mm.inl>
 #if CRUMB_ASM
 #include <crumb/kernel/i8mm_asm.inl>
+#include <crumb/kernel/lookup_asm.inl>
 #include <crumb/kernel/panel_fill_i8mm.inl>
 #include <crumb/kernel/single_asm.inl>
 #endif

@@ -110,6 +110,8 @@ struct i8mm_tile;
 /// Assembly in the place of a tile's `single`, or of some heights of its `block`.
 template <class Isa, class Format, class Tile>
 struct single_asm;
+template <class Isa, class Format, class Tile>
+struct lookup_asm;
 template <class Isa>
 struct single_passes;
 template <class Isa, class Format>

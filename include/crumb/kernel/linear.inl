@@ -64,7 +64,14 @@ struct linear_run<isa::CRUMB_THIS_ISA, Format, Tile> {
     static CRUMB_INLINE f32 scaled(f32 total) noexcept {
         return P::factor == 1 ? total : I::mul(total, I::set1(P::factor));
     }
-    static constexpr std::size_t single_tiles = I::single_tiles;
+    static constexpr bool has_selectors = [] {
+        if constexpr (indexed_codes<typename Format::codes>)
+            return Format::codes::selector_bits != 0;
+        else
+            return false;
+    }();
+    // With few registers, selectors leave none for a second tile.
+    static constexpr std::size_t single_tiles = I::registers < 32 && has_selectors ? 1 : I::single_tiles;
     static constexpr std::size_t block_tiles = I::block_tiles;
     static constexpr std::size_t panel_groups = 8; ///< a panel of so many leaves room for rows in L1
     static constexpr std::size_t most_panel_rows =

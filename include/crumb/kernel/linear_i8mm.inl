@@ -78,7 +78,7 @@ struct i8mm_tile<isa::CRUMB_THIS_ISA, Format> : neon_tile<isa::CRUMB_THIS_ISA, F
     template <int X>
     static CRUMB_INLINE void expand(const packed_operands<I, Format, P, 1>& from, uint8x16_t a, uint8x16_t b,
                                     int p, int8x16_t* w) noexcept {
-        if constexpr (from.row_free) {
+        if constexpr (packed_operands<I, Format, P, 1>::row_free) {
             w[0] = from.template expand<X>(zip<false>(a, b), 2 * p);
             w[1] = from.template expand<X>(zip<true>(a, b), 2 * p);
         } else {

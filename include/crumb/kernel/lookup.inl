@@ -19,14 +19,21 @@ struct packed_operands<isa::CRUMB_THIS_ISA, Format, Product, Vectors>
     using index = typename Format::codes;
     using base::raw;
     static constexpr bool paired = index::paired; // one table for either index of a nibble
-    static constexpr bool row_free = !paired;
-    typename Product::table tables[paired ? 2 : 1];
-    bytes selectors[index::selector_bits != 0 ? Vectors : 1]; ///< of the group, in both nibbles
+    /// Whether bytes are looked up that hold one index of two bits and the selector, in the order in which
+    /// the bits of the register row need no shift. Saves the masks.
+    static constexpr bool direct = index::bits == 2 && index::selector_bits == 2 && requires(half * p) {
+        Product::selectors(p);
+    };
+    static constexpr bool two_tables = paired || direct;
+    static constexpr bool row_free = !two_tables;
+    typename Product::table tables[two_tables ? 2 : 1];
+    /// Of the group, in both nibbles or, if `direct`, at bit 0 beside zeros.
+    bytes selectors[index::selector_bits != 0 ? Vectors : 1];
 
     CRUMB_INLINE packed_operands(const linear_args& args, std::size_t tile, int first = 0) noexcept
         : base(args, tile, first) {
         tables[0] = Product::load_table(args.codebooks);
-        if constexpr (paired)
+        if constexpr (two_tables)
             tables[1] = Product::load_table(args.codebooks + index::table_entries);
     }
 
@@ -35,7 +42,7 @@ struct packed_operands<isa::CRUMB_THIS_ISA, Format, Product, Vectors>
         if constexpr (index::selector_bits != 0) {
             CRUMB_UNROLL
             for (int v = 0; v < Vectors; ++v)
-                selectors[v] = I::spread_low_nibbles(base::scales.of(v));
+                selectors[v] = spread(base::scales.of(v));
         }
     }
     CRUMB_INLINE void begin_group() noexcept {
@@ -59,7 +66,15 @@ struct packed_operands<isa::CRUMB_THIS_ISA, Format, Product, Vectors>
     }
     template <int X>
     CRUMB_INLINE operand_type operand(int row, int v) const noexcept {
-        return expand<X>(cells(row, v), row);
+        if constexpr (direct) {
+            const bytes pairs = X == 0 ? raw(row / 2, v) : I::template shift_right<4>(raw(row / 2, v));
+            const bytes& s = selectors[v];
+            return row % 2 == 0
+                       ? Product::template look_up_pair<0x0c>(tables[0], pairs, s)
+                       : Product::template look_up_pair<0x03>(tables[1], pairs, I::template shift_left<2>(s));
+        } else {
+            return expand<X>(cells(row, v), row);
+        }
     }
     template <int X, class Multiplier>
     CRUMB_INLINE auto requantized(int row, int v, Multiplier m) const noexcept {
@@ -67,6 +82,13 @@ struct packed_operands<isa::CRUMB_THIS_ISA, Format, Product, Vectors>
     }
 
   private:
+    template <class Unit>
+    static CRUMB_INLINE bytes spread(const Unit* scales) noexcept {
+        if constexpr (direct)
+            return Product::selectors(scales);
+        else
+            return I::spread_low_nibbles(scales);
+    }
     /// The two low bits of each nibble.
     CRUMB_INLINE bytes below_pairs(int row, int v) const noexcept {
         if constexpr (index::bits == 2) {
@@ -74,8 +96,8 @@ struct packed_operands<isa::CRUMB_THIS_ISA, Format, Product, Vectors>
         } else {
             const bytes low = raw(2, v);
             return I::template select_bits<0x22>(row == 0   ? low
-                                                 : row == 1 ? I::template shift_left<1>(low)
-                                                 : row == 2 ? I::template shift_right<1>(low)
+                                                 : row == 1 ? I::template shift_right<1>(low)
+                                                 : row == 2 ? I::template shift_left<1>(low)
                                                             : I::template shift_right<2>(low),
                                                  selectors[v]);
         }

@@ -73,20 +73,32 @@ struct packed_reader<isa::CRUMB_THIS_ISA, Format, Vectors> {
     using shape = tile_shape<I, Format>;
     static constexpr int tiles = Vectors / shape::vectors; ///< 0: some registers of one
     const std::uint8_t* codes;
-    std::size_t tile_codes; ///< stride
+    std::size_t tile_codes;       ///< stride
+    const std::uint8_t* tile_end; ///< of the first tile's codes
     scale_reader<I, typename Format::scales, Vectors> scales;
 
     CRUMB_INLINE packed_reader(const linear_args& args, std::size_t tile, int first) noexcept
         : codes(args.codes + tile * args.groups * shape::code_bytes + first * I::width),
-          tile_codes(args.groups * shape::code_bytes), scales(args, tile, first) {}
+          tile_codes(args.groups * shape::code_bytes), tile_end(codes + tile_codes),
+          scales(args, tile, first) {}
 
+    /// Asks for a later group of each tile. Where a tile ends, that is one of the next pass: the tile that
+    /// follows in memory is of this pass.
     CRUMB_INLINE void prefetch() const noexcept {
         if constexpr (I::prefetch_bytes != 0) {
+            constexpr std::size_t ahead = I::prefetch_bytes / shape::code_bytes; // groups
+            constexpr auto others = static_cast<std::size_t>(tiles > 1 ? tiles - 1 : 0);
+            const std::uint8_t* at = codes + ahead * shape::code_bytes;
+            const auto* scales_at = scales.of(0) + ahead * tile_channels;
+            const bool passes = at >= tile_end;
+            at += passes ? others * tile_codes : 0;
+            scales_at += passes ? others * scales.tile_stride : 0;
             CRUMB_UNROLL
             for (int t = 0; t < tiles; ++t) {
                 CRUMB_UNROLL
                 for (std::size_t line = 0; line < shape::code_bytes; line += 64)
-                    __builtin_prefetch(codes + t * tile_codes + I::prefetch_bytes + line);
+                    __builtin_prefetch(at + t * tile_codes + line);
+                __builtin_prefetch(scales_at + t * scales.tile_stride);
             }
         }
     }

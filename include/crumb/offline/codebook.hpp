@@ -4,6 +4,7 @@
 #include <crumb/offline/group_search.hpp>
 
 #include <functional>
+#include <optional>
 
 namespace crumb::inline CRUMB_ABI {
 
@@ -18,12 +19,11 @@ struct training_options {
     std::size_t entries = 4;              ///< levels per table: 2 to 16
     unsigned selector_bits = 2;           ///< 2^selector_bits tables
     scale_kind scales = scale_kind::half; ///< copied to the result; training takes scales as continuous
-    bool mirrored = true;                 ///< scales may be negative, so a table serves its mirror image too
     std::size_t most_groups = 1u << 15;   ///< more are sampled down to this number
     std::size_t most_rounds = 60;
     double tolerance = 2e-4; ///< training ends when the error falls by less than this share in a round
     std::uint64_t seed = 1;
-    std::function<void(std::size_t done, std::size_t all)> progress; ///< after every round
+    std::function<void(std::size_t done, std::size_t all)> progress = {}; ///< after every round
 };
 
 /// Trained tables and how they came about.
@@ -179,8 +179,7 @@ class codebook_trainer {
         return scale;
     }
 
-    // ---- phase 1: shapes
-    // ------------------------------------------------------------------------------------
+    // ---- phase 1: shapes ----
     static shape shape_of(const group& g) {
         float most = 0, cubes = 0;
         for (std::size_t i = 0; i < g.size; ++i)
@@ -250,8 +249,7 @@ class codebook_trainer {
                 for (std::size_t j = 0; j < group_size && sums[t][group_size] > 0; ++j)
                     centers[t][j] = static_cast<float>(sums[t][j] / sums[t][group_size]);
         }
-        // ---- phase 2 begins: levels of each shape by k-means on its sorted values
-        // ---------------------------
+        // ---- phase 2 begins: levels of each shape by k-means on its sorted values ----
         for (std::size_t t = 0; t < tables; ++t) {
             std::array<double, 16> level = {};
             for (std::size_t i = 0; i < s.entries; ++i)
@@ -279,8 +277,7 @@ class codebook_trainer {
         return s;
     }
 
-    // ---- phase 2: all together
-    // ------------------------------------------------------------------------------
+    // ---- phase 2: all together ----
     /// Every group chooses; its former choice is among the candidates. Returns the relative error.
     double assign(const level_set& s) {
         const group_search search(s, {.starts = s.entries > 4 ? std::size_t{5} : std::size_t{3}});
@@ -292,8 +289,6 @@ class codebook_trainer {
             if (best.d != 0)
                 search.converge(g.w.data(), g.a.data(), best, 3);
             for (std::size_t i = 0; i < found; ++i) {
-                if (!o_.mirrored && c[i].d < 0)
-                    continue;
                 if (best.d == 0 || c[i].error < best.error)
                     best = c[i];
             }

@@ -14,10 +14,9 @@ namespace crumb::inline CRUMB_ABI {
 struct feedback_options {
     double damping = 0.01;     ///< added to the diagonal of H, as a share of its mean
     bool reorder = true;       ///< blocks, groups and columns of most energy first
-    std::size_t sweeps = 1;    ///< passes that choose every group again, given all others
+    std::size_t sweeps = 3;    ///< passes that choose every group again, given all others
     double length_power = 1.0; ///< how much of the row's lost length is given back; 0 for least squares
-    search_options search;
-    int mode = 1, lower = 1, upper = 0;
+    search_options search = {};
 };
 
 /// Quantizes rows w so that (w - q) H (w - q)^T is small, H = sum x x^T over calibration inputs.
@@ -29,26 +28,25 @@ struct feedback_options {
 class error_feedback {
     using matrix_f = Eigen::Matrix<float, Eigen::Dynamic, Eigen::Dynamic, Eigen::RowMajor>;
     using index = Eigen::Index;
+    static constexpr float most_weight = 65504.0f;
 
   public:
-    /// From H, k x k, symmetric.
+    /// From H, k x k; its lower triangle is read.
     static result<error_feedback> make(const matrix_view<const double>& h,
                                        const feedback_options& options = {}) {
         if (h.rows != h.cols || h.rows == 0)
             return status::error(errc::bad_shape, "error feedback: H is %zu x %zu", h.rows, h.cols);
+        if (!(options.damping >= 0) || !std::isfinite(options.length_power))
+            return status::error(errc::invalid_argument, "error feedback: damping %g, length power %g",
+                                 options.damping, options.length_power);
         error_feedback f(h.rows, options);
-        const double mean = [&] {
-            double sum = 0;
-            for (std::size_t i = 0; i < h.rows; ++i)
-                sum += h.row(i)[i];
-            return sum / static_cast<double>(h.rows);
-        }();
-        if (!std::isfinite(mean) || mean < 0)
-            return status::error(errc::not_finite,
-                                 "error feedback: the diagonal of H is not finite and positive");
         std::vector<double> energy(f.k_);
         for (std::size_t i = 0; i < f.k_; ++i)
             energy[i] = h.row(i)[i];
+        const double mean = std::accumulate(energy.begin(), energy.end(), 0.0) / static_cast<double>(f.k_);
+        if (!std::isfinite(mean) || mean < 0)
+            return status::error(errc::not_finite,
+                                 "error feedback: the diagonal of H is not finite and positive");
         f.arrange(energy);
         const index size = static_cast<index>(f.at_.size());
         const double scale = mean > 0 ? 1 / mean : 1;
@@ -99,7 +97,7 @@ class error_feedback {
     std::size_t k() const noexcept { return k_; }
 
     /// Quantizes `rows` of `w` into `out`, made by `leveled_matrix::zeros` with w's shape. Weights that are
-    /// not finite are refused; `out` may then be partly written.
+    /// not finite or beyond a half's range are refused; `out` may then be partly written.
     status quantize(const matrix_view<const float>& w, leveled_matrix& out, range rows = {}) const {
         if (w.cols != k_ || out.k != k_ || out.n != w.rows)
             return status::error(errc::bad_shape,
@@ -110,8 +108,9 @@ class error_feedback {
         rows = rows.within(w.rows);
         for (std::size_t r = rows.begin; r < rows.end; ++r)
             for (std::size_t i = 0; i < k_; ++i)
-                if (!std::isfinite(w.row(r)[i]))
-                    return status::error(errc::not_finite, "weight (%zu, %zu) is not finite", r, i);
+                if (!(std::fabs(w.row(r)[i]) <= most_weight))
+                    return status::error(errc::not_finite, "weight (%zu, %zu) is not finite or beyond 65504",
+                                         r, i);
         const group_search search(out.levels, options_.search);
         constexpr std::size_t batch = 64;
         for (std::size_t r = rows.begin; r < rows.end; r += batch)
@@ -134,14 +133,11 @@ class error_feedback {
         std::size_t block = 0;             ///< of the matrix
     };
     struct block_result {
-        float error = 0;
         int exponent = 0;
         std::array<group_choice, scale_block / group_size> group;
     };
 
     error_feedback(std::size_t k, const feedback_options& options) : k_(k), options_(options) {}
-
-    std::size_t columns(std::size_t position) const noexcept { return at_[position]; }
 
     /// The order of processing: blocks, groups within them and columns within these stay together.
     void arrange(const std::vector<double>& energy) {
@@ -156,9 +152,13 @@ class error_feedback {
         const auto sorted = [&](std::size_t first, std::size_t end, std::size_t size) {
             std::vector<std::size_t> order(end - first);
             std::iota(order.begin(), order.end(), first);
+            std::vector<double> mean(order.size());
+            for (std::size_t i = 0; options_.reorder && i < order.size(); ++i)
+                mean[i] = sum(order[i] * size, size);
             if (options_.reorder)
-                std::stable_sort(order.begin(), order.end(), [&](std::size_t a, std::size_t b) {
-                    return sum(a * size, size) > sum(b * size, size);
+                std::sort(order.begin(), order.end(), [&](std::size_t a, std::size_t b) {
+                    const double x = mean[a - first], y = mean[b - first];
+                    return x > y || (x == y && a < b);
                 });
             return order;
         };
@@ -236,17 +236,16 @@ class error_feedback {
                 if (at_[static_cast<std::size_t>(i)] < k_)
                     own(r, i) =
                         w.row(rows.begin + static_cast<std::size_t>(r))[at_[static_cast<std::size_t>(i)]];
-        matrix_f target = own;
-        pass(search, target, out, rows);
-        if (options_.mode == 0 || options_.length_power == 0)
-            sweep(search, target, out, rows);
-        if (options_.length_power == 0)
-            return;
-        for (index r = 0; r < n; ++r)
-            target.row(r) *= gain(own.row(r), decoded(out, rows.begin + static_cast<std::size_t>(r)));
-        if (options_.mode != 1)
-            pass(search, target, out, rows);
-        sweep(search, target, out, rows);
+        pass(search, own, out, rows);
+        const bool sweeps = has_feedback() && options_.sweeps != 0;
+        if (options_.length_power != 0) {
+            for (index r = 0; r < n; ++r)
+                own.row(r) *= gain(own.row(r), decoded(out, rows.begin + static_cast<std::size_t>(r)));
+            if (!sweeps)
+                pass(search, own, out, rows);
+        }
+        if (sweeps)
+            sweep(search, own, out, rows);
     }
 
     Eigen::RowVectorXf decoded(const leveled_matrix& q, std::size_t row) const {
@@ -276,9 +275,9 @@ class error_feedback {
             if (has_feedback() && first != 0)
                 target.noalias() += e.leftCols(first) * mix_.block(0, first, first, size);
             for (index r = 0; r < n; ++r) {
+                const std::size_t row = rows.begin + static_cast<std::size_t>(r);
                 const auto q = block(search, parts_[p], target.row(r).data(), w.row(r).data() + first,
                                      e.row(r).data() + first);
-                const std::size_t row = rows.begin + static_cast<std::size_t>(r);
                 if (!out.exponent.empty())
                     out.exponent[row * out.blocks() + parts_[p].block] = static_cast<std::int8_t>(q.exponent);
                 for (std::size_t i = 0; i < parts_[p].groups; ++i)
@@ -307,19 +306,9 @@ class error_feedback {
                 most = std::max(most, std::fabs(c[0].d));
         if (most == 0)
             return block(search, p, target, own, e, 0);
-        // The exponent at which the largest scale just fits, and its neighbours.
-        const int fitting = std::clamp(static_cast<int>(std::ceil(std::log2(most / 127.0f))), -120, 120);
-        block_result best;
-        best.error = std::numeric_limits<float>::infinity();
-        std::array<float, scale_block> errors;
-        for (int exponent = fitting - options_.lower; exponent <= fitting + options_.upper; ++exponent) {
-            const auto q = block(search, p, target, own, errors.data(), exponent);
-            if (q.error < best.error) {
-                best = q;
-                std::copy_n(errors.data(), p.groups * group_size, e);
-            }
-        }
-        return best;
+        // The exponent at which the largest scale just fits: a step lower was tried, and brings nothing.
+        const int exponent = std::clamp(static_cast<int>(std::ceil(std::log2(most / 127.0f))), -120, 120);
+        return block(search, p, target, own, e, exponent);
     }
     block_result block(const group_search& search, const part& p, const float* target, const float* own,
                        float* e, int exponent) const {
@@ -340,7 +329,6 @@ class error_feedback {
             group_search::candidates c;
             const std::size_t found = search.propose(problem.target, problem.weight, c);
             const auto q = search.solve(problem, c, found, exponent);
-            out.error += q.error;
             out.group[g] = q;
             for (std::size_t i = 0; i < group_size; ++i) {
                 e[at + i] = own[at + i] - q.scale.d * q.value[i];
@@ -357,8 +345,6 @@ class error_feedback {
     /// Chooses every group again with all others fixed: e^T H e restricted to a group is
     /// (t - q)^T H_gg (t - q) with t = w_g + H_gg^-1 H_g,others e_others.
     void sweep(const group_search& search, const matrix_f& w, leveled_matrix& out, range rows) const {
-        if (!has_feedback() || options_.sweeps == 0)
-            return;
         const index n = w.rows();
         constexpr index g_size = static_cast<index>(group_size);
         matrix_f e(n, w.cols());
@@ -395,8 +381,9 @@ class error_feedback {
                         continue;
                     store(search, out, row, g, q);
                     for (std::size_t i = 0; i < group_size; ++i)
-                        e(r, first + static_cast<index>(i)) =
-                            w(r, first + static_cast<index>(i)) - q.scale.d * q.value[i];
+                        if (at_[g * group_size + i] < k_)
+                            e(r, first + static_cast<index>(i)) =
+                                w(r, first + static_cast<index>(i)) - q.scale.d * q.value[i];
                 }
             }
         }

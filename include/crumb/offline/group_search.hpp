@@ -7,8 +7,8 @@ namespace crumb::inline CRUMB_ABI {
 
 /// How thoroughly scales are searched.
 struct search_options {
-    std::size_t starts = 6; ///< scales that least squares begins from, per table and sign
-    std::size_t steps = 4;  ///< of least squares from each start
+    std::size_t starts = 3; ///< scales that least squares begins from, per table and sign
+    std::size_t steps = 2;  ///< of least squares from each start
     std::size_t rounds = 2; ///< rounds of `group_search::lanes` candidates that are evaluated exactly
 };
 
@@ -115,7 +115,7 @@ class group_search {
             l.count = 0;
             for (const float f : near)
                 l.add(snap(d * (1.0f + (f - 1.0f) * width), selector, exponent), selector);
-            if (l.second_selector != selector || l.second != 0)
+            if (l.second != 0)
                 for (const float f : near)
                     l.add(snap(l.second * (1.0f + (f - 1.0f) * width), l.second_selector, exponent),
                           l.second_selector);

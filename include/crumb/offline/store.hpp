@@ -73,17 +73,19 @@ quantized<F> store(const leveled_matrix& q) {
     return out;
 }
 
-/// Quantizes n x k weights without calibration: least squared error, group by group, and every row gets back
-/// the length that this costs it (see `error_feedback::independent`). Refuses NaN and infinity.
+/// Quantizes n x k weights without error feedback: least squared error, weighted by the importance of each
+/// column (empty: all alike), group by group, and every row gets back the length that this costs it (see
+/// `error_feedback::independent`). Formats that round by themselves do just that. Refuses NaN and infinity.
 template <weight_format F>
-result<quantized<F>> quantize(const matrix_view<const float>& w, std::span<const std::int8_t> codebooks) {
+result<quantized<F>> quantize(const matrix_view<const float>& w, std::span<const std::int8_t> codebooks,
+                              std::span<const float> importance = {}) {
     if constexpr (rounding_format<F>) {
         return quantize<F>(w);
     } else {
         if (codebooks.size() != codebook_entries<F>)
             return status::error(errc::invalid_argument, "format %s takes %zu codebook entries, got %zu",
                                  F::name, codebook_entries<F>, codebooks.size());
-        const auto quantizer = error_feedback::independent(w.cols, {});
+        const auto quantizer = error_feedback::independent(w.cols, importance);
         if (!quantizer)
             return quantizer.error();
         leveled_matrix q = leveled_matrix::zeros(levels_of<F>(codebooks), w.rows, w.cols);

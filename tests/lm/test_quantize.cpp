@@ -1,0 +1,211 @@
+// Quantized model files: what they hold, that they run as they are, and how damage is reported.
+#include "commands.hpp"
+#include "evaluate.hpp"
+#include "quantizer.hpp"
+#include "tiny_model.hpp"
+
+#include <gtest/gtest.h>
+
+#include <cmath>
+#include <fstream>
+#include <iterator>
+
+namespace {
+
+using namespace lm::test;
+using lm::activation_type;
+using lm::architecture;
+using lm::weight_type;
+
+constexpr weight_type all_types[] = {weight_type::q8_0, weight_type::q4_0, weight_type::cb4, weight_type::cb3,
+                                     weight_type::cb2,  weight_type::cb2s, weight_type::u2};
+
+std::string name_of(weight_type type) {
+    return std::string(lm::weight_names[static_cast<std::size_t>(type)]);
+}
+
+bytes content(const std::string& path) {
+    std::ifstream in(path, std::ios::binary);
+    const std::string all{std::istreambuf_iterator<char>(in), std::istreambuf_iterator<char>()};
+    const auto raw = std::as_bytes(std::span(all));
+    return {raw.begin(), raw.end()};
+}
+
+/// Mean KL divergence of a file's model from the full-precision one, nats.
+double divergence(const std::string& quantized, const std::string& full, weight_type type,
+                  activation_type activations) {
+    const auto q = lm::model::load(quantized, {type, activations});
+    const auto f = lm::model::load(full, {weight_type::f32, activation_type::f32});
+    EXPECT_TRUE(q.ok()) << q.message();
+    EXPECT_TRUE(f.ok()) << f.message();
+    auto a = lm::session::make(*q, lm::team(1), lm::kv_type::f16, 32, 32);
+    auto b = lm::session::make(*f, lm::team(1), lm::kv_type::f16, 32, 32);
+    const auto e = lm::evaluate(*a, &*b, random_tokens(256, 3), 32, 0, {});
+    EXPECT_TRUE(e.ok()) << e.message();
+    return e->kl;
+}
+
+class Quantize : public testing::TestWithParam<architecture> {
+  protected:
+    tiny_shape shape() const {
+        return {.arch = GetParam(),
+                .width = 64,
+                .hidden = 96,
+                .heads = 4,
+                .kv_heads = GetParam() == architecture::llama ? 2u : 4u};
+    }
+    lm::quantize_options options(weight_type type, const std::string& calibrate = "") const {
+        lm::quantize_options o;
+        o.model = source_.path();
+        o.weights = type;
+        o.vocabulary = weight_type::stored;
+        o.calibrate = calibrate;
+        o.chunks = 6;
+        o.threads = 2;
+        o.out = out_.path();
+        return o;
+    }
+    const temporary_file source_{tiny_model(shape()).file()};
+    const temporary_file out_{bytes()};
+};
+
+TEST_P(Quantize, FilesRunAsTheyAre) {
+    for (const weight_type type : all_types) {
+        const auto done = lm::quantize(options(type));
+        ASSERT_TRUE(done.ok()) << done.message();
+        const auto m = lm::model::load(out_.path(), {});
+        ASSERT_TRUE(m.ok()) << m.message();
+        EXPECT_EQ(m->stored_type(), name_of(type));
+        // The packed matrices and the tables are all that the file holds of them.
+        for (const auto& each : m->matrices()) {
+            const auto& tensor = **m->file().get_tensor(each.name);
+            const auto packed = lm::find_packed(tensor);
+            EXPECT_EQ(packed.has_value(), type > weight_type::q4_0) << each.name;
+            EXPECT_EQ(lm::shape_of(tensor), (lm::matrix_shape{each.m->n(), each.m->k()})) << each.name;
+        }
+        // Kernels on the mapped bytes, and the weights that they stand for, give the same model: what lies
+        // between is the rounding of activations to 8 bits.
+        const double kernels =
+            divergence(out_.path(), source_.path(), weight_type::stored, activation_type::int8);
+        const double floats =
+            divergence(out_.path(), source_.path(), weight_type::stored, activation_type::f32);
+        EXPECT_NEAR(std::sqrt(kernels), std::sqrt(floats), 0.05) << name_of(type);
+        const auto a = lm::model::load(out_.path(), {weight_type::stored, activation_type::int8});
+        const auto b = lm::model::load(out_.path(), {weight_type::f32, activation_type::f32});
+        auto s = lm::session::make(*a, lm::team(1), lm::kv_type::f16, 32, 32);
+        auto r = lm::session::make(*b, lm::team(1), lm::kv_type::f16, 32, 32);
+        const auto e = lm::evaluate(*s, &*r, random_tokens(256, 4), 32, 0, {});
+        ASSERT_TRUE(e.ok());
+        EXPECT_LT(e->kl, 2e-3) << name_of(type);
+    }
+}
+
+TEST_P(Quantize, MoreBitsBringTheModelCloser) {
+    // Inputs as the model has them: the calibration text and the test are both random bytes.
+    const auto tokens = random_tokens(6 * 48, 11);
+    bytes text;
+    for (const std::int32_t t : tokens)
+        text.push_back(static_cast<std::byte>(t));
+    const temporary_file calibration(text);
+    for (const std::string& calibrate : {std::string(), calibration.path()}) {
+        double kl[std::size(all_types)];
+        for (std::size_t i = 0; i < std::size(all_types); ++i) {
+            const auto done = lm::quantize(options(all_types[i], calibrate));
+            ASSERT_TRUE(done.ok()) << done.message();
+            kl[i] = divergence(out_.path(), source_.path(), weight_type::stored, activation_type::f32);
+        }
+        enum { q8_0, q4_0, cb4, cb3, cb2, cb2s, u2 };
+        EXPECT_LT(kl[q8_0], kl[cb4]);
+        EXPECT_LT(kl[cb4], kl[cb3]);
+        EXPECT_LT(kl[cb3], kl[cb2]);
+        EXPECT_LT(kl[cb2], kl[u2]);
+        EXPECT_LT(kl[cb2s], kl[u2]);
+    }
+}
+
+TEST_P(Quantize, IsDeterministicAndCanCalibrateOnItsOwnText) {
+    for (const char* calibrate : {"", "self"}) {
+        auto o = options(weight_type::cb2s, calibrate);
+        ASSERT_TRUE(lm::quantize(o).ok());
+        const bytes first = content(out_.path());
+        o.threads = 1;
+        ASSERT_TRUE(lm::quantize(o).ok());
+        EXPECT_EQ(first, content(out_.path())) << calibrate;
+    }
+}
+
+TEST_P(Quantize, WeightsOptionQuantizesWhileLoading) {
+    const auto full = lm::model::load(source_.path(), {weight_type::f32, activation_type::f32});
+    auto reference = lm::session::make(*full, lm::team(1), lm::kv_type::f16, 32, 32);
+    for (const weight_type type : all_types) {
+        lm::common_options o;
+        o.model = source_.path();
+        o.weights = type;
+        o.threads = 2;
+        auto loaded = lm::load(o, 32, 32);
+        ASSERT_TRUE(loaded.ok()) << loaded.message();
+        EXPECT_EQ(lm::weights_name(*loaded->weights, type), name_of(type));
+        const auto e = lm::evaluate(*loaded->run, &*reference, random_tokens(256, 3), 32, 0, {});
+        ASSERT_TRUE(e.ok());
+        EXPECT_GT(e->kl, 0) << name_of(type);
+        EXPECT_LT(e->kl, 1.5) << name_of(type);
+    }
+    // A model alone cannot be made of codebooks.
+    const auto alone = lm::model::load(source_.path(), {weight_type::cb2s, activation_type::int8});
+    ASSERT_FALSE(alone.ok());
+    EXPECT_NE(std::string(alone.message()).find("cb2s is made by quantizing a whole model"),
+              std::string::npos);
+}
+
+TEST_P(Quantize, RefusesWhatItCannotDo) {
+    auto o = options(weight_type::cb2s, "/nonexistent/text");
+    EXPECT_NE(std::string(lm::quantize(o).message()).find("/nonexistent/text"), std::string::npos);
+    const temporary_file text(bytes(10));
+    o.calibrate = text.path();
+    EXPECT_STREQ(lm::quantize(o).message(), "the calibration text has 10 tokens, a window takes 48");
+    o = options(weight_type::cb2s);
+    o.out = "/nonexistent/out.gguf";
+    EXPECT_NE(std::string(lm::quantize(o).message()).find("/nonexistent/out.gguf"), std::string::npos);
+}
+
+TEST_P(Quantize, ReportsDamagedFiles) {
+    ASSERT_TRUE(lm::quantize(options(weight_type::cb3)).ok());
+    const bytes good = content(out_.path());
+    const auto error = [&](std::string_view find, std::size_t offset, std::byte value) {
+        bytes bad = good;
+        const std::string_view all(reinterpret_cast<const char*>(bad.data()), bad.size());
+        const std::size_t at = all.find(find);
+        EXPECT_NE(at, std::string_view::npos) << find;
+        bad[at + offset] = value;
+        const temporary_file file(bad);
+        const auto m = lm::model::load(file.path(), {});
+        EXPECT_FALSE(m.ok()) << find;
+        return m.ok() ? std::string() : std::string(m.message());
+    };
+    // The tables: another key, another length.
+    EXPECT_NE(error("crumb.codebooks.cb3", 6, std::byte{'x'}).find("key crumb.codebooks.cb3: 0 entries"),
+              std::string::npos);
+    EXPECT_NE(error("crumb.codebooks.cb3", 19 + 4 + 4, std::byte{15}), "");
+    // The header of packed weights: version, format, shape.
+    EXPECT_NE(error("CRMB", 4, std::byte{9}).find("layout version 9"), std::string::npos);
+    EXPECT_NE(error("CRMB", 8, std::byte{'x'}), "");
+    EXPECT_NE(error("CRMB", 24, std::byte{1}).find("shape is"), std::string::npos);
+    EXPECT_NE(error("CRMB", 41, std::byte{99}).find("by header"), std::string::npos);
+}
+
+INSTANTIATE_TEST_SUITE_P(Architectures, Quantize, testing::Values(architecture::llama, architecture::gpt2),
+                         [](const auto& each) {
+                             return std::string(each.param == architecture::llama ? "llama" : "gpt2");
+                         });
+
+TEST(Roles, AreReadFromTheNamesOfTensors) {
+    const auto role = lm::find_role("blk.17.ffn_down.weight");
+    ASSERT_TRUE(role);
+    EXPECT_EQ(role->layer, 17u);
+    EXPECT_EQ(role->reads, 3u);
+    for (const char* name : {"token_embd.weight", "blk.1.attn_norm.weight", "blk.1.ffn_down.bias", "blk.",
+                             "blk.x.attn_q.weight", "blk.1.attn_q", ".weight", ""})
+        EXPECT_FALSE(lm::find_role(name)) << name;
+}
+
+} // namespace
