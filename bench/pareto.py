@@ -66,7 +66,7 @@ def panel(points, groups, x0, bits_range, kl_range):
         out.append(f'<line x1="{place_x(bits):.1f}" x2="{place_x(bits):.1f}" y1="{TOP}" y2="{TOP + PANEL_HEIGHT}" '
                    f'stroke="{GRID}"/>')
         out.append(text(place_x(bits), TOP + PANEL_HEIGHT + 18, str(bits), anchor="middle", colour=SOFT))
-    for exponent in range(math.ceil(bottom), math.floor(top) + 1):
+    for exponent in range(math.floor(bottom), math.floor(top) + 1):
         for factor in (1, 2, 5):
             kl = factor * 10.0 ** exponent
             if not kl_range[0] <= kl <= kl_range[1]:

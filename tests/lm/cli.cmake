@@ -226,6 +226,15 @@ expect_error("the text has 0 tokens" perplexity "${llama}" --text "${WORK}/empty
 expect_error("a context of 513 tokens;1 to 512" perplexity "${llama}" --text "${text}" --ctx 513)
 expect_error("a window of 3 tokens is too short" perplexity "${llama}" --text "${text}" --ctx 3)
 expect_error("a window of 0 tokens is too short" perplexity "${llama}" --text "${text}" --ctx 0)
+expect_error("nowhere.txt" quantize "${llama}" --weights cb2s --calibrate "${WORK}/nowhere.txt" --out "${WORK}/q.gguf")
+expect_error("the calibration text has 0 tokens, a window takes 512"
+    quantize "${llama}" --weights cb2s --calibrate "${WORK}/empty.txt" --out "${WORK}/q.gguf")
+expect_error("--weights;f32;cb2s" quantize "${llama}" --weights f32 --out "${WORK}/q.gguf")
+expect_error("--out is required" quantize "${llama}" --weights cb2s)
+expect_error("--chunks;0" quantize "${llama}" --weights cb2s --chunks 0 --out "${WORK}/q.gguf")
+if(EXISTS "${WORK}/q.gguf")
+    fail("quantize left a file behind after an error")
+endif()
 expect_error("no models in;--models" demo --models "${WORK}/nowhere")
 
 # ---- options that are wrong -----------------------------------------------------------------------------
