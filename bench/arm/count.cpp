@@ -139,7 +139,7 @@ int main(int argc, char** argv) {
     if (r.m >= 1 && r.m <= 4096 && r.repetitions >= 1) {
         if (r.mode == linear_mode::absorbed && format == q4_0::name)
             status = bench::run<q4_0_absorbing>(r);
-        else if (r.mode != linear_mode::absorbed)
+        else if (r.mode != linear_mode::absorbed || format == u2::name)
             format_list::for_each([&]<class F>() {
                 if (format == F::name)
                     status = bench::run<F>(r);

@@ -187,6 +187,7 @@ def main():
               for m in options.rows or (INDEXED_ROWS[i] if f in INDEXED else ROWS)]
     # One row after the other, so that m = 1 says it all.
     cases += [("absorbed:q4_0", "linear", i, 1) for i in isas if i != "neon" and "q4_0" in formats]
+    cases += [("absorbed:u2", "linear", i, 1) for i in isas if i == "neon_i8mm" and "u2" in formats]
     cases += [(f"panels:{f}", "linear", i, m) for i in isas if i == "neon_i8mm" for f in uniform for m in PANEL_ROWS]
     jobs = {}
     with concurrent.futures.ThreadPoolExecutor(options.jobs) as pool:

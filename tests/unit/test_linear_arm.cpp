@@ -286,6 +286,95 @@ TEST(Absorbed, PlansRefuseWhatHasNoSuchProducts) {
     });
 }
 
+// ---- pairs of bits ----------------------------------------------------------------------------------------
+
+template <class I>
+constexpr bool absorbs_pairs = crumb::kernel::absorbed_product<I, crumb::u2::codes>::available;
+
+TEST(AbsorbedPairs, MatchTheReferenceTheAssemblyAndTheStatedError) {
+    for (std::size_t n : {1, 16, 17, 40}) {
+        for (std::size_t k : {32, 64, 128, 160, 352}) {
+            for (std::size_t m : {1, 3}) {
+                const problem<crumb::u2> p(n, k, m, unsigned(n + 100 * k + 7 * m));
+                for_each_isa([&]<class I>() {
+                    if constexpr (absorbs_pairs<I>) {
+                        const auto plan = crumb::linear<crumb::u2>::plan(
+                            p.packed, {.isa = I::name, .mode = crumb::linear_mode::absorbed});
+                        ASSERT_TRUE(plan) << plan.message();
+                        const input a(p.x, plan->activation_layout(), m);
+                        guarded<float> y(m * n);
+                        plan->run(a.rows, crumb::matrix(y.data(), m, n));
+                        const crumb::reference::activation_view view{a.rows.layout(), a.rows.codes(),
+                                                                     a.rows.scales(), m};
+                        const auto stored = p.stored.view();
+                        for (std::size_t i = 0; i < m * n; ++i) {
+                            const auto exact = crumb::reference::linear(stored, i % n, view, i / n);
+                            const double bound =
+                                (double(k / 32) + 2.0) * std::ldexp(1.0, -24) * 2 * exact.magnitude;
+                            ASSERT_NEAR(double{y[i]}, exact.value, bound)
+                                << I::name << " n " << n << " k " << k << " m " << m << " element " << i;
+                        }
+                        for (std::size_t r = 0; r < m; ++r) {
+                            for (std::size_t g = 0; g < k; g += 32) {
+                                const double step = view.scale(r, g / 32);
+                                double most = 0;
+                                int moved = 0;
+                                for (std::size_t i = g; i < g + 32; ++i) {
+                                    const double x = double{p.x[r * k + i]};
+                                    const double off = std::fabs(view.value(r, i) * step - x) / step;
+                                    most = std::fmax(most, std::fabs(x));
+                                    moved += off > 0.50001;
+                                    ASSERT_LE(off, i % 32 >= 16 && i % 8 < 4 ? 1.50001 : 0.50001) << i;
+                                }
+                                ASSERT_LE(moved, 1);
+                                ASSERT_LE(step, 1.4376 * most / 127);
+                            }
+                        }
+                        std::vector<float> intrinsics(m * n);
+                        using tile = crumb::kernel::absorbed_tile<I, crumb::u2>;
+                        crumb::kernel::absorbed_run<I, crumb::u2, tile>::run(
+                            arguments(p, a.rows, intrinsics.data()));
+                        ASSERT_TRUE(std::equal(intrinsics.begin(), intrinsics.end(), y.begin())) << I::name;
+                    }
+                });
+            }
+        }
+    }
+}
+
+TEST(AbsorbedPairs, ExtremesAndWhatIsRefused) {
+    for_each_isa([&]<class I>() {
+        const problem<crumb::u2> ragged(16, 40, 1, 1);
+        const auto refused = crumb::linear<crumb::u2>::plan(
+            ragged.packed, {.isa = I::name, .mode = crumb::linear_mode::absorbed});
+        EXPECT_FALSE(refused);
+        if constexpr (absorbs_pairs<I>) {
+            problem<crumb::u2> p(20, 160, 4, 2);
+            for (std::size_t i = 0; i < 160; ++i) {
+                p.x[i] = i % 3 == 0 ? -127.0f : 127.0f;
+                p.x[160 + i] = i % 32 >= 16 && i % 8 < 4 ? 127.0f : -127.0f;
+                p.x[320 + i] = 1e-37f;
+            }
+            p.x[480 + 70] = std::numeric_limits<float>::infinity();
+            const auto plan = crumb::linear<crumb::u2>::plan(
+                p.packed, {.isa = I::name, .mode = crumb::linear_mode::absorbed});
+            ASSERT_TRUE(plan) << plan.message();
+            const input a(p.x, plan->activation_layout(), 4);
+            std::vector<float> y(4 * 20);
+            plan->run(a.rows, crumb::matrix(y.data(), 4, 20));
+            const crumb::reference::activation_view view{a.rows.layout(), a.rows.codes(), a.rows.scales(), 4};
+            for (std::size_t i = 0; i < 40; ++i) {
+                const auto exact = crumb::reference::linear(p.stored.view(), i % 20, view, i / 20);
+                ASSERT_NEAR(double{y[i]}, exact.value, 14 * std::ldexp(1.0, -24) * exact.magnitude);
+            }
+            for (std::size_t i = 40; i < 60; ++i)
+                ASSERT_EQ(y[i], 0.0f);
+            for (std::size_t i = 60; i < 80; ++i)
+                ASSERT_TRUE(std::isnan(y[i]));
+        }
+    });
+}
+
 TEST(Absorbed, PackingKeepsTheBlocks) {
     const problem<absorbing> p(17, 70, 1, 4);
     for (std::size_t r = 0; r < 17; ++r)

@@ -54,7 +54,8 @@ struct linear_table {
         linear_functions f;
         f.isa = Isa::name;
         if constexpr (kernel::absorbed_product<Isa, typename Format::codes>::available) {
-            f.layout = {.row_block = 1, .absorbed = true};
+            f.layout = {.row_block = 1,
+                        .absorbed = kernel::absorbed_product<Isa, typename Format::codes>::bits};
             f.gemv = f.gemm = &kernel::absorbed<Format, Isa>;
             f.quantize = &kernel::quantize_absorbed<Isa>;
         }

@@ -35,7 +35,9 @@ struct activation_layout {
     int offset = 0;                 ///< that the kernel adds to weight codes; 0: no starts, no shifts
     std::size_t group = group_size; ///< inputs that share a scale: 32, or `panel_inputs`
     activation_order order = activation_order::chunks;
-    bool absorbed = false; ///< codes and starts are those of `kernel::quantize_absorbed`; row_block is 1
+    /// Bits of the weights' codes that codes and starts are made for by `kernel::quantize_absorbed`: 4 or 2,
+    /// row_block is 1; or 0.
+    int absorbed = 0;
 
     /// Groups of inputs that share a scale.
     std::size_t groups() const noexcept { return (k + group - 1) / group; }
@@ -53,7 +55,7 @@ struct activation_layout {
     std::size_t shifts_offset(std::size_t rows) const noexcept {
         return starts_offset(rows) + (has_starts() ? part_bytes(rows) : 0);
     }
-    bool has_starts() const noexcept { return offset != 0 || absorbed; }
+    bool has_starts() const noexcept { return offset != 0 || absorbed != 0; }
     bool has_shifts() const noexcept { return offset != 0 && group == group_size; }
     std::size_t scale_copies() const noexcept { return order == activation_order::twin_pairs ? 2 : 1; }
 

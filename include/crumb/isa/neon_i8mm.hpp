@@ -44,6 +44,16 @@ struct neon_i8mm : neon_dotprod {
         }
         static CRUMB_INLINE i32 finish(const acc& s) noexcept { return s; }
     };
+    /// The same of four pairs of bits: each shift brings another to the top.
+    struct absorbed_pairs : absorbed {
+        template <int Row>
+        static CRUMB_INLINE void step(acc& s, bytes raw, act low, act high) noexcept {
+            s = vusdotq_laneq_s32(s, raw, high, 2 * Row);
+            s = vusdotq_laneq_s32(s, vshlq_n_u8(raw, 2), high, 2 * Row + 1);
+            s = vusdotq_laneq_s32(s, vshlq_n_u8(raw, 4), low, 2 * Row);
+            s = vusdotq_laneq_s32(s, vshlq_n_u8(raw, 6), low, 2 * Row + 1);
+        }
+    };
 };
 
 } // namespace crumb::inline CRUMB_ABI::isa

@@ -267,7 +267,7 @@ struct portable {
     static CRUMB_INLINE bytes spread(const std::uint8_t* low) noexcept {
         std::int32_t x[lanes];
         for (int i = 0; i < lanes; ++i)
-            x[i] = std::int32_t{low[i]} * 0x11111111;
+            x[i] = static_cast<std::int32_t>(low[i] * 0x11111111u);
         return cast<bytes>(i32::load_unaligned(x));
     }
     template <class To, class From>

@@ -4,18 +4,23 @@ namespace crumb::inline CRUMB_ABI::kernel {
 template <>
 struct absorbed_product<isa::CRUMB_THIS_ISA, absorbing_nibble_codes> {
     static constexpr bool available = true;
+    static constexpr int bits = 4;
+    static constexpr float factor = 0.0625f;
     using type = isa::CRUMB_THIS_ISA::absorbed;
 };
 
 // With the byte b = 16 c_h + (c_l + 8), codes y and z (see `quantize_absorbed`) and the group's start,
 //     start + sum of (b y + 16 (c_l + 8) z) = 16 (sum of c_h y + c_l (z + y / 16)) from the origin.
+// With pairs of bits q, a byte of four of them as an unsigned number, and codes a, b, c, d,
+//     start + sum of (byte a + 4 byte b + 16 byte c + 64 byte d, modulo 256 each) = 32 sum of (2 q - 3)
+//     inputs.
 template <class Format>
 struct absorbed_tile<isa::CRUMB_THIS_ISA, Format> {
     using I = isa::CRUMB_THIS_ISA;
     using P = typename absorbed_product<I, typename Format::codes>::type;
     using f32 = typename I::f32;
     static constexpr int vectors = 4; ///< registers per tile
-    static constexpr std::size_t code_bytes = packed_layout<Format>::code_bytes;
+    static constexpr std::size_t code_bytes = Format::codes::bytes;
 
     static CRUMB_INLINE void single(const linear_args& args, std::size_t tile, std::size_t row,
                                     float* out) noexcept {
@@ -45,8 +50,10 @@ struct absorbed_tile<isa::CRUMB_THIS_ISA, Format> {
             const typename I::act low = I::load_act(x), high = I::load_act(x + 16);
             register_row<0>(codes, low, high, s);
             register_row<1>(codes, low, high, s);
-            register_row<2>(codes, low, high, s);
-            register_row<3>(codes, low, high, s);
+            if constexpr (code_bytes == 4 * tile_row_bytes) {
+                register_row<2>(codes, low, high, s);
+                register_row<3>(codes, low, high, s);
+            }
             const f32 scale = I::set1(x_scales[g]), origin = I::set1(activation_origin);
             CRUMB_UNROLL
             for (int v = 0; v < vectors; ++v)
@@ -75,7 +82,8 @@ template <class Format, class Tile>
 struct absorbed_run<isa::CRUMB_THIS_ISA, Format, Tile> : private linear_run<isa::CRUMB_THIS_ISA, Format> {
     using I = isa::CRUMB_THIS_ISA;
     using base = linear_run<I, Format>;
-    static_assert(base::P::factor == 0.0625f);
+    static constexpr float factor =
+        absorbed_product<I, typename Format::codes>::factor / base::P::factor; ///< that `emit_block` lacks
 
     static void run(const linear_args& args) noexcept {
         for (std::size_t t = args.channels.begin / tile_channels; t * tile_channels < args.channels.end; ++t)
@@ -87,6 +95,11 @@ struct absorbed_run<isa::CRUMB_THIS_ISA, Format, Tile> : private linear_run<isa:
     static CRUMB_NOINLINE void row(const linear_args& args, std::size_t tile, std::size_t r) noexcept {
         alignas(64) float out[tile_channels];
         Tile::single(args, tile, r, out);
+        if constexpr (factor != 1) {
+            CRUMB_UNROLL
+            for (int v = 0; v < 4; ++v)
+                I::store(out + 4 * v, I::mul(I::load(out + 4 * v), I::set1(factor)));
+        }
         base::template emit_block<1, 1>(args, out, tile, r);
     }
 };
@@ -103,7 +116,9 @@ struct absorbed_quantizer<isa::CRUMB_THIS_ISA> {
                 float padded[group_size];
                 const float* from = activation_quantizer<I>::whole(x, g, args.layout.k, padded);
                 const std::size_t at = r * groups + g;
-                args.starts[at] = group(from, args.codes + at * group_size, args.scales[at]);
+                std::int8_t* code = args.codes + at * group_size;
+                args.starts[at] = args.layout.absorbed == 4 ? group(from, code, args.scales[at])
+                                                            : group_of_pairs(from, code, args.scales[at]);
             }
         }
     }
@@ -139,6 +154,63 @@ struct absorbed_quantizer<isa::CRUMB_THIS_ISA> {
         vst1q_s8(code, low);
         vst1q_s8(code + 16, high);
         return activation_origin_bits - 8 * (vaddlvq_s8(high) + 16 * vaddlvq_s8(low));
+    }
+    static CRUMB_NOINLINE std::int32_t group_of_pairs(const float* x, std::int8_t* code,
+                                                      float& scale) noexcept {
+        // Each value minus what its byte's codes above it stand for already.
+        const auto below = [](float32x4_t y, float32x4_t a) { return vfmsq_n_f32(y, a, 0.25f); };
+        const auto second = [](float32x4_t y, float32x4_t a) { return vfmsq_n_f32(y, a, 0.0625f); };
+        const auto third = [](float32x4_t y, float32x4_t a) { return vfmsq_n_f32(y, a, 0.015625f); };
+        int32x4_t most = vdupq_n_s32(0);
+        CRUMB_UNROLL
+        for (int r = 0; r < 16; r += 8) {
+            const float32x4_t a = I::load(x + 16 + r), b = below(I::load(x + 20 + r), a);
+            const float32x4_t c = second(below(I::load(x + r), b), a);
+            const float32x4_t d = third(second(below(I::load(x + 4 + r), c), b), a);
+            most = vmaxq_s32(most, vmaxq_s32(vmaxq_s32(I::magnitude_bits(a), I::magnitude_bits(b)),
+                                             vmaxq_s32(I::magnitude_bits(c), I::magnitude_bits(d))));
+        }
+        // As integers, NaN and infinity are larger than every number.
+        const float largest = __builtin_bit_cast(float, vmaxvq_s32(most));
+        if (!(largest >= smallest_activation && largest <= largest_activation)) {
+            __builtin_memset(code, 0, group_size);
+            scale = largest < smallest_activation ? 0.0f : __builtin_nanf("");
+            return activation_origin_bits;
+        }
+        scale = activation_scale(largest);
+        const float inverse = 1.0f / scale;
+        int32x4_t q[4][2]; // a, b, c, d of both rows
+        CRUMB_UNROLL
+        for (int r = 0; r < 2; ++r)
+            q[0][r] = vcvtnq_s32_f32(vmulq_n_f32(I::load(x + 16 + 8 * r), inverse));
+        if (vaddvq_s32(vaddq_s32(q[0][0], q[0][1])) % 2 != 0) {
+            std::int32_t top[8];
+            vst1q_s32(top, q[0][0]);
+            vst1q_s32(top + 4, q[0][1]);
+            int j = 0;
+            while (top[j] == 0)
+                ++j;
+            top[j] += top[j] > 0 ? -1 : 1;
+            q[0][0] = vld1q_s32(top);
+            q[0][1] = vld1q_s32(top + 4);
+        }
+        CRUMB_UNROLL
+        for (int r = 0; r < 2; ++r) {
+            const auto scaled = [&](int at) { return vmulq_n_f32(I::load(x + at + 8 * r), inverse); };
+            const float32x4_t a = vcvtq_f32_s32(q[0][r]);
+            q[1][r] = vcvtnq_s32_f32(below(scaled(20), a));
+            const float32x4_t b = vcvtq_f32_s32(q[1][r]);
+            q[2][r] = vcvtnq_s32_f32(second(below(scaled(0), b), a));
+            const float32x4_t c = vcvtq_f32_s32(q[2][r]);
+            q[3][r] = vcvtnq_s32_f32(third(second(below(scaled(4), c), b), a));
+        }
+        const int32x4_t low[4] = {q[2][0], q[3][0], q[2][1], q[3][1]};
+        const int32x4_t high[4] = {q[0][0], q[1][0], q[0][1], q[1][1]};
+        vst1q_s8(code, narrow(low));
+        vst1q_s8(code + 16, narrow(high));
+        const auto sum = [&](int i) { return vaddvq_s32(vaddq_s32(q[i][0], q[i][1])); };
+        const int first = sum(0), two = first + sum(1), three = two + sum(2);
+        return activation_origin_bits - (96 * (three + sum(3)) + 24 * three + 6 * two + first / 2 * 3);
     }
     static CRUMB_INLINE int8x16_t narrow(const int32x4_t* q) noexcept {
         const int16x8_t h0 = vuzp1q_s16(vreinterpretq_s16_s32(q[0]), vreinterpretq_s16_s32(q[1]));

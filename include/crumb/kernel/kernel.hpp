@@ -140,6 +140,15 @@ template <class Isa, class Codes>
 struct absorbed_product {
     static constexpr bool available = false;
 };
+/// Pairs of bits: the byte as it is, and shifted left by 2, 4 and 6.
+template <class Isa>
+requires requires { typename Isa::absorbed_pairs; }
+struct absorbed_product<Isa, index_codes<2, 0>> {
+    static constexpr bool available = true;
+    static constexpr int bits = 2;
+    static constexpr float factor = 0.03125f;
+    using type = typename Isa::absorbed_pairs;
+};
 template <class Isa, class Format>
 struct absorbed_tile;
 template <class Isa, class Format, class Tile>
@@ -178,7 +187,8 @@ void quantize_activations(const quantize_args& args) noexcept {
     activation_quantizer<Isa>::run(args);
 }
 
-/// As `gemm`, for weights in `absorbing_nibble_codes` and activations from `quantize_absorbed`.
+/// As `gemm`, for weights in `absorbing_nibble_codes` or uniform 2-bit indices and activations from
+/// `quantize_absorbed`.
 template <class Format, class Isa>
 void absorbed(const linear_args& args) noexcept {
     absorbed_run<Isa, Format, typename Isa::template absorbed_tile<Format>>::run(args);
@@ -187,6 +197,13 @@ void absorbed(const linear_args& args) noexcept {
 /// Quantizes rows of activations for `absorbed`. With pairs (l, h) of inputs (i, 16 + i) of a group:
 /// s = `activation_scale(max(|h|, |l - h / 16|))`, y = round(h / s), z = round(l / s - y / 16). Codes 0..15
 /// are z, codes 16..31 are y; the start is the bits of the origin - 8 (sum y + 16 sum z).
+///
+/// For 2 bits, a group's inputs 8 r + i + {16, 20, 0, 4}, r < 2, i < 4, are what a byte's pairs from the
+/// upper to the lowest are multiplied with; their codes are a = round(x_a / s), b = round(x_b / s - a / 4),
+/// c = round(x_c / s - b / 4 - a / 16), d = round(x_d / s - c / 4 - b / 16 - a / 64), s = `activation_scale`
+/// of the largest magnitude without the rounding. If the a of a group have an odd sum, the first that is not
+/// 0 is moved by one towards it, so that the start, -96 sum (inputs) = -(96 sum (a + b + c + d) + 24 sum (a +
+/// b + c) + 6 sum (a + b) + 1.5 sum a) from the origin, is whole.
 template <class Isa>
 void quantize_absorbed(const quantize_args& args) noexcept {
     absorbed_quantizer<Isa>::run(args);

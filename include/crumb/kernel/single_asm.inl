@@ -42,6 +42,16 @@ namespace crumb::inline CRUMB_ABI::kernel {
     CRUMB_DOT("sdot", CRUMB_SUMS, row, 5, lane) \
     CRUMB_DOT("usdot", CRUMB_SUMS, CRUMB_OPERANDS, 4, lane)
 
+// Four pairs of bits of a register row: `lane` of v5, `next` of v5, then of v4.
+#define CRUMB_ABSORBED_PAIRS(row, lane, next) \
+    CRUMB_DOT("usdot", CRUMB_SUMS, row, 5, lane) \
+    CRUMB_FOUR("shl", CRUMB_OPERANDS, "16b", row, "16b", ", #2") \
+    CRUMB_DOT("usdot", CRUMB_SUMS, CRUMB_OPERANDS, 5, next) \
+    CRUMB_FOUR("shl", CRUMB_OPERANDS, "16b", row, "16b", ", #4") \
+    CRUMB_DOT("usdot", CRUMB_SUMS, CRUMB_OPERANDS, 4, lane) \
+    CRUMB_FOUR("shl", CRUMB_OPERANDS, "16b", row, "16b", ", #6") \
+    CRUMB_DOT("usdot", CRUMB_SUMS, CRUMB_OPERANDS, 4, next)
+
 // Sums that begin at the origin, or at the start of group `lane` of four.
 #define CRUMB_FROM_ORIGIN \
     "ldp q0, q1, [%[constants]]\n" \
@@ -128,6 +138,18 @@ namespace crumb::inline CRUMB_ABI::kernel {
     CRUMB_ABSORBED_UNSIGNED(CRUMB_ODD, 3) \
     CRUMB_ADD_GROUP(lane)
 
+#define CRUMB_PAIRS_GROUP(lane) \
+    CRUMB_FROM_START(lane) \
+    "ldp q16, q17, [%[codes]], #128\n" \
+    "ldp q18, q19, [%[codes], #-96]\n" \
+    "ldp q4, q5, [%[x]], #32\n" \
+    CRUMB_LOAD(CRUMB_ODD, "-64") \
+    CRUMB_ABSORBED_PAIRS(CRUMB_EVEN, 0, 1) \
+    CRUMB_LOAD_SCALES \
+    CRUMB_CONVERT_SCALES \
+    CRUMB_ABSORBED_PAIRS(CRUMB_ODD, 2, 3) \
+    CRUMB_ADD_GROUP(lane)
+
 #define CRUMB_PASSES(prepare, pass, group)                                                                   \
     asm volatile(prepare "ldr q8, [%[constants]]\n"                                                          \
                          "movi v28.16b, #0\n"                                                                \
@@ -179,6 +201,11 @@ struct single_passes<isa::CRUMB_THIS_ISA> {
             CRUMB_PASSES("movi v7.16b, #15\n", "ldr q9, [%[starts]], #16\n", CRUMB_SIGNED_GROUP);
     }
 
+    template <class = void> // only ISAs that have USDOT
+    static CRUMB_INLINE void absorbed_pairs(single_passes p, float* out) noexcept {
+        CRUMB_PASSES("", "ldr q9, [%[starts]], #16\n", CRUMB_PAIRS_GROUP);
+    }
+
   private:
     static constexpr std::int32_t o = activation_origin_bits;
     alignas(64) static constexpr std::int32_t constants[16] = {o, o, o, o, o, o, o, o};
@@ -208,8 +235,11 @@ struct absorbed_asm<isa::CRUMB_THIS_ISA, Format, Tile> : Tile {
         using passes = single_passes<isa::CRUMB_THIS_ISA>;
         if (args.groups < 4)
             return Tile::single(args, tile, row, out);
-        passes::template absorbed<isa::CRUMB_THIS_ISA::has_matrix_product>(
-            passes(args, Tile::code_bytes, tile, row, args.x_scales + row * args.groups), out);
+        const passes p(args, Tile::code_bytes, tile, row, args.x_scales + row * args.groups);
+        if constexpr (indexed_codes<typename Format::codes>)
+            passes::template absorbed_pairs<>(p, out);
+        else
+            passes::template absorbed<isa::CRUMB_THIS_ISA::has_matrix_product>(p, out);
         if (args.groups % 4 != 0)
             Tile::single_from(args, tile, row, args.groups / 4 * 4, out);
     }
@@ -229,6 +259,8 @@ struct absorbed_asm<isa::CRUMB_THIS_ISA, Format, Tile> : Tile {
 #undef CRUMB_EXACT
 #undef CRUMB_ABSORBED_SIGNED
 #undef CRUMB_ABSORBED_UNSIGNED
+#undef CRUMB_ABSORBED_PAIRS
+#undef CRUMB_PAIRS_GROUP
 #undef CRUMB_FROM_ORIGIN
 #undef CRUMB_FROM_START
 #undef CRUMB_SECOND_FROM_ZERO

@@ -14,7 +14,8 @@ enum class linear_mode {
     /// for weights and activations alike. Each weight moves by at most D = S max |d| / 127 (see
     /// `kernel::panel_gemm`), each activation by at most max |x| / 253, maxima over the block.
     panels,
-    /// For one row on Arm with dotprod, with weights packed as `q4_0_absorbing`: fewer instructions. Inputs i
+    /// For one row on Arm with dotprod, with weights packed as `q4_0_absorbing` (with i8mm, also `u2` and k a
+    /// multiple of 32, see `kernel::quantize_absorbed`): fewer instructions. Inputs i
     /// and 16 + i of a group share two codes of a common scale s = max(|x_{16+i}|, |x_i - x_{16+i} / 16|) /
     /// 127. As in `exact`, an input is at most s / 2 off its quantized value; s is at most 17/16 of what it
     /// is there. Rows beyond the first gain nothing.
@@ -53,6 +54,12 @@ class linear {
         if (!options.bias.empty() && options.bias.size() != weights.n())
             return status::error(errc::bad_shape, "bias has %zu values, the weights have %zu output channels",
                                  options.bias.size(), weights.n());
+        // Behind the end of a row, 2-bit indices stand for weights that are not 0.
+        if (options.mode == linear_mode::absorbed && codebook_entries<F> != 0 &&
+            weights.k() % group_size != 0)
+            return status::error(errc::bad_shape,
+                                 "absorbed products in format %s: %zu inputs, no multiple of %zu", F::name,
+                                 weights.k(), group_size);
         if (const std::size_t entries = needs_codebooks<F> ? codebook_entries<F> : 0;
             options.codebooks.size() != entries)
             return status::error(errc::invalid_argument, "format %s takes %zu codebook entries, got %zu",

@@ -47,11 +47,19 @@ struct activation_view {
             scales[at.first * layout.groups() * layout.scale_copies() + in.scale + group * in.scale_stride]);
     }
     /// What the codes stand for, in units of the scale. Absorbed: codes 0..15 lack a sixteenth of
-    /// codes 16..31.
+    /// codes 16..31; for 2 bits see `kernel::quantize_absorbed`.
     double value(std::size_t row, std::size_t k) const noexcept {
         const double own = code(row, k);
-        return layout.absorbed && k % group_size < group_size / 2 ? own + code(row, k + group_size / 2) / 16.0
-                                                                  : own;
+        const std::size_t at = k % group_size;
+        if (layout.absorbed == 4)
+            return at < 16 ? own + code(row, k + 16) / 16.0 : own;
+        if (layout.absorbed == 0)
+            return own;
+        // Of the pairs of a byte, from the upper to the lowest: 16, 20, 0, 4.
+        const std::size_t first = k - at + at % 16 / 8 * 8 + at % 4;
+        const double a = code(row, first + 16), b = code(row, first + 20), c = code(row, first);
+        return at >= 16 ? (at % 8 < 4 ? a : b + a / 4)
+                        : (at % 8 < 4 ? c + b / 4 + a / 16 : own + c / 4 + b / 16 + a / 64);
     }
 };
 
