@@ -13,8 +13,6 @@ status train_codebooks(const gguf& file, weight_type type, const importances& im
     status error;
     with_format(type, [&]<class F>(std::type_identity<F>) {
         if constexpr (crumb::needs_codebooks<F>) {
-            if (!sets.find(F::name).empty())
-                return;
             std::vector<std::vector<float>> floats;
             std::vector<crumb::training_matrix> matrices;
             for (const gguf_tensor& t : file.tensors()) {
@@ -29,8 +27,7 @@ status train_codebooks(const gguf& file, weight_type type, const importances& im
                 floats.push_back(std::move(*values));
                 const matrix_shape shape = shape_of(t);
                 matrices.push_back({crumb::matrix<const float>(floats.back().data(), shape.n, shape.k),
-                                    importance.empty() ? std::span<const float>()
-                                                       : std::span(importance.at(role->input()))});
+                                    importance.at(role->input())});
             }
             const auto trained = crumb::train_codebooks(
                 matrices,

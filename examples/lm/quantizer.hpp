@@ -13,11 +13,11 @@ namespace lm {
 /// Called now and then with what is done and what there is to do.
 using progress_function = std::function<void(std::size_t done, std::size_t all)>;
 
-/// Mean squared inputs of matrices by `matrix_role::input`; empty: not known.
+/// Mean squared inputs of matrices by `matrix_role::input`.
 using importances = std::vector<std::vector<float>>;
 
-/// Adds the table set of a format to `sets`, trained on all attention and feed-forward matrices of a file,
-/// unless the format needs none or there is one.
+/// Adds the table set of a format, if it needs one, to `sets`: trained on all attention and feed-forward
+/// matrices of a file.
 crumb::status train_codebooks(const gguf& file, weight_type type, const importances& importance,
                               codebook_sets& sets, const progress_function& progress = {});
 

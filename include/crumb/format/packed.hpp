@@ -27,8 +27,8 @@ inline constexpr bool needs_codebooks = codebook_entries<F> != 0 && !requires {
 };
 
 /// What kernels look indices up in. Formats whose nibbles are two indices without a selector have two tables:
-/// the entries of the upper and of the lower index of each nibble. With
-/// indices of 2 bits and a selector, the second has the selector in the upper half of a nibble.
+/// the entries of the upper and of the lower index of each nibble. With indices of 2 bits and a selector, the
+/// second has the selector in the upper half of a nibble.
 template <weight_format F>
 constexpr auto lookup_tables([[maybe_unused]] std::span<const std::int8_t> codebooks) noexcept {
     if constexpr (codebook_entries<F> == 0) {

@@ -71,11 +71,7 @@ struct neon_tile<isa::CRUMB_THIS_ISA, Format> {
 
   private:
     // Four groups at a time save GCC what the loop costs, and make clang spill.
-#if defined(__clang__)
-    static constexpr bool unrolls = false;
-#else
-    static constexpr bool unrolls = true;
-#endif
+    static constexpr bool unrolls = CRUMB_CLANG == 0;
 
     /// Lane `Lane` of `four` is the scale of the activations.
     template <int Lane>

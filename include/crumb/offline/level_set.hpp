@@ -16,7 +16,7 @@
 namespace crumb::inline CRUMB_ABI {
 
 /// Inputs of a row that share an exponent (`scale_kind::byte`), and that error feedback takes at a time.
-inline constexpr std::size_t scale_block = 256;
+inline constexpr std::size_t scale_block = block_scales::block_groups * group_size;
 
 /// How the scale d of a group is stored.
 enum class scale_kind : std::uint8_t {
