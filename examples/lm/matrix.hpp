@@ -60,7 +60,7 @@ class matrix_input {
     std::size_t used_ = 0;
 };
 
-/// The table sets of a model's formats, by name: those in a file's keys, or trained for it.
+/// The table sets in a file's keys, by the name of their format.
 class codebook_sets {
   public:
     /// Empty if there is none.

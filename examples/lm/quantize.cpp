@@ -92,21 +92,12 @@ class converter {
         if (!text)
             return text.error();
         calibration calibrated(m_, s_, *text, window);
-        importances importance;
-        {
-            progress_line progress("calibration");
-            auto squares = calibrated.mean_squares(reporter(progress));
-            if (!squares)
-                return squares.error();
-            importance = std::move(*squares);
-        }
-        {
-            progress_line progress("codebooks");
-            if (const status s =
-                    train_codebooks(m_.file(), o_.weights, importance, codebooks_, reporter(progress));
-                !s)
-                return s;
-        }
+        auto source = codebook_sets::read(m_.file());
+        if (!source)
+            return source.error();
+        source_ = std::move(*source);
+        if (const status s = train(calibrated); !s)
+            return s;
         const std::size_t layers = m_.layers().size(), step = layers_at_once();
         for (std::size_t first = 0; first < layers; first += step) {
             const crumb::range part{first, std::min(first + step, layers)};
@@ -134,6 +125,29 @@ class converter {
         return std::max<std::size_t>(1, most_moment_bytes / each);
     }
 
+    /// Trains the table set of the format, if it needs one: uniform levels need no importance either, which
+    /// costs a pass over the text.
+    status train(calibration& calibrated) {
+        bool is_needed = false;
+        with_format(o_.weights,
+                    [&]<class F>(std::type_identity<F>) { is_needed = crumb::needs_codebooks<F>; });
+        if (!is_needed)
+            return {};
+        result<importances> importance = importances();
+        {
+            progress_line progress("calibration");
+            importance = calibrated.mean_squares(reporter(progress));
+            if (!importance)
+                return importance.error();
+        }
+        progress_line progress("codebooks");
+        auto trained = train_codebooks(m_.file(), o_.weights, *importance, source_, reporter(progress));
+        if (!trained)
+            return trained.error();
+        trained_ = std::move(*trained);
+        return {};
+    }
+
     status convert(crumb::range layers, const std::vector<crumb::second_moments<double>>& moments) {
         progress_line progress("matrices");
         const auto matrices = m_.matrices();
@@ -159,14 +173,13 @@ class converter {
         return {};
     }
     status convert(const named_matrix& each, const crumb::error_feedback& quantizer) {
-        const auto floats = to_floats(**m_.file().get_tensor(each.name), codebook_sets());
+        const auto floats = to_floats(**m_.file().get_tensor(each.name), source_);
         if (!floats)
             return floats.error();
         const auto w = crumb::matrix<const float>(floats->data(), each.m->n(), each.m->k());
         status error;
         with_format(o_.weights, [&]<class F>(std::type_identity<F>) {
-            auto q =
-                crumb::leveled_matrix::zeros(crumb::levels_of<F>(codebooks_.find(F::name)), w.rows, w.cols);
+            auto q = crumb::leveled_matrix::zeros(crumb::levels_of<F>(trained_), w.rows, w.cols);
             std::vector<status> each_part(s_.threads().size());
             s_.threads().run([&](std::size_t part, std::size_t parts) {
                 each_part[part] = quantizer.quantize(w, q, crumb::split(w.rows, parts, part));
@@ -194,15 +207,15 @@ class converter {
             const gguf_tensor* t = m_.file().find_tensor(name);
             if (t == nullptr)
                 continue;
-            if (o_.vocabulary != weight_type::q8_0 || t->dims[0] % crumb::group_size != 0) {
+            const matrix_shape shape = shape_of(*t);
+            if (o_.vocabulary != weight_type::q8_0 || shape.k % crumb::group_size != 0) {
                 bytes_ += t->data.size();
-                weights_ += t->elements();
+                weights_ += shape.n * shape.k;
                 continue;
             }
-            const auto floats = to_floats(*t);
+            const auto floats = to_floats(*t, source_);
             if (!floats)
                 return floats.error();
-            const matrix_shape shape = shape_of(*t);
             const auto q =
                 crumb::quantize<crumb::q8_0>(crumb::matrix<const float>(floats->data(), shape.n, shape.k));
             if (!q)
@@ -214,15 +227,37 @@ class converter {
         }
         return {};
     }
+    /// The trained set, and the source's own for tensors that stay packed as they are.
+    status collect_codebooks(gguf_writer& writer) const {
+        const auto name = [](weight_type type) { return weight_names[static_cast<std::size_t>(type)]; };
+        for (const gguf_tensor& t : m_.file().tensors()) {
+            const auto packed = find_packed(t);
+            if (!packed || outputs_.contains(std::string(t.name)))
+                continue;
+            const auto entries = source_.find(name(packed->type));
+            if (entries.empty())
+                continue;
+            // A file has one set per format.
+            if (packed->type == o_.weights)
+                return status::error(crumb::errc::unsupported,
+                                     "tensor %.*s stays as it is, in format %s: other codebooks of that "
+                                     "format cannot be in the same file",
+                                     static_cast<int>(std::min<std::size_t>(t.name.size(), 64)),
+                                     t.name.data(), name(packed->type).data());
+            writer.set_array(codebook_sets::key(name(packed->type)), entries);
+        }
+        if (!trained_.empty())
+            writer.set_array(codebook_sets::key(name(o_.weights)), std::span<const std::int8_t>(trained_));
+        return {};
+    }
     status collect(gguf_writer& writer) {
         if (const status s = keep_vocabulary(); !s)
             return s;
         for (const gguf_value& value : m_.file().values())
-            if (value.key != "general.file_type")
+            if (value.key != "general.file_type" && !value.key.starts_with(codebook_sets::key("")))
                 writer.set(value);
-        const auto entries = codebooks_.find(weight_names[static_cast<std::size_t>(o_.weights)]);
-        if (!entries.empty())
-            writer.set_array(codebook_sets::key(weight_names[static_cast<std::size_t>(o_.weights)]), entries);
+        if (const status s = collect_codebooks(writer); !s)
+            return s;
         for (const gguf_tensor& t : m_.file().tensors()) {
             if (const auto found = outputs_.find(std::string(t.name)); found != outputs_.end())
                 writer.add_tensor(t.name, found->second.type, found->second.dims, found->second.bytes());
@@ -235,7 +270,8 @@ class converter {
     const quantize_options& o_;
     const model& m_;
     session& s_;
-    codebook_sets codebooks_;
+    codebook_sets source_;             ///< of the packed matrices that are read
+    std::vector<std::int8_t> trained_; ///< of the format that is written; empty if it needs none
     std::unordered_map<std::string, output_tensor> outputs_;
     std::size_t bytes_ = 0, weights_ = 0;
 };

@@ -8,9 +8,11 @@ namespace lm {
 using crumb::result;
 using crumb::status;
 
-status train_codebooks(const gguf& file, weight_type type, const importances& importance, codebook_sets& sets,
-                       const progress_function& progress) {
+result<std::vector<std::int8_t>> train_codebooks(const gguf& file, weight_type type,
+                                                 const importances& importance, const codebook_sets& source,
+                                                 const progress_function& progress) {
     status error;
+    std::vector<std::int8_t> entries;
     with_format(type, [&]<class F>(std::type_identity<F>) {
         if constexpr (crumb::needs_codebooks<F>) {
             std::vector<std::vector<float>> floats;
@@ -19,7 +21,7 @@ status train_codebooks(const gguf& file, weight_type type, const importances& im
                 const auto role = find_role(t.name);
                 if (!role)
                     continue;
-                auto values = to_floats(t, sets);
+                auto values = to_floats(t, source);
                 if (!values) {
                     error = values.error();
                     return;
@@ -36,12 +38,14 @@ status train_codebooks(const gguf& file, weight_type type, const importances& im
                  .scales = F::scales::block_groups == 1 ? crumb::scale_kind::half : crumb::scale_kind::byte,
                  .progress = progress});
             if (trained)
-                sets.set(F::name, crumb::codebooks_of<F>(trained->levels));
+                entries = crumb::codebooks_of<F>(trained->levels);
             else
                 error = trained.error();
         }
     });
-    return error;
+    if (!error)
+        return error;
+    return entries;
 }
 
 status calibration::watch(

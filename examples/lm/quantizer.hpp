@@ -16,10 +16,12 @@ using progress_function = std::function<void(std::size_t done, std::size_t all)>
 /// Mean squared inputs of matrices by `matrix_role::input`.
 using importances = std::vector<std::vector<float>>;
 
-/// Adds the table set of a format, if it needs one, to `sets`: trained on all attention and feed-forward
-/// matrices of a file.
-crumb::status train_codebooks(const gguf& file, weight_type type, const importances& importance,
-                              codebook_sets& sets, const progress_function& progress = {});
+/// The table set of a format, trained on all attention and feed-forward matrices of a file; empty if the
+/// format needs none. `source` are the file's own sets, of matrices that are packed already.
+crumb::result<std::vector<std::int8_t>> train_codebooks(const gguf& file, weight_type type,
+                                                        const importances& importance,
+                                                        const codebook_sets& source,
+                                                        const progress_function& progress = {});
 
 /// What a model's matrices read while it is fed a text, window by window of `window` tokens.
 class calibration {

@@ -1,8 +1,11 @@
 // Quantized model files: what they hold, that they run as they are, and how damage is reported.
 #include "commands.hpp"
 #include "evaluate.hpp"
+#include "gguf_writer.hpp"
 #include "quantizer.hpp"
 #include "tiny_model.hpp"
+
+#include <crumb/offline/store.hpp>
 
 #include <gtest/gtest.h>
 
@@ -155,6 +158,114 @@ TEST_P(Quantize, WeightsOptionQuantizesWhileLoading) {
     ASSERT_FALSE(alone.ok());
     EXPECT_NE(std::string(alone.message()).find("cb2s is made by quantizing a whole model"),
               std::string::npos);
+}
+
+/// Squared error of a file's attention and feed-forward weights, as a share of the others' squares.
+double weight_error(const lm::gguf& file, const lm::gguf& reference) {
+    double error = 0, all = 0;
+    for (const lm::gguf_tensor& t : reference.tensors()) {
+        if (!lm::find_role(t.name))
+            continue;
+        const auto a = lm::to_floats(**file.get_tensor(t.name), *lm::codebook_sets::read(file));
+        const auto b = lm::to_floats(t, *lm::codebook_sets::read(reference));
+        EXPECT_TRUE(a.ok()) << a.message();
+        EXPECT_TRUE(b.ok()) << b.message();
+        for (std::size_t i = 0; i < b->size(); ++i) {
+            error += std::pow(double{(*a)[i]} - double{(*b)[i]}, 2);
+            all += std::pow(double{(*b)[i]}, 2);
+        }
+    }
+    return error / all;
+}
+
+TEST_P(Quantize, FilesOfCodebooksAreQuantizedAgain) {
+    ASSERT_TRUE(lm::quantize(options(weight_type::cb2s)).ok());
+    const temporary_file packed(content(out_.path()));
+    const auto source = lm::gguf::open(packed.path());
+    ASSERT_TRUE(source.ok()) << source.message();
+    for (const auto& [type, most] :
+         {std::pair{weight_type::cb4, 0.002}, {weight_type::q4_0, 0.02}, {weight_type::cb2s, 0.02}}) {
+        auto o = options(type);
+        o.model = packed.path();
+        const auto done = lm::quantize(o);
+        ASSERT_TRUE(done.ok()) << name_of(type) << ": " << done.message();
+        const auto file = lm::gguf::open(out_.path());
+        ASSERT_TRUE(file.ok()) << file.message();
+        for (const weight_type each : all_types)
+            EXPECT_EQ(file->find(lm::codebook_sets::key(name_of(each))) != nullptr,
+                      each == type && type != weight_type::q4_0)
+                << name_of(each);
+        EXPECT_LT(weight_error(*file, *source), most) << name_of(type);
+        EXPECT_LT(divergence(out_.path(), packed.path(), weight_type::stored, activation_type::f32), 0.1)
+            << name_of(type);
+
+        lm::common_options now;
+        now.model = packed.path();
+        now.weights = type;
+        now.threads = 2;
+        const auto loaded = lm::load(now, 32, 32);
+        ASSERT_TRUE(loaded.ok()) << name_of(type) << ": " << loaded.message();
+        if (type != weight_type::q4_0) {
+            EXPECT_LT(weight_error(loaded->weights->file(), *source), most) << name_of(type);
+        }
+    }
+}
+
+/// A file's model with its embedding in cb2s as well, which this program reads and never writes.
+bytes with_packed_embedding(const lm::gguf& file) {
+    lm::gguf_writer writer(3, crumb::alignment);
+    for (const lm::gguf_value& value : file.values())
+        writer.set(value);
+    const auto sets = *lm::codebook_sets::read(file);
+    lm::buffer memory;
+    for (const lm::gguf_tensor& t : file.tensors()) {
+        if (t.name != "token_embd.weight") {
+            writer.add_tensor(t.name, t.type, std::span(t.dims).first(t.rank), t.data);
+            continue;
+        }
+        const auto floats = *lm::to_floats(t);
+        const auto shape = lm::shape_of(t);
+        const auto q = crumb::quantize<crumb::cb2s>(
+            crumb::matrix<const float>(floats.data(), shape.n, shape.k), sets.find("cb2s"));
+        EXPECT_TRUE(q.ok()) << q.message();
+        const std::uint64_t size = crumb::packed_bytes<crumb::cb2s>(shape.n, shape.k);
+        memory = lm::buffer(size);
+        EXPECT_TRUE(crumb::pack<crumb::cb2s>(*q, memory.bytes()).ok());
+        writer.add_tensor(t.name, lm::ggml_type::i8, {&size, 1}, memory.bytes().first(size));
+    }
+    const auto out = writer.bytes();
+    EXPECT_TRUE(out.ok()) << out.message();
+    return *out;
+}
+
+TEST_P(Quantize, PackedEmbeddingsKeepTheirCodebooks) {
+    ASSERT_TRUE(lm::quantize(options(weight_type::cb2s)).ok());
+    const temporary_file packed(with_packed_embedding(*lm::gguf::open(out_.path())));
+    const auto source = lm::gguf::open(packed.path());
+    ASSERT_TRUE(source.ok()) << source.message();
+    const auto embedding = [](const lm::gguf& file) {
+        const auto floats =
+            lm::to_floats(**file.get_tensor("token_embd.weight"), *lm::codebook_sets::read(file));
+        EXPECT_TRUE(floats.ok()) << floats.message();
+        return *floats;
+    };
+    auto o = options(weight_type::cb4);
+    o.model = packed.path();
+    ASSERT_TRUE(lm::quantize(o).ok()) << lm::quantize(o).message();
+    const auto both = lm::model::load(out_.path(), {});
+    ASSERT_TRUE(both.ok()) << both.message();
+    EXPECT_EQ(both->stored_type(), "cb4");
+    EXPECT_EQ(embedding(both->file()), embedding(*source));
+
+    // Two sets of one format have no place in a file.
+    o.weights = weight_type::cb2s;
+    EXPECT_NE(std::string(lm::quantize(o).message()).find("token_embd.weight stays as it is, in format cb2s"),
+              std::string::npos);
+    o.vocabulary = weight_type::q8_0;
+    ASSERT_TRUE(lm::quantize(o).ok()) << lm::quantize(o).message();
+    const auto rounded = lm::model::load(out_.path(), {});
+    ASSERT_TRUE(rounded.ok()) << rounded.message();
+    EXPECT_EQ(rounded->file().find_tensor("token_embd.weight")->type, lm::ggml_type::q8_0);
 }
 
 TEST_P(Quantize, RefusesWhatItCannotDo) {

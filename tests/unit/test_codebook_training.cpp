@@ -1,5 +1,6 @@
 // Training of codebooks, the search for scales, and error feedback.
 #include <crumb/offline/codebook.hpp>
+#include <crumb/offline/column_order.hpp>
 #include <crumb/offline/error_feedback.hpp>
 #include <crumb/offline/second_moments.hpp>
 
@@ -220,6 +221,60 @@ TEST(Codebook, DegenerateMatrices) {
         const auto none = crumb::train_codebooks({}, o);
         ASSERT_TRUE(none.ok());
         expect_int8_tables(none->levels);
+    }
+}
+
+// ---- the order of columns -------------------------------------------------------------------------------
+
+TEST(ColumnOrder, KeepsGroupsAndBlocksTogether) {
+    for (const std::size_t k : {1u, 31u, 32u, 33u, 256u, 300u, 512u, 530u}) {
+        std::vector<double> energy(k);
+        for (std::size_t i = 0; i < k; ++i)
+            energy[i] = static_cast<double>(i * 7919 % 101); // ties among them
+        const auto by_energy = crumb::column_order::by_energy(energy),
+                   plain = crumb::column_order::ascending(k);
+        for (const auto* order : {&by_energy, &plain}) {
+            ASSERT_EQ(order->k, k);
+            ASSERT_EQ(order->at.size(), (k + 31) / 32 * 32);
+            ASSERT_EQ(order->group_at.size(), (k + 31) / 32);
+            std::vector<int> seen(k);
+            for (std::size_t i = 0; i < order->at.size(); ++i) {
+                const std::size_t column = order->at[i];
+                if (column == k)
+                    continue;
+                ++seen.at(column);
+                EXPECT_EQ(column / 32, order->group_at[i / 32]);
+            }
+            EXPECT_EQ(seen, std::vector<int>(k, 1));
+            std::size_t position = 0;
+            for (const auto& part : order->parts) {
+                EXPECT_EQ(part.first, position);
+                for (std::size_t g = 0; g < part.groups; ++g)
+                    EXPECT_EQ(order->group_at[position / 32 + g] / 8, part.block);
+                position += part.groups * 32;
+            }
+            EXPECT_EQ(position, order->at.size());
+        }
+        for (std::size_t i = 0; i < k; ++i)
+            EXPECT_EQ(plain.at[i], i);
+        const auto mean = [&](std::size_t first, std::size_t size) {
+            double sum = 0;
+            for (std::size_t i = first; i < std::min(k, first + size); ++i)
+                sum += energy[i];
+            return sum / static_cast<double>(std::min(k, first + size) - first);
+        };
+        const auto& o = by_energy;
+        for (std::size_t p = 1; p < o.parts.size(); ++p)
+            EXPECT_GE(mean(o.parts[p - 1].block * 256, 256), mean(o.parts[p].block * 256, 256));
+        for (const auto& part : o.parts)
+            for (std::size_t g = part.first / 32 + 1; g < part.first / 32 + part.groups; ++g)
+                EXPECT_GE(mean(o.group_at[g - 1] * 32, 32), mean(o.group_at[g] * 32, 32));
+        for (std::size_t i = 1; i < o.at.size(); ++i) {
+            if (i % 32 == 0 || o.at[i] == k)
+                continue;
+            const double before = energy[o.at[i - 1]], here = energy[o.at[i]];
+            EXPECT_TRUE(before > here || (before == here && o.at[i - 1] < o.at[i]));
+        }
     }
 }
 

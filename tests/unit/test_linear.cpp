@@ -1,6 +1,6 @@
 #include "guarded.hpp"
 #include "isa_test.hpp"
-#include "random_weights.hpp"
+#include "linear_problem.hpp"
 
 #include <crumb/crumb.hpp>
 #include <crumb/offline/quantize.hpp>
@@ -47,86 +47,32 @@ struct five_bits {
     }
 };
 
-/// Memory for the objects of one product; every buffer ends or begins at a page that must not be touched.
 template <class F>
-struct problem {
-    std::size_t n, k, m;
-    std::vector<float> x, bias;
-    crumb_test::stored_weights<F> stored;
-    guarded<std::byte> weights;
-    crumb::packed_view<F> packed;
+using problem = crumb_test::linear_problem<F>;
 
-    problem(std::size_t n_, std::size_t k_, std::size_t m_, unsigned seed)
-        : n(n_), k(k_), m(m_), x(m * k), bias(n), weights(crumb::packed_bytes<F>(n, k)) {
-        std::mt19937 random(seed);
-        std::normal_distribution<float> normal;
-        for (auto& v : x)
-            v = normal(random);
-        for (auto& v : bias)
-            v = normal(random);
-        stored = crumb_test::random_weights<F>(n, k, random);
-        pack();
-    }
-    void pack() {
-        const auto p = crumb::pack(stored.view(), weights.span());
-        ASSERT_TRUE(p) << p.message();
-        packed = *p;
-    }
-
-    struct quantized_input {
-        std::unique_ptr<guarded<std::byte>> memory;
-        crumb::activations rows;
-    };
-    quantized_input quantize(const crumb::linear<F>& plan) const {
-        const auto layout = plan.activation_layout();
-        quantized_input q{std::make_unique<guarded<std::byte>>(crumb::activation_bytes(layout, m)), {}};
-        auto a = crumb::activations::create(q.memory->span(), layout, m);
-        EXPECT_TRUE(a) << a.message();
-        guarded<float> input(x.size());
-        std::copy(x.begin(), x.end(), input.begin());
-        a->quantize(crumb::matrix<const float>(input.data(), m, k));
-        q.rows = *a;
-        return q;
-    }
-    crumb::linear<F> plan(const char* isa, bool with_bias = false) const {
-        const auto p = crumb::linear<F>::plan(
-            packed, {.bias = with_bias ? std::span<const float>(bias) : std::span<const float>(),
-                     .isa = isa,
-                     .codebooks = stored.codebooks});
-        EXPECT_TRUE(p) << p.message();
-        EXPECT_STREQ(p->isa(), isa);
-        return *p;
-    }
-    std::vector<float> run(const char* isa, bool with_bias = false) const {
-        const auto p = plan(isa, with_bias);
-        const auto a = quantize(p);
-        guarded<float> y(m * n);
-        p.run(a.rows, crumb::matrix(y.data(), m, n));
-        return {y.begin(), y.end()};
-    }
-    /// Runs, and compares with the exact result for the quantized operands: single precision may differ by
-    /// its roundings, one per group in the sum, one in the product of the scales, one each for factor and
-    /// bias.
-    void check(const char* isa, bool with_bias) const {
-        const auto p = plan(isa, with_bias);
-        const auto a = quantize(p);
-        guarded<float> y(m * n);
-        p.run(a.rows, crumb::matrix(y.data(), m, n));
-        const crumb::reference::activation_view input{a.rows.layout(), a.rows.codes(), a.rows.scales(), m};
-        const double eps = std::ldexp(1.0, -24) * (std::strcmp(isa, "portable") == 0 ? 2 : 1);
-        for (std::size_t r = 0; r < m; ++r) {
-            for (std::size_t i = 0; i < n; ++i) {
-                const auto exact = crumb::reference::linear(stored.view(), i, input, r);
-                const double b = with_bias ? double{bias[i]} : 0.0;
-                const double bound =
-                    (double((k + 31) / 32) + 2.0) * eps * exact.magnitude + eps * std::fabs(exact.value + b);
-                ASSERT_NEAR(double{y[r * n + i]}, exact.value + b, bound)
-                    << F::name << ' ' << isa << " n " << n << " k " << k << " m " << m << " row " << r
-                    << " channel " << i;
-            }
+/// Runs, and compares with the exact result for the quantized operands: single precision may differ by its
+/// roundings, one per group in the sum, one in the product of the scales, one each for factor and bias.
+template <class F>
+void check(const problem<F>& p, const char* isa, bool with_bias) {
+    const std::size_t n = p.n, k = p.k, m = p.m;
+    const auto plan = p.plan(isa, with_bias);
+    const auto a = p.quantize(plan);
+    guarded<float> y(m * n);
+    plan.run(a.rows, crumb::matrix(y.data(), m, n));
+    const crumb::reference::activation_view input{a.rows.layout(), a.rows.codes(), a.rows.scales(), m};
+    const double eps = std::ldexp(1.0, -24) * (std::strcmp(isa, "portable") == 0 ? 2 : 1);
+    for (std::size_t r = 0; r < m; ++r) {
+        for (std::size_t i = 0; i < n; ++i) {
+            const auto exact = crumb::reference::linear(p.stored.view(), i, input, r);
+            const double b = with_bias ? double{p.bias[i]} : 0.0;
+            const double bound =
+                (double((k + 31) / 32) + 2.0) * eps * exact.magnitude + eps * std::fabs(exact.value + b);
+            ASSERT_NEAR(double{y[r * n + i]}, exact.value + b, bound)
+                << F::name << ' ' << isa << " n " << n << " k " << k << " m " << m << " row " << r
+                << " channel " << i;
         }
     }
-};
+}
 
 template <class F>
 class Linear : public testing::Test {};
@@ -142,8 +88,8 @@ TYPED_TEST(Linear, MatchesTheReferenceOnEveryIsaAndShape) {
                     continue;
                 const problem<TypeParam> p(n, k, m, unsigned(n + k * 100 + m * 10000));
                 for_each_isa([&]<class I>() {
-                    p.check(I::name, false);
-                    p.check(I::name, true);
+                    check(p, I::name, false);
+                    check(p, I::name, true);
                 });
             }
         }
@@ -152,7 +98,7 @@ TYPED_TEST(Linear, MatchesTheReferenceOnEveryIsaAndShape) {
 
 TYPED_TEST(Linear, LargeShape) {
     const problem<TypeParam> p(100, 4096, 19, 1);
-    for_each_isa([&]<class I>() { p.check(I::name, false); });
+    for_each_isa([&]<class I>() { check(p, I::name, false); });
 }
 
 TYPED_TEST(Linear, EmptyShapesDoNothing) {
@@ -163,7 +109,7 @@ TYPED_TEST(Linear, EmptyShapesDoNothing) {
             for (float y : p.run(I::name, true))
                 EXPECT_TRUE(k == 0 && std::isfinite(y));
             if (k == 0)
-                p.check(I::name, true);
+                check(p, I::name, true);
         });
     }
 }
@@ -183,11 +129,10 @@ TYPED_TEST(Linear, ExtremeCodesAndScalesAreExact) {
         for (const float sign : {-1.0f, 1.0f}) {
             for (const auto scale : extreme_scales<typename TypeParam::scales>()) {
                 problem<TypeParam> p(18, 64, 3, 2);
-                crumb_test::fill(p.stored, value, scale);
+                p.fill(value, scale);
                 // The largest scales would leave the range of float.
                 const float x = std::fabs(crumb::to_float(scale)) > 1e30f ? 1e-7f : 127.0f;
                 std::fill(p.x.begin(), p.x.end(), sign * x);
-                p.pack();
                 const auto a = p.quantize(p.plan("portable"));
                 const crumb::reference::activation_view input{a.rows.layout(), a.rows.codes(),
                                                               a.rows.scales(), 3};

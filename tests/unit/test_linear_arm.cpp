@@ -1,7 +1,7 @@
 // What only ISAs with their own micro-kernels have: absorbed products, assembly, pairs of rows.
 #include "guarded.hpp"
 #include "isa_test.hpp"
-#include "random_weights.hpp"
+#include "linear_problem.hpp"
 
 #include <crumb/crumb.hpp>
 #include <crumb/reference/linear.hpp>
@@ -12,7 +12,6 @@
 #include <cmath>
 #include <cstring>
 #include <limits>
-#include <memory>
 #include <random>
 #include <type_traits>
 #include <vector>
@@ -22,104 +21,45 @@ namespace {
 using crumb::range;
 using crumb_test::for_each_isa;
 using crumb_test::guarded;
-
-/// Weights of random or constant codes, and rows of activations, at pages that must not be touched.
 template <class F>
-struct problem {
-    std::size_t n, k, m;
-    std::vector<float> x, bias;
-    crumb_test::stored_weights<F> stored;
-    guarded<std::byte> weights;
-    crumb::packed_view<F> packed;
+using problem = crumb_test::linear_problem<F>;
+
+/// What kernels take, with the tables that it points to.
+template <class F>
+struct arguments : crumb::kernel::linear_args {
     decltype(crumb::lookup_tables<F>({})) tables;
-    std::mt19937 random;
 
-    problem(std::size_t n_, std::size_t k_, std::size_t m_, unsigned seed)
-        : n(n_), k(k_), m(m_), x(m * k), bias(n), weights(crumb::packed_bytes<F>(n, k)), random(seed) {
-        std::normal_distribution<float> normal;
-        for (auto& v : x)
-            v = normal(random) * std::exp(normal(random));
-        for (auto& v : bias)
-            v = normal(random);
-        stored = crumb_test::random_weights<F>(n, k, random);
-        pack();
+    arguments(const problem<F>& p, const crumb::activations& a, float* out)
+        : tables(crumb::lookup_tables<F>(p.stored.codebooks)) {
+        const crumb::packed_view<F>& w = p.packed;
+        if constexpr (crumb::packed_layout<F>::has_exponents) {
+            multipliers = w.scales();
+            exponents = w.exponents();
+        } else {
+            scales = w.scales();
+        }
+        codebooks = tables.data();
+        codes = w.codes();
+        groups = w.groups();
+        n = w.n();
+        x_codes = a.codes();
+        x_scales = a.scales();
+        x_starts = a.starts();
+        x_shifts = a.shifts();
+        x_rows = a.rows();
+        y = out;
+        y_stride = w.n();
+        rows = {0, a.rows()};
+        channels = {0, w.n()};
     }
-    /// All codes, or all entries of the codebooks, the same.
-    void fill(int code, typename F::scales::value scale) {
-        crumb_test::fill(stored, code, scale);
-        pack();
-    }
-    void pack() {
-        const auto p = crumb::pack(stored.view(), weights.span());
-        ASSERT_TRUE(p) << p.message();
-        packed = *p;
-        tables = crumb::lookup_tables<F>(stored.codebooks);
-    }
-    double weight(std::size_t channel, std::size_t i) const { return stored.view().weight(channel, i); }
+    arguments(const arguments&) = delete;
+    arguments& operator=(const arguments&) = delete;
 };
-
-struct input {
-    std::unique_ptr<guarded<std::byte>> memory;
-    crumb::activations rows;
-
-    input(const std::vector<float>& x, const crumb::activation_plan& plan, std::size_t m)
-        : memory(std::make_unique<guarded<std::byte>>(crumb::activation_bytes(plan, m))) {
-        auto a = crumb::activations::create(memory->span(), plan, m);
-        EXPECT_TRUE(a) << a.message();
-        guarded<float> from(x.size());
-        std::copy(x.begin(), x.end(), from.begin());
-        a->quantize(crumb::matrix<const float>(from.data(), m, plan.layout.k));
-        rows = *a;
-    }
-};
-
-template <class F>
-crumb::kernel::linear_args arguments(const problem<F>& p, const crumb::activations& a, float* y) {
-    const crumb::packed_view<F>& w = p.packed;
-    crumb::kernel::linear_args args;
-    if constexpr (crumb::packed_layout<F>::has_exponents) {
-        args.multipliers = w.scales();
-        args.exponents = w.exponents();
-    } else {
-        args.scales = w.scales();
-    }
-    args.codebooks = p.tables.data();
-    args.codes = w.codes();
-    args.groups = w.groups();
-    args.n = w.n();
-    args.x_codes = a.codes();
-    args.x_scales = a.scales();
-    args.x_starts = a.starts();
-    args.x_shifts = a.shifts();
-    args.x_rows = a.rows();
-    args.y = y;
-    args.y_stride = w.n();
-    args.rows = {0, a.rows()};
-    args.channels = {0, w.n()};
-    return args;
-}
 
 using absorbing = crumb::q4_0_absorbing;
+[[maybe_unused]] constexpr auto absorbed = crumb::linear_mode::absorbed;
 template <class I>
 constexpr bool absorbs = crumb::kernel::absorbed_product<I, absorbing::codes>::available;
-
-[[maybe_unused]] crumb::linear<absorbing> absorbed_plan(const problem<absorbing>& p, const char* isa,
-                                                        bool with_bias = false) {
-    const auto plan = crumb::linear<absorbing>::plan(
-        p.packed, {.bias = with_bias ? std::span<const float>(p.bias) : std::span<const float>(),
-                   .isa = isa,
-                   .mode = crumb::linear_mode::absorbed});
-    EXPECT_TRUE(plan) << plan.message();
-    return *plan;
-}
-
-[[maybe_unused]] std::vector<float> absorbed_run(const problem<absorbing>& p, const char* isa) {
-    const auto plan = absorbed_plan(p, isa);
-    const input a(p.x, plan.activation_layout(), p.m);
-    guarded<float> y(p.m * p.n);
-    plan.run(a.rows, crumb::matrix(y.data(), p.m, p.n));
-    return {y.begin(), y.end()};
-}
 
 TEST(Absorbed, MatchesTheReferenceOnEveryShape) {
     for (std::size_t n : {1, 15, 16, 17, 40}) {
@@ -128,8 +68,8 @@ TEST(Absorbed, MatchesTheReferenceOnEveryShape) {
                 const problem<absorbing> p(n, k, m, unsigned(n + 100 * k + 7 * m));
                 for_each_isa([&]<class I>() {
                     if constexpr (absorbs<I>) {
-                        const auto plan = absorbed_plan(p, I::name, m == 3);
-                        const input a(p.x, plan.activation_layout(), m);
+                        const auto plan = p.plan(I::name, m == 3, absorbed);
+                        const auto a = p.quantize(plan);
                         guarded<float> y(m * n);
                         plan.run(a.rows, crumb::matrix(y.data(), m, n));
                         const crumb::reference::activation_view view{a.rows.layout(), a.rows.codes(),
@@ -158,7 +98,7 @@ TEST(Absorbed, ErrorIsHalfAStepPerInput) {
     const problem<absorbing> p(n, k, m, 5);
     for_each_isa([&]<class I>() {
         if constexpr (absorbs<I>) {
-            const auto y = absorbed_run(p, I::name);
+            const auto y = p.run(I::name, false, absorbed);
             for (std::size_t r = 0; r < m; ++r) {
                 for (std::size_t c = 0; c < n; ++c) {
                     double exact = 0, quantization = 0, magnitude = 0;
@@ -170,8 +110,8 @@ TEST(Absorbed, ErrorIsHalfAStepPerInput) {
                             largest = std::fmax(largest, std::fabs(double{x[i]} - double{x[16 + i]} / 16));
                         }
                         for (std::size_t i = 0; i < 32; ++i) {
-                            exact += p.weight(c, g + i) * double{x[i]};
-                            weights += std::fabs(p.weight(c, g + i));
+                            exact += p.stored.view().weight(c, g + i) * double{x[i]};
+                            weights += std::fabs(p.stored.view().weight(c, g + i));
                             most = std::fmax(most, std::fabs(double{x[i]}));
                         }
                         ASSERT_LE(largest, 17.0 / 16.0 * most * 1.000001);
@@ -200,8 +140,8 @@ TEST(Absorbed, ExtremeCodesAreExact) {
                 p.x[i] = i % 32 < 16 ? low : high;
             for_each_isa([&]<class I>() {
                 if constexpr (absorbs<I>) {
-                    const auto plan = absorbed_plan(p, I::name);
-                    const input a(p.x, plan.activation_layout(), p.m);
+                    const auto plan = p.plan(I::name, false, absorbed);
+                    const auto a = p.quantize(plan);
                     const crumb::reference::activation_view view{a.rows.layout(), a.rows.codes(),
                                                                  a.rows.scales(), p.m};
                     double sum = 0;
@@ -209,7 +149,7 @@ TEST(Absorbed, ExtremeCodesAreExact) {
                         ASSERT_LE(std::abs(view.code(0, i)), 127);
                         sum += code * view.value(0, i) * view.scale(0, i / 32);
                     }
-                    for (float y : absorbed_run(p, I::name))
+                    for (float y : p.run(I::name, false, absorbed))
                         ASSERT_NEAR(double{y}, sum, std::fabs(sum) * std::ldexp(1.0, -21)) << I::name << code;
                 }
             });
@@ -222,12 +162,12 @@ TEST(Absorbed, ResultsDependNeitherOnTheIsaNorOnAssemblyNorOnTheSplit) {
     std::vector<float> first;
     for_each_isa([&]<class I>() {
         if constexpr (absorbs<I>) {
-            const auto whole = absorbed_run(p, I::name);
+            const auto whole = p.run(I::name, false, absorbed);
             if (first.empty())
                 first = whole;
             EXPECT_EQ(whole, first) << I::name;
-            const auto plan = absorbed_plan(p, I::name);
-            const input a(p.x, plan.activation_layout(), p.m);
+            const auto plan = p.plan(I::name, false, absorbed);
+            const auto a = p.quantize(plan);
             std::vector<float> intrinsics(whole.size());
             using tile = crumb::kernel::absorbed_tile<I, absorbing>;
             crumb::kernel::absorbed_run<I, absorbing, tile>::run(arguments(p, a.rows, intrinsics.data()));
@@ -258,7 +198,7 @@ TEST(Absorbed, NotFiniteRowsAreNotANumberAndTinyOnesAreZero) {
             std::fill_n(p.x.begin() + 2 * 96, 96, 1e-37f);
             for_each_isa([&]<class I>() {
                 if constexpr (absorbs<I>) {
-                    const auto y = absorbed_run(p, I::name);
+                    const auto y = p.run(I::name, false, absorbed);
                     for (std::size_t i = 0; i < y.size(); ++i)
                         ASSERT_TRUE(i / 20 == 0   ? std::isfinite(y[i])
                                     : i / 20 == 1 ? std::isnan(y[i])
@@ -274,14 +214,12 @@ TEST(Absorbed, PlansRefuseWhatHasNoSuchProducts) {
     const problem<crumb::q4_0> exact(16, 32, 1, 1);
     const problem<absorbing> p(16, 32, 1, 1);
     for_each_isa([&]<class I>() {
-        const auto other = crumb::linear<crumb::q4_0>::plan(
-            exact.packed, {.isa = I::name, .mode = crumb::linear_mode::absorbed});
+        const auto other = crumb::linear<crumb::q4_0>::plan(exact.packed, {.isa = I::name, .mode = absorbed});
         ASSERT_FALSE(other);
         EXPECT_EQ(other.error().code(), crumb::errc::unsupported);
         EXPECT_EQ(other.message(),
                   std::string("no absorbed products for weights in format q4_0 on ") + I::name);
-        const auto plan =
-            crumb::linear<absorbing>::plan(p.packed, {.isa = I::name, .mode = crumb::linear_mode::absorbed});
+        const auto plan = crumb::linear<absorbing>::plan(p.packed, {.isa = I::name, .mode = absorbed});
         EXPECT_EQ(plan.ok(), absorbs<I>) << I::name;
     });
 }
@@ -298,10 +236,10 @@ TEST(AbsorbedPairs, MatchTheReferenceTheAssemblyAndTheStatedError) {
                 const problem<crumb::u2> p(n, k, m, unsigned(n + 100 * k + 7 * m));
                 for_each_isa([&]<class I>() {
                     if constexpr (absorbs_pairs<I>) {
-                        const auto plan = crumb::linear<crumb::u2>::plan(
-                            p.packed, {.isa = I::name, .mode = crumb::linear_mode::absorbed});
+                        const auto plan =
+                            crumb::linear<crumb::u2>::plan(p.packed, {.isa = I::name, .mode = absorbed});
                         ASSERT_TRUE(plan) << plan.message();
-                        const input a(p.x, plan->activation_layout(), m);
+                        const auto a = p.quantize(*plan);
                         guarded<float> y(m * n);
                         plan->run(a.rows, crumb::matrix(y.data(), m, n));
                         const crumb::reference::activation_view view{a.rows.layout(), a.rows.codes(),
@@ -345,8 +283,8 @@ TEST(AbsorbedPairs, MatchTheReferenceTheAssemblyAndTheStatedError) {
 TEST(AbsorbedPairs, ExtremesAndWhatIsRefused) {
     for_each_isa([&]<class I>() {
         const problem<crumb::u2> ragged(16, 40, 1, 1);
-        const auto refused = crumb::linear<crumb::u2>::plan(
-            ragged.packed, {.isa = I::name, .mode = crumb::linear_mode::absorbed});
+        const auto refused =
+            crumb::linear<crumb::u2>::plan(ragged.packed, {.isa = I::name, .mode = absorbed});
         EXPECT_FALSE(refused);
         if constexpr (absorbs_pairs<I>) {
             problem<crumb::u2> p(20, 160, 4, 2);
@@ -356,10 +294,9 @@ TEST(AbsorbedPairs, ExtremesAndWhatIsRefused) {
                 p.x[320 + i] = 1e-37f;
             }
             p.x[480 + 70] = std::numeric_limits<float>::infinity();
-            const auto plan = crumb::linear<crumb::u2>::plan(
-                p.packed, {.isa = I::name, .mode = crumb::linear_mode::absorbed});
+            const auto plan = crumb::linear<crumb::u2>::plan(p.packed, {.isa = I::name, .mode = absorbed});
             ASSERT_TRUE(plan) << plan.message();
-            const input a(p.x, plan->activation_layout(), 4);
+            const auto a = p.quantize(*plan);
             std::vector<float> y(4 * 20);
             plan->run(a.rows, crumb::matrix(y.data(), 4, 20));
             const crumb::reference::activation_view view{a.rows.layout(), a.rows.codes(), a.rows.scales(), 4};
@@ -414,7 +351,7 @@ TYPED_TEST(OwnTiles, AssemblyAgreesWithIntrinsicsBitForBit) {
                     if constexpr (crumb::kernel::has_own_tiles<I>) {
                         const auto plan = crumb::linear<F>::plan(
                             p.packed, {.isa = I::name, .codebooks = p.stored.codebooks});
-                        const input a(p.x, plan->activation_layout(), m);
+                        const auto a = p.quantize(*plan);
                         std::vector<float> y(m * 37), intrinsics(m * 37);
                         using run = crumb::kernel::linear_run<I, F>;
                         using other =
@@ -440,7 +377,7 @@ TYPED_TEST(OwnTiles, FormatsOfAllLayoutsAgreeWithTheReference) {
     const problem<F> p(19, 100, 13, 9);
     for_each_isa([&]<class I>() {
         const auto plan = crumb::linear<F>::plan(p.packed, {.isa = I::name, .codebooks = p.stored.codebooks});
-        const input a(p.x, plan->activation_layout(), 13);
+        const auto a = p.quantize(*plan);
         guarded<float> y(13 * 19);
         plan->run(a.rows, crumb::matrix(y.data(), 13, 19));
         const crumb::reference::activation_view view{a.rows.layout(), a.rows.codes(), a.rows.scales(), 13};

@@ -1,6 +1,7 @@
 // Quantization with error feedback across columns, in the manner of GPTQ.
 #pragma once
 
+#include <crumb/offline/column_order.hpp>
 #include <crumb/offline/group_search.hpp>
 
 #include <Eigen/Cholesky>
@@ -39,24 +40,24 @@ class error_feedback {
         if (!(options.damping >= 0) || !std::isfinite(options.length_power))
             return status::error(errc::invalid_argument, "error feedback: damping %g, length power %g",
                                  options.damping, options.length_power);
-        error_feedback f(h.rows, options);
-        std::vector<double> energy(f.k_);
-        for (std::size_t i = 0; i < f.k_; ++i)
+        std::vector<double> energy(h.rows);
+        for (std::size_t i = 0; i < h.rows; ++i)
             energy[i] = h.row(i)[i];
-        const double mean = std::accumulate(energy.begin(), energy.end(), 0.0) / static_cast<double>(f.k_);
+        const double mean = std::accumulate(energy.begin(), energy.end(), 0.0) / static_cast<double>(h.rows);
         if (!std::isfinite(mean) || mean < 0)
             return status::error(errc::not_finite,
                                  "error feedback: the diagonal of H is not finite and positive");
-        f.arrange(energy);
-        const index size = static_cast<index>(f.at_.size());
+        error_feedback f(options.reorder ? column_order::by_energy(energy) : column_order::ascending(h.rows),
+                         options);
+        const index size = static_cast<index>(f.order_.at.size());
         const double scale = mean > 0 ? 1 / mean : 1;
         // Reversed in both directions, the lower factor becomes the upper one.
         Eigen::MatrixXd reversed = Eigen::MatrixXd::Identity(size, size);
         for (index i = 0; i < size; ++i) {
             for (index j = 0; j < size; ++j) {
-                const std::size_t a = f.at_[static_cast<std::size_t>(i)],
-                                  b = f.at_[static_cast<std::size_t>(j)];
-                if (a < f.k_ && b < f.k_)
+                const std::size_t a = f.order_.at[static_cast<std::size_t>(i)],
+                                  b = f.order_.at[static_cast<std::size_t>(j)];
+                if (a < f.order_.k && b < f.order_.k)
                     reversed(size - 1 - i, size - 1 - j) =
                         (a >= b ? h.row(a)[b] : h.row(b)[a]) * scale + (a == b ? options.damping : 0.0);
             }
@@ -77,10 +78,8 @@ class error_feedback {
                                               const feedback_options& options = {}) {
         if (k == 0 || (!importance.empty() && importance.size() != k))
             return status::error(errc::bad_shape, "%zu importances for %zu inputs", importance.size(), k);
-        error_feedback f(k, options);
-        f.options_.reorder = false;
-        f.arrange({});
-        f.weight_.assign(f.at_.size(), 0);
+        error_feedback f(column_order::ascending(k), options);
+        f.weight_.assign(f.order_.at.size(), 0);
         double mean = 0;
         for (std::size_t i = 0; i < k; ++i) {
             const float a = importance.empty() ? 1.0f : importance[i];
@@ -94,20 +93,20 @@ class error_feedback {
         return f;
     }
 
-    std::size_t k() const noexcept { return k_; }
+    std::size_t k() const noexcept { return order_.k; }
 
     /// Quantizes `rows` of `w` into `out`, made by `leveled_matrix::zeros` with w's shape. Weights that are
     /// not finite or beyond a half's range are refused; `out` may then be partly written.
     status quantize(const matrix_view<const float>& w, leveled_matrix& out, range rows = {}) const {
-        if (w.cols != k_ || out.k != k_ || out.n != w.rows)
+        if (w.cols != order_.k || out.k != order_.k || out.n != w.rows)
             return status::error(errc::bad_shape,
-                                 "error feedback for %zu inputs: weights are %zu x %zu, out is %zu x %zu", k_,
-                                 w.rows, w.cols, out.n, out.k);
+                                 "error feedback for %zu inputs: weights are %zu x %zu, out is %zu x %zu",
+                                 order_.k, w.rows, w.cols, out.n, out.k);
         if (const status s = check_levels(out.levels); !s)
             return s;
         rows = rows.within(w.rows);
         for (std::size_t r = rows.begin; r < rows.end; ++r)
-            for (std::size_t i = 0; i < k_; ++i)
+            for (std::size_t i = 0; i < order_.k; ++i)
                 if (!(std::fabs(w.row(r)[i]) <= most_weight))
                     return status::error(errc::not_finite, "weight (%zu, %zu) is not finite or beyond 65504",
                                          r, i);
@@ -120,70 +119,31 @@ class error_feedback {
 
     /// (w - q) H (w - q)^T of a row, H as damped and scaled to a mean diagonal of 1.
     double error(const float* w, const leveled_matrix& q, std::size_t row) const {
-        Eigen::RowVectorXf e = Eigen::RowVectorXf::Zero(static_cast<index>(at_.size()));
-        for (std::size_t i = 0; i < at_.size(); ++i)
-            if (at_[i] < k_)
-                e[static_cast<index>(i)] = w[at_[i]] - q.weight(row, at_[i]);
+        Eigen::RowVectorXf e = Eigen::RowVectorXf::Zero(static_cast<index>(order_.at.size()));
+        for (std::size_t i = 0; i < order_.at.size(); ++i)
+            if (order_.at[i] < order_.k)
+                e[static_cast<index>(i)] = w[order_.at[i]] - q.weight(row, order_.at[i]);
         return static_cast<double>(product(e, e));
     }
 
   private:
-    struct part {                          ///< 256 columns or what is left of them, as they are processed
-        std::size_t first = 0, groups = 0; ///< position of its first column; number of groups
-        std::size_t block = 0;             ///< of the matrix
-    };
+    using part = column_order::part;
     struct block_result {
         int exponent = 0;
         std::array<group_choice, scale_block / group_size> group;
     };
 
-    error_feedback(std::size_t k, const feedback_options& options) : k_(k), options_(options) {}
-
-    /// The order of processing: blocks, groups within them and columns within these stay together.
-    void arrange(const std::vector<double>& energy) {
-        const std::size_t groups = (k_ + group_size - 1) / group_size;
-        const auto sum = [&](std::size_t begin, std::size_t size) {
-            double s = 0;
-            const std::size_t end = std::min(begin + size, k_);
-            for (std::size_t i = begin; i < end; ++i)
-                s += energy[i];
-            return s / static_cast<double>(end - begin);
-        };
-        const auto sorted = [&](std::size_t first, std::size_t end, std::size_t size) {
-            std::vector<std::size_t> order(end - first);
-            std::iota(order.begin(), order.end(), first);
-            std::vector<double> mean(order.size());
-            for (std::size_t i = 0; options_.reorder && i < order.size(); ++i)
-                mean[i] = sum(order[i] * size, size);
-            if (options_.reorder)
-                std::sort(order.begin(), order.end(), [&](std::size_t a, std::size_t b) {
-                    const double x = mean[a - first], y = mean[b - first];
-                    return x > y || (x == y && a < b);
-                });
-            return order;
-        };
-        constexpr std::size_t per_block = scale_block / group_size;
-        for (const std::size_t b : sorted(0, (k_ + scale_block - 1) / scale_block, scale_block)) {
-            const auto in_block = sorted(b * per_block, std::min((b + 1) * per_block, groups), group_size);
-            parts_.push_back({at_.size(), in_block.size(), b});
-            for (const std::size_t g : in_block) {
-                group_at_.push_back(g);
-                const std::size_t end = std::min((g + 1) * group_size, k_);
-                for (const std::size_t i : sorted(g * group_size, end, 1))
-                    at_.push_back(i);
-                at_.resize((at_.size() + group_size - 1) / group_size * group_size, k_);
-            }
-        }
-    }
+    error_feedback(column_order order, const feedback_options& options)
+        : options_(options), order_(std::move(order)) {}
 
     /// Takes the upper factor R apart: weights R_jj^2 and mix R_ij / R_jj.
     template <class F>
     void factor(const F& r) {
-        const index size = static_cast<index>(at_.size());
-        weight_.assign(at_.size(), 0);
+        const index size = static_cast<index>(order_.at.size());
+        weight_.assign(order_.at.size(), 0);
         mix_ = matrix_f::Zero(size, size);
         for (index j = 0; j < size; ++j) {
-            if (at_[static_cast<std::size_t>(j)] >= k_)
+            if (order_.at[static_cast<std::size_t>(j)] >= order_.k)
                 continue;
             const double d = r(j, j);
             weight_[static_cast<std::size_t>(j)] = static_cast<float>(d * d);
@@ -191,9 +151,9 @@ class error_feedback {
                 mix_(i, j) = static_cast<float>(r(i, j) / d);
         }
         // The same for each group by itself: what sweeps need.
-        const std::size_t groups = group_at_.size();
-        own_weight_.resize(at_.size());
-        own_mix_.resize(at_.size() * group_size);
+        const std::size_t groups = order_.group_at.size();
+        own_weight_.resize(order_.at.size());
+        own_mix_.resize(order_.at.size() * group_size);
         solve_.resize(groups);
         constexpr index g_size = static_cast<index>(group_size);
         for (std::size_t g = 0; g < groups; ++g) {
@@ -207,7 +167,7 @@ class error_feedback {
             for (index j = 0; j < g_size; ++j) {
                 const std::size_t at = g * group_size + static_cast<std::size_t>(j);
                 const double d = l(g_size - 1 - j, g_size - 1 - j);
-                own_weight_[at] = at_[at] < k_ ? static_cast<float>(d * d) : 0.0f;
+                own_weight_[at] = order_.at[at] < order_.k ? static_cast<float>(d * d) : 0.0f;
                 for (index i = 0; i < g_size; ++i)
                     own_mix_[(g * group_size + static_cast<std::size_t>(i)) * group_size +
                              static_cast<std::size_t>(j)] =
@@ -222,20 +182,20 @@ class error_feedback {
         if (has_feedback())
             return (a * h_).dot(b);
         float s = 0;
-        for (std::size_t i = 0; i < at_.size(); ++i)
+        for (std::size_t i = 0; i < order_.at.size(); ++i)
             s += weight_[i] * a[static_cast<index>(i)] * b[static_cast<index>(i)];
         return s;
     }
 
     void quantize_batch(const group_search& search, const matrix_view<const float>& w, leveled_matrix& out,
                         range rows) const {
-        const index n = static_cast<index>(rows.size()), size = static_cast<index>(at_.size());
+        const index n = static_cast<index>(rows.size()), size = static_cast<index>(order_.at.size());
         matrix_f own = matrix_f::Zero(n, size);
         for (index r = 0; r < n; ++r)
             for (index i = 0; i < size; ++i)
-                if (at_[static_cast<std::size_t>(i)] < k_)
-                    own(r, i) =
-                        w.row(rows.begin + static_cast<std::size_t>(r))[at_[static_cast<std::size_t>(i)]];
+                if (order_.at[static_cast<std::size_t>(i)] < order_.k)
+                    own(r, i) = w.row(rows.begin +
+                                      static_cast<std::size_t>(r))[order_.at[static_cast<std::size_t>(i)]];
         pass(search, own, out, rows);
         const bool sweeps = has_feedback() && options_.sweeps != 0;
         if (options_.length_power != 0) {
@@ -249,10 +209,10 @@ class error_feedback {
     }
 
     Eigen::RowVectorXf decoded(const leveled_matrix& q, std::size_t row) const {
-        Eigen::RowVectorXf v = Eigen::RowVectorXf::Zero(static_cast<index>(at_.size()));
-        for (std::size_t i = 0; i < at_.size(); ++i)
-            if (at_[i] < k_)
-                v[static_cast<index>(i)] = q.weight(row, at_[i]);
+        Eigen::RowVectorXf v = Eigen::RowVectorXf::Zero(static_cast<index>(order_.at.size()));
+        for (std::size_t i = 0; i < order_.at.size(); ++i)
+            if (order_.at[i] < order_.k)
+                v[static_cast<index>(i)] = q.weight(row, order_.at[i]);
         return v;
     }
 
@@ -268,19 +228,20 @@ class error_feedback {
     void pass(const group_search& search, const matrix_f& w, leveled_matrix& out, range rows) const {
         const index n = w.rows();
         matrix_f e = matrix_f::Zero(n, w.cols());
-        for (std::size_t p = 0, g = 0; p < parts_.size(); g += parts_[p++].groups) {
-            const index first = static_cast<index>(parts_[p].first);
-            const index size = static_cast<index>(parts_[p].groups * group_size);
+        for (std::size_t p = 0, g = 0; p < order_.parts.size(); g += order_.parts[p++].groups) {
+            const index first = static_cast<index>(order_.parts[p].first);
+            const index size = static_cast<index>(order_.parts[p].groups * group_size);
             matrix_f target = w.middleCols(first, size);
             if (has_feedback() && first != 0)
                 target.noalias() += e.leftCols(first) * mix_.block(0, first, first, size);
             for (index r = 0; r < n; ++r) {
                 const std::size_t row = rows.begin + static_cast<std::size_t>(r);
-                const auto q = block(search, parts_[p], target.row(r).data(), w.row(r).data() + first,
+                const auto q = block(search, order_.parts[p], target.row(r).data(), w.row(r).data() + first,
                                      e.row(r).data() + first);
                 if (!out.exponent.empty())
-                    out.exponent[row * out.blocks() + parts_[p].block] = static_cast<std::int8_t>(q.exponent);
-                for (std::size_t i = 0; i < parts_[p].groups; ++i)
+                    out.exponent[row * out.blocks() + order_.parts[p].block] =
+                        static_cast<std::int8_t>(q.exponent);
+                for (std::size_t i = 0; i < order_.parts[p].groups; ++i)
                     store(search, out, row, g + i, q.group[i]);
             }
         }
@@ -288,10 +249,10 @@ class error_feedback {
 
     void store(const group_search& search, leveled_matrix& out, std::size_t row, std::size_t g,
                const group_choice& q) const {
-        out.scale[row * out.groups() + group_at_[g]] = q.scale.bits;
+        out.scale[row * out.groups() + order_.group_at[g]] = q.scale.bits;
         for (std::size_t i = 0; i < group_size; ++i)
-            if (const std::size_t c = at_[g * group_size + i]; c < k_)
-                out.index[row * k_ + c] = search.index(q.selector, q.value[i]);
+            if (const std::size_t c = order_.at[g * group_size + i]; c < order_.k)
+                out.index[row * order_.k + c] = search.index(q.selector, q.value[i]);
     }
 
     /// A block of a row; its errors go to `e`.
@@ -322,8 +283,8 @@ class error_feedback {
             std::array<float, group_size * group_size> mix;
             if (has_feedback())
                 for (std::size_t i = 0; i < group_size; ++i)
-                    std::copy_n(mix_.data() + (p.first + at + i) * at_.size() + p.first + at, group_size,
-                                mix.data() + i * group_size);
+                    std::copy_n(mix_.data() + (p.first + at + i) * order_.at.size() + p.first + at,
+                                group_size, mix.data() + i * group_size);
             const group_problem problem{t.data() + at, own + at, weight_.data() + p.first + at,
                                         has_feedback() ? mix.data() : nullptr};
             group_search::candidates c;
@@ -333,7 +294,7 @@ class error_feedback {
             for (std::size_t i = 0; i < group_size; ++i) {
                 e[at + i] = own[at + i] - q.scale.d * q.value[i];
                 if (has_feedback()) {
-                    const float* m = mix_.data() + (p.first + at + i) * at_.size() + p.first;
+                    const float* m = mix_.data() + (p.first + at + i) * order_.at.size() + p.first;
                     for (std::size_t j = at + group_size; j < size; ++j)
                         t[j] += e[at + i] * m[j];
                 }
@@ -351,7 +312,7 @@ class error_feedback {
         for (index r = 0; r < n; ++r)
             e.row(r) = w.row(r) - decoded(out, rows.begin + static_cast<std::size_t>(r));
         for (std::size_t s = 0; s < options_.sweeps; ++s) {
-            for (std::size_t g = 0; g < group_at_.size(); ++g) {
+            for (std::size_t g = 0; g < order_.group_at.size(); ++g) {
                 const index first = static_cast<index>(g) * g_size;
                 const matrix_f pull = e * h_.middleCols(first, g_size);
                 const matrix_f target =
@@ -361,7 +322,7 @@ class error_feedback {
                     const group_problem p{target.row(r).data(), target.row(r).data(),
                                           own_weight_.data() + first,
                                           own_mix_.data() + static_cast<std::size_t>(first) * group_size};
-                    const std::size_t orig = group_at_[g];
+                    const std::size_t orig = order_.group_at[g];
                     const int exponent =
                         out.exponent.empty()
                             ? 0
@@ -381,7 +342,7 @@ class error_feedback {
                         continue;
                     store(search, out, row, g, q);
                     for (std::size_t i = 0; i < group_size; ++i)
-                        if (at_[g * group_size + i] < k_)
+                        if (order_.at[g * group_size + i] < order_.k)
                             e(r, first + static_cast<index>(i)) =
                                 w(r, first + static_cast<index>(i)) - q.scale.d * q.value[i];
                 }
@@ -389,11 +350,8 @@ class error_feedback {
         }
     }
 
-    std::size_t k_;
     feedback_options options_;
-    std::vector<std::size_t> at_;       ///< column at each position, k for none
-    std::vector<std::size_t> group_at_; ///< group at each position
-    std::vector<part> parts_;
+    column_order order_;
     std::vector<float> weight_, own_weight_, own_mix_;
     matrix_f mix_, h_;
     std::vector<matrix_f> solve_;
