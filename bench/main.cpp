@@ -1,4 +1,4 @@
-// crumb-bench: ceilings of this machine, the plain baseline and crumb's products, in one run.
+// crumb-bench: ceilings of this machine, the plain baseline, crumb's products and attention, in one run.
 #include "rows.hpp"
 
 #include <cstdio>
@@ -73,6 +73,8 @@ class table : public benchmark::BenchmarkReporter {
         column(run, "of_mac_peak", "%7.1f%%", 100, 8);
         column(run, "of_mix", "%7.1f%%", 100, 8);
         column(run, "vs_plain", "%8.2fx", 1, 9);
+        if (run.counters.find("vs_f16") != run.counters.end())
+            column(run, "vs_f16", "  %.2fx f16", 1, 0);
         if (run.counters.find("vs_one_thread") != run.counters.end())
             column(run, "vs_one_thread", "  %.2fx one thread", 1, 0);
         std::printf("%s%s\n", run.report_label.empty() ? "" : "  ", run.report_label.c_str());
@@ -129,6 +131,7 @@ int main(int argc, char** argv) {
     benchmark::AddCustomContext("dram_working_set_bytes", std::to_string(dram_working_set()));
     register_ceilings();
     register_linear();
+    register_attention();
     table as_table;
     json as_json, as_json_file;
     benchmark::BenchmarkReporter* display = nullptr;

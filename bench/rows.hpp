@@ -85,5 +85,7 @@ inline constexpr bool has_mix = CRUMB_BUILDS_X86 && !std::is_same_v<Isa, isa::po
 void register_ceilings();
 /// `plain/...`, `linear/...` and `panels/...`: products by format, ISA and shape.
 void register_linear();
+/// `attention/...`: decode steps by codec, ISA and size of the cache.
+void register_attention();
 
 } // namespace crumb::bench

@@ -189,12 +189,12 @@ status bench(const bench_options& o) {
 
     // A generated token reads every weight, and the keys and values of all tokens before it.
     const double cached = static_cast<double>(o.depth) + 0.5 * static_cast<double>(o.generate + 1);
-    const double token_bytes = w.bytes + cached * static_cast<double>(s.kv_bytes_per_token());
+    const double token_bytes = w.bytes + cached * s.kv_bytes_per_token();
     const double of_bandwidth = generation.mean() * token_bytes / best.bytes_per_second();
     const double prompt_macs =
         w.macs + w.vocabulary_macs / static_cast<double>(std::max<std::size_t>(1, o.prompt));
     const double of_peak = is_int8 ? prompt.mean() * prompt_macs / best.macs_per_second() : std::nan("");
-    const auto kv = kv_names[static_cast<std::size_t>(o.kv)];
+    const std::string kv = o.kv.name();
 
     if (o.json) {
         json_object out;
@@ -225,9 +225,9 @@ status bench(const bench_options& o) {
         std::printf("%s\n", out.text().c_str());
         return {};
     }
-    std::printf("%s: weights %s, %.1f MB, of which a token reads %.1f; cache %s, %zu bytes per token\n",
+    std::printf("%s: weights %s, %.1f MB, of which a token reads %.1f; cache %s, %.0f bytes per token\n",
                 o.model.c_str(), weights.c_str(), static_cast<double>(m.weight_bytes()) / 1e6, w.bytes / 1e6,
-                kv.data(), s.kv_bytes_per_token());
+                kv.c_str(), s.kv_bytes_per_token());
     std::printf("%s, %zu thread%s: %.2f GB/s read, %.1f GMAC/s at best\n\n", crumb::isa_names[*isa],
                 s.threads().size(), s.threads().size() == 1 ? "" : "s", best.bytes_per_second() / 1e9,
                 best.macs_per_second() / 1e9);

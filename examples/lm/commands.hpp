@@ -3,6 +3,8 @@
 
 #include "session.hpp"
 
+#include <crumb/offline/kv_codebooks.hpp>
+
 #include <cstdint>
 #include <functional>
 #include <string>
@@ -46,6 +48,17 @@ struct quantize_options {
     std::string out;
 };
 
+struct calibrate_options {
+    std::string model;
+    kv_type kv;
+    crumb::kv_sharing sharing = crumb::kv_sharing::none;
+    std::string text;        ///< a file, or `self`
+    std::size_t chunks = 64; ///< windows of text
+    std::uint64_t seed = 1;
+    std::size_t threads = 0;
+    std::string out;
+};
+
 struct demo_options {
     std::string models; ///< a directory
     std::size_t threads = 0;
@@ -71,6 +84,7 @@ crumb::status generate(const generate_options& options);
 crumb::status perplexity(const perplexity_options& options);
 crumb::status demo(const demo_options& options);
 crumb::status quantize(const quantize_options& options);
+crumb::status calibrate(const calibrate_options& options);
 crumb::status synth(const synth_options& options);
 crumb::status bench(const bench_options& options);
 
@@ -82,6 +96,7 @@ std::vector<std::int32_t> write_text(session& s, const std::vector<std::int32_t>
 /// A model with a session over it, loaded as the options say.
 struct loaded_model {
     std::unique_ptr<model> weights;
+    std::unique_ptr<crumb::kv_codebooks> codebooks; ///< of the cache, or null
     std::optional<session> run;
 };
 crumb::result<loaded_model> load(const common_options& options, std::size_t context, std::size_t batch);

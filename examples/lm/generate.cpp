@@ -1,5 +1,6 @@
 #include "commands.hpp"
 #include "evaluate.hpp"
+#include "kv_file.hpp"
 #include "quantizer.hpp"
 #include "report.hpp"
 #include "sampler.hpp"
@@ -28,6 +29,26 @@ std::string valid_utf8(std::string_view text) {
         at += c.size;
     }
     return out;
+}
+
+/// The codebooks of the file, or such as are trained on a text that the model writes now.
+result<crumb::kv_codebooks> codebooks_for(const model& m, const common_options& o) {
+    auto stored = read_codebooks(m, o.kv.codec);
+    if (!stored)
+        return stored.error();
+    if (*stored)
+        return std::move(**stored);
+    std::fprintf(stderr, "crumb-lm: %s has no codebooks of %s: training them on text that the model writes\n",
+                 m.path().c_str(), codec_name(o.kv.codec).c_str());
+    kv_training how;
+    how.text = "self";
+    how.chunks = 16;
+    how.sinks = o.kv.sinks;
+    how.threads = team(o.threads).size();
+    stage_progress progress;
+    auto books = train_codebooks(m, o.kv.codec, how, std::ref(progress));
+    progress.clear();
+    return books;
 }
 
 } // namespace
@@ -60,8 +81,15 @@ result<loaded_model> load(const common_options& options, std::size_t context, st
         return m.error();
     loaded_model l;
     l.weights = std::make_unique<model>(std::move(*m));
+    if (options.kv.codec.has_codebooks()) {
+        auto books = codebooks_for(*l.weights, options);
+        if (!books)
+            return books.error();
+        l.codebooks = std::make_unique<crumb::kv_codebooks>(std::move(*books));
+    }
     auto s = session::make(*l.weights, team(options.threads), options.kv,
-                           context == 0 ? l.weights->shape().context : context, batch);
+                           context == 0 ? l.weights->shape().context : context, batch,
+                           l.codebooks ? l.codebooks->view() : crumb::pq_codebooks());
     if (!s)
         return s.error();
     l.run.emplace(std::move(*s));
@@ -155,7 +183,7 @@ status generate(const generate_options& o) {
         out.put("model", o.model)
             .put("weights", weights_name(m, o.weights))
             .put("activations", activation_names[static_cast<std::size_t>(o.activations)])
-            .put("kv", kv_names[static_cast<std::size_t>(o.kv)])
+            .put("kv", o.kv.name())
             .put("ffn", "dense");
         out.put("text", valid_utf8(text)).put("stop", stop);
         out.put("prompt_tokens", prompt.size()).put("tokens", produced);

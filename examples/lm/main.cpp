@@ -54,13 +54,27 @@ const CLI::Validator warmth(
     },
     "in [0 - 100]", "warmth");
 
+CLI::Option* add_kv(CLI::App* app, lm::kv_type& to) {
+    return app->add_option_function<std::string>(
+        "--kv",
+        [&to](const std::string& text) {
+            const auto kv = lm::kv_type::parse(text);
+            if (!kv)
+                throw CLI::ValidationError(kv.message());
+            to = *kv;
+        },
+        "What keys and values are kept as: f32, f16, q8_0, kivi4, kivi2, pq4, pq3, pq2, pq:<dims>x<bits>; "
+        "then "
+        ":sinks=S, :window=W, :exact");
+}
+
 void add_common(CLI::App* app, lm::common_options& o) {
     app->add_option("model", o.model, "GGUF file, architecture llama or gpt2")->required();
     add_choice(app, "--weights", o.weights, choices<lm::weight_type>(lm::weight_names),
                "What attention and feed-forward matrices are quantized to");
     add_choice(app, "--activations", o.activations, choices<lm::activation_type>(lm::activation_names),
                "What quantized weights are multiplied with");
-    add_choice(app, "--kv", o.kv, choices<lm::kv_type>(lm::kv_names), "Number type of the key-value cache");
+    add_kv(app, o.kv)->default_str(o.kv.name());
     app->add_option("--threads", o.threads, "Threads; 0 takes all cores")
         ->check(CLI::Range(0, 1024))
         ->capture_default_str();
@@ -153,6 +167,29 @@ int main(int argc, char** argv) {
         ->capture_default_str();
     quantize->add_option("--out,-o", q.out, "File to write")->required();
 
+    lm::calibrate_options c;
+    auto* calibrate = app.add_subcommand("calibrate", "Write a model with codebooks for its cache");
+    calibrate->add_option("model", c.model, "GGUF file, architecture llama or gpt2")->required();
+    add_kv(calibrate, c.kv)->required();
+    add_choice(calibrate, "--share", c.sharing,
+               std::map<std::string, crumb::kv_sharing>{{"none", crumb::kv_sharing::none},
+                                                        {"heads", crumb::kv_sharing::heads},
+                                                        {"layers", crumb::kv_sharing::layers},
+                                                        {"all", crumb::kv_sharing::all}},
+               "What has codebooks in common");
+    calibrate->add_option("--text", c.text, "Text file to train on, or 'self': a text that the model writes")
+        ->required();
+    calibrate->add_option("--chunks", c.chunks, "Windows of 512 tokens to train on")
+        ->check(CLI::Range(1, 1 << 20))
+        ->capture_default_str();
+    calibrate->add_option("--seed", c.seed, "Seed of the text and of the training")
+        ->check(natural)
+        ->capture_default_str();
+    calibrate->add_option("--threads", c.threads, "Threads; 0 takes all cores")
+        ->check(CLI::Range(0, 1024))
+        ->capture_default_str();
+    calibrate->add_option("--out,-o", c.out, "File to write")->required();
+
     lm::synth_options s;
     auto* synth = app.add_subcommand("synth", "Write a model of a known shape with random weights");
     synth
@@ -173,6 +210,7 @@ int main(int argc, char** argv) {
                                  : bench->parsed()      ? lm::bench(b)
                                  : synth->parsed()      ? lm::synth(s)
                                  : quantize->parsed()   ? lm::quantize(q)
+                                 : calibrate->parsed()  ? lm::calibrate(c)
                                                         : lm::demo(d);
     if (!result) {
         std::fflush(stdout);

@@ -11,7 +11,8 @@ crumb::status perplexity(const perplexity_options& o) {
     const auto file = mapped_file::open(o.text, error);
     if (!file)
         return crumb::status::error(crumb::errc::invalid_argument, "%s", error.c_str());
-    auto loaded = load(o, o.ctx, o.ctx);
+    // Token by token, the cache is coded as far as it is in generation.
+    auto loaded = load(o, o.ctx, o.kv.codec.is_plain() ? o.ctx : 1);
     if (!loaded)
         return loaded.error();
     loaded_model reference;
@@ -42,7 +43,7 @@ crumb::status perplexity(const perplexity_options& o) {
         return e.error();
     const double speed = static_cast<double>(e->fed) / e->seconds;
     const std::string weights = weights_name(m, o.weights);
-    const auto kv = kv_names[static_cast<std::size_t>(o.kv)];
+    const std::string kv = o.kv.name();
     const auto activations = activation_names[static_cast<std::size_t>(o.activations)];
     if (o.json) {
         json_object out;
@@ -65,8 +66,8 @@ crumb::status perplexity(const perplexity_options& o) {
         std::printf("%s\n", out.text().c_str());
         return {};
     }
-    std::printf("weights %s (%.3f bits per weight), activations %s, kv %s (%zu bytes per token)\n",
-                weights.c_str(), m.bits_per_weight(), activations.data(), kv.data(),
+    std::printf("weights %s (%.3f bits per weight), activations %s, kv %s (%.0f bytes per token)\n",
+                weights.c_str(), m.bits_per_weight(), activations.data(), kv.c_str(),
                 loaded->run->kv_bytes_per_token());
     std::printf("perplexity      %.4f +- %.4f over %zu tokens (nll %.5f nats)\n", std::exp(e->nll),
                 std::exp(e->nll) * e->nll_error, e->tokens, e->nll);

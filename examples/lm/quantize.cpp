@@ -2,7 +2,6 @@
 #include "gguf_writer.hpp"
 #include "quantizer.hpp"
 #include "report.hpp"
-#include "sampler.hpp"
 
 #include <crumb/offline/store.hpp>
 
@@ -50,36 +49,6 @@ result<output_tensor> written(const crumb::quantized<F>& q) {
     return out;
 }
 
-/// The text to calibrate on: of a file, written by the model at temperature 1, or uniformly random tokens,
-/// which tell at least which inputs are large and how the weights before make them vary together.
-result<std::vector<std::int32_t>> calibration_text(const quantize_options& o, const model& m, session& s,
-                                                   std::size_t window) {
-    std::vector<std::int32_t> tokens;
-    if (o.calibrate.empty()) {
-        std::mt19937_64 random(o.seed);
-        for (std::size_t i = 0; i < o.chunks * window; ++i)
-            tokens.push_back(static_cast<std::int32_t>(random() % m.shape().vocabulary));
-    } else if (o.calibrate == "self") {
-        progress_line progress("the model writes a text");
-        std::size_t done = 0;
-        tokens = write_text(s, m.vocabulary().encode(" ", true), o.chunks * window, 1.0f, 0, o.seed,
-                            [&](std::int32_t) { progress(++done, o.chunks * window); });
-    } else {
-        std::string error;
-        const auto file = mapped_file::open(o.calibrate, error);
-        if (!file)
-            return status::error(crumb::errc::invalid_argument, "%s", error.c_str());
-        const auto bytes = file->bytes();
-        tokens = m.vocabulary().encode({reinterpret_cast<const char*>(bytes.data()), bytes.size()}, false);
-    }
-    if (tokens.size() < window)
-        return status::error(crumb::errc::invalid_argument,
-                             "the calibration text has %zu tokens, a window takes %zu", tokens.size(),
-                             window);
-    tokens.resize(std::min(tokens.size(), o.chunks * window) / window * window);
-    return tokens;
-}
-
 /// Everything that quantizing one model needs.
 class converter {
   public:
@@ -88,7 +57,7 @@ class converter {
     /// Puts keys and tensors into `writer`, which refers to this object.
     status run(gguf_writer& writer) {
         const std::size_t window = std::min<std::size_t>(m_.shape().context, 512);
-        const auto text = calibration_text(o_, m_, s_, window);
+        const auto text = calibration_text(o_.calibrate, m_, s_, window, o_.chunks, o_.seed);
         if (!text)
             return text.error();
         calibration calibrated(m_, s_, *text, window);

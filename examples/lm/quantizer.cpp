@@ -1,12 +1,46 @@
 #include "quantizer.hpp"
 
+#include "commands.hpp"
+#include "report.hpp"
+
 #include <crumb/offline/codebook.hpp>
 #include <crumb/offline/store.hpp>
+
+#include <random>
 
 namespace lm {
 
 using crumb::result;
 using crumb::status;
+
+result<std::vector<std::int32_t>> calibration_text(const std::string& text, const model& m, session& s,
+                                                   std::size_t window, std::size_t chunks,
+                                                   std::uint64_t seed) {
+    std::vector<std::int32_t> tokens;
+    if (text.empty()) {
+        std::mt19937_64 random(seed);
+        for (std::size_t i = 0; i < chunks * window; ++i)
+            tokens.push_back(static_cast<std::int32_t>(random() % m.shape().vocabulary));
+    } else if (text == "self") {
+        progress_line progress("the model writes a text");
+        std::size_t done = 0;
+        tokens = write_text(s, m.vocabulary().encode(" ", true), chunks * window, 1.0f, 0, seed,
+                            [&](std::int32_t) { progress(++done, chunks * window); });
+    } else {
+        std::string error;
+        const auto file = mapped_file::open(text, error);
+        if (!file)
+            return status::error(crumb::errc::invalid_argument, "%s", error.c_str());
+        const auto bytes = file->bytes();
+        tokens = m.vocabulary().encode({reinterpret_cast<const char*>(bytes.data()), bytes.size()}, false);
+    }
+    if (tokens.size() < window)
+        return status::error(crumb::errc::invalid_argument,
+                             "the calibration text has %zu tokens, a window takes %zu", tokens.size(),
+                             window);
+    tokens.resize(std::min(tokens.size(), chunks * window) / window * window);
+    return tokens;
+}
 
 result<std::vector<std::int8_t>> train_codebooks(const gguf& file, weight_type type,
                                                  const importances& importance, const codebook_sets& source,

@@ -23,6 +23,13 @@ crumb::result<std::vector<std::int8_t>> train_codebooks(const gguf& file, weight
                                                         const codebook_sets& source,
                                                         const progress_function& progress = {});
 
+/// The text to calibrate on, at most `chunks` windows: of the file named `text`; if that is `self`, written
+/// by the model at temperature 1; if it is empty, uniformly random tokens, which tell at least which inputs
+/// are large and how the weights before make them vary together.
+crumb::result<std::vector<std::int32_t>> calibration_text(const std::string& text, const model& m, session& s,
+                                                          std::size_t window, std::size_t chunks,
+                                                          std::uint64_t seed);
+
 /// What a model's matrices read while it is fed a text, window by window of `window` tokens.
 class calibration {
   public:

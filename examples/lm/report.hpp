@@ -4,6 +4,7 @@
 #include <chrono>
 #include <cmath>
 #include <cstdio>
+#include <optional>
 #include <string>
 #include <string_view>
 
@@ -91,6 +92,23 @@ class progress_line {
     std::string what_;
     bool shown_, dirty_ = false;
     std::chrono::steady_clock::time_point start_ = std::chrono::steady_clock::now();
+};
+
+/// The same for a task in stages, each with a line of its own.
+class stage_progress {
+  public:
+    void operator()(const char* stage, std::size_t done, std::size_t all) {
+        if (!line_ || stage_ != stage) {
+            line_.emplace(stage);
+            stage_ = stage;
+        }
+        (*line_)(done, all);
+    }
+    void clear() { line_.reset(); }
+
+  private:
+    std::optional<progress_line> line_;
+    std::string_view stage_;
 };
 
 } // namespace lm

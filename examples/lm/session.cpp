@@ -1,6 +1,9 @@
 #include "session.hpp"
 
+#include <crumb/op/kv_attention.hpp>
+
 #include <initializer_list>
+#include <mutex>
 
 #include <unistd.h>
 
@@ -54,16 +57,22 @@ struct session::state {
 
     const model& m;
     team threads;
-    kv_type kv = kv_type::f16;
+    kv_type kv;
     std::size_t context = 0, batch = 0, length = 0;
     std::optional<crumb::float_ops> ops;
-    std::optional<crumb::attention> attend;
+    std::optional<crumb::kv_cache> cache;
+    std::optional<crumb::kv_attention> attend;
+    std::mutex failure_guard;
+    status failure;
     buffer rope_memory;
     crumb::rope_table rope;
-    buffer keys, values; ///< per layer and kv head: context x head size
+    buffer cache_state;
+    std::vector<buffer> pages; ///< of the cache
     std::vector<worker> workers;
     buffer copies;
     std::function<void(const matrix&, const matrix_view<const float>&)> observer;
+    std::function<void(std::size_t, const matrix_view<const float>&, const matrix_view<const float>&)>
+        cache_observer;
     std::vector<float> hidden, x, q, k, v, attended, added, up, gate, logits;
 
     std::size_t kv_width() const { return m.shape().kv_heads * m.shape().head_size; }
@@ -72,27 +81,30 @@ struct session::state {
         return crumb::matrix(hidden.data(), rows, m.shape().width);
     }
 
-    template <class T>
-    T* cache(const buffer& b, std::size_t layer) const {
-        return b.as<T>() + layer * context * kv_width();
+    /// Keys and values of kv heads [heads) of all rows to the cache.
+    void keep(std::size_t layer, const projections& of, range heads) {
+        const status written = cache->write(layer, of.k, of.v, heads);
+        if (written.ok())
+            return;
+        const std::lock_guard lock(failure_guard);
+        failure = written;
     }
-    template <class T>
-    crumb::cache_view<T> view(const buffer& b, std::size_t layer, std::size_t tokens) const {
-        return {cache<T>(b, layer), tokens, m.shape().head_size, context * m.shape().head_size};
+    /// Pages for `tokens` tokens.
+    status make_room(std::size_t tokens) {
+        while (cache->page_count() < cache->pages_for(tokens)) {
+            pages.emplace_back(cache->page_bytes());
+            if (const status s = cache->add_page(pages.back().bytes()); !s)
+                return s;
+        }
+        return {};
     }
-
-    /// Keys or values of kv heads [heads) of all rows to the cache.
-    void keep(const buffer& to, std::size_t layer, const matrix_view<float>& from, range heads) const {
-        const std::size_t size = m.shape().head_size;
-        for (std::size_t r = 0; r < from.rows; ++r) {
-            for (std::size_t h = heads.begin; h < heads.end; ++h) {
-                const std::size_t at = (h * context + length + r) * size;
-                const std::span<const float> head(from.row(r) + h * size, size);
-                if (kv == kv_type::f16)
-                    ops->to_half(head, cache<crumb::half>(to, layer) + at);
-                else
-                    std::copy(head.begin(), head.end(), cache<float>(to, layer) + at);
-            }
+    /// Encodes what is older than the window.
+    void encode() {
+        if (const auto e = cache->begin_encoding()) {
+            threads.run([&](std::size_t part, std::size_t parts) {
+                cache->encode(e, workers[part].scratch.bytes(), crumb::split(e.items, parts, part));
+            });
+            cache->end_encoding(e);
         }
     }
 
@@ -210,8 +222,9 @@ void session::state::project(const model_layer& l, std::size_t layer, const matr
         ops->rope(columns(to.q, q_channels), d.head_size, rope, length);
         ops->rope(columns(to.k, kv_channels), d.head_size, rope, length);
     }
-    keep(keys, layer, to.k, kv_heads);
-    keep(values, layer, to.v, kv_heads);
+    keep(layer, to, kv_heads);
+    if (cache_observer && s.parts == 1)
+        cache_observer(layer, to.k, to.v);
     s.own.watch.lap(section::floats);
 }
 
@@ -246,11 +259,7 @@ void session::state::attention_block(const model_layer& l, std::size_t layer, sh
             part = {.rows = s.mine};
     }
     const auto out = crumb::matrix(attended.data(), s.rows, d.width);
-    const auto attention = [&]<class T>(T) {
-        attend->run(to.q, view<T>(keys, layer, length + s.rows), view<T>(values, layer, length + s.rows),
-                    length, out, s.own.scratch.bytes(), part);
-    };
-    kv == kv_type::f16 ? attention(crumb::half()) : attention(float());
+    static_cast<void>(attend->run(to.q, cache->layer(layer), length, out, s.own.scratch.bytes(), part));
     s.own.watch.lap(section::attention);
     wait(s);
     add(s, l.output, prepared(s, out, {&l.output}), section::output);
@@ -282,32 +291,48 @@ session::session(session&&) noexcept = default;
 session& session::operator=(session&&) noexcept = default;
 session::~session() = default;
 
-result<session> session::make(const model& m, team threads, kv_type kv, std::size_t context,
-                              std::size_t batch) {
+result<session> session::make(const model& m, team threads, const kv_type& kv, std::size_t context,
+                              std::size_t batch, const crumb::pq_codebooks& codebooks) {
     const auto& d = m.shape();
     if (context == 0 || context > d.context)
         return status::error(errc::invalid_argument, "a context of %zu tokens: the model allows 1 to %zu",
                              context, d.context);
     // The system would promise more memory than there is, and kill the program that uses it.
-    const double token_bytes =
-        2.0 * static_cast<double>(d.layers * d.kv_heads * d.head_size) *
-            static_cast<double>(kv == kv_type::f16 ? sizeof(crumb::half) : sizeof(float)) +
-        static_cast<double>(d.rope_dims * sizeof(float));
-    if (token_bytes * static_cast<double>(context) > machine_memory())
-        return status::error(errc::invalid_argument,
-                             "a context of %zu tokens needs %.0f MB of memory, this machine has %.0f MB",
-                             context, token_bytes * static_cast<double>(context) / 1e6,
-                             machine_memory() / 1e6);
     auto s = std::make_unique<state>(m, std::move(threads));
     s->kv = kv;
     s->context = context;
     s->batch = batch = std::max<std::size_t>(1, std::min(batch, context));
+    const crumb::kv_cache_shape shape{.layers = d.layers,
+                                      .kv_heads = d.kv_heads,
+                                      .head_size = d.head_size,
+                                      .max_tokens = context,
+                                      .max_rows = batch,
+                                      .codec = kv.codec,
+                                      .sinks = kv.sinks,
+                                      .window = kv.window,
+                                      .codebooks = codebooks};
+    const auto state_bytes = crumb::kv_cache::state_bytes(shape);
+    if (!state_bytes)
+        return state_bytes.error();
+    s->cache_state = buffer(*state_bytes);
+    const auto cache = crumb::kv_cache::create(shape, s->cache_state.bytes());
+    if (!cache)
+        return cache.error();
+    s->cache.emplace(*cache);
+    const double cached =
+        static_cast<double>(cache->pages_for(context)) * static_cast<double>(cache->page_bytes()) +
+        static_cast<double>(context * d.rope_dims * sizeof(float));
+    if (cached > machine_memory())
+        return status::error(errc::invalid_argument,
+                             "a context of %zu tokens needs %.0f MB of memory, this machine has %.0f MB",
+                             context, cached / 1e6, machine_memory() / 1e6);
     const auto ops = crumb::float_ops::plan();
     if (!ops)
         return ops.error();
     s->ops.emplace(*ops);
     const auto attend =
-        crumb::attention::plan({.heads = d.heads, .kv_heads = d.kv_heads, .head_size = d.head_size});
+        crumb::kv_attention::plan({.heads = d.heads, .kv_heads = d.kv_heads, .head_size = d.head_size}, shape,
+                                  kv.exact ? crumb::kv_mode::exact : crumb::kv_mode::fast);
     if (!attend)
         return attend.error();
     s->attend.emplace(*attend);
@@ -319,10 +344,6 @@ result<session> session::make(const model& m, team threads, kv_type kv, std::siz
             return table.error();
         s->rope = *table;
     }
-    const std::size_t cached =
-        d.layers * context * s->kv_width() * (kv == kv_type::f16 ? sizeof(crumb::half) : sizeof(float));
-    s->keys = buffer(cached);
-    s->values = buffer(cached);
     // The largest layout that any ISA asks for: sums included, widest input.
     const std::size_t widest = std::max({d.width, d.hidden});
     const crumb::activation_layout most{.k = widest, .row_block = 16, .offset = 1};
@@ -332,7 +353,7 @@ result<session> session::make(const model& m, team threads, kv_type kv, std::siz
     s->copies = copies(batch);
     s->workers.resize(s->threads.size());
     for (state::worker& w : s->workers) {
-        w.scratch = buffer(attend->scratch_bytes(batch));
+        w.scratch = buffer(std::max(attend->scratch_bytes(batch), cache->encode_scratch_bytes()));
         w.copies = copies(1);
         w.row.resize(d.width);
     }
@@ -346,8 +367,11 @@ result<session> session::make(const model& m, team threads, kv_type kv, std::siz
     return session(std::move(s));
 }
 
-void session::reset() noexcept { state_->length = 0; }
-void session::rewind(std::size_t length) noexcept { state_->length = std::min(state_->length, length); }
+void session::reset() noexcept { rewind(0); }
+void session::rewind(std::size_t length) noexcept {
+    state_->cache->truncate(length);
+    state_->length = state_->cache->length();
+}
 std::size_t session::length() const noexcept { return state_->length; }
 std::size_t session::context() const noexcept { return state_->context; }
 const team& session::threads() const noexcept { return state_->threads; }
@@ -377,12 +401,22 @@ std::span<const float> session::feed(std::span<const std::int32_t> tokens, std::
     const std::span<float> all(s.logits.data(), wanted * vocabulary);
     std::vector<float> collected;
     std::size_t left = tokens.size();
+    s.failure = {};
     while (left > 0) {
         const auto batch = tokens.subspan(tokens.size() - left, std::min(left, s.batch));
         left -= batch.size();
         const std::size_t rows = wanted > left ? std::min(wanted - left, batch.size()) : 0;
-        s.threads.run([&](std::size_t part, std::size_t parts) { s.forward(batch, rows, part, parts); });
+        if (s.failure.ok())
+            s.failure = s.make_room(s.length + batch.size());
+        if (s.failure.ok())
+            s.threads.run([&](std::size_t part, std::size_t parts) { s.forward(batch, rows, part, parts); });
+        if (!s.failure.ok()) {
+            std::fill(s.logits.begin(), s.logits.end(), std::numeric_limits<float>::quiet_NaN());
+            return all;
+        }
         s.length += batch.size();
+        s.cache->advance(batch.size());
+        s.encode();
         if (rows < wanted)
             collected.insert(collected.end(), s.logits.begin(),
                              s.logits.begin() + static_cast<std::ptrdiff_t>(rows * vocabulary));
@@ -392,9 +426,12 @@ std::span<const float> session::feed(std::span<const std::int32_t> tokens, std::
     return all;
 }
 
-std::size_t session::kv_bytes_per_token() const noexcept {
-    return 2 * state_->m.shape().layers * state_->kv_width() *
-           (state_->kv == kv_type::f16 ? sizeof(crumb::half) : sizeof(float));
+double session::kv_bytes_per_token() const noexcept { return state_->cache->bytes_per_token(); }
+const status& session::cache_error() const noexcept { return state_->failure; }
+
+void session::observe_cache(
+    std::function<void(std::size_t, const matrix_view<const float>&, const matrix_view<const float>&)> f) {
+    state_->cache_observer = std::move(f);
 }
 
 } // namespace lm

@@ -1,6 +1,7 @@
 // Running a model over a sequence of tokens.
 #pragma once
 
+#include "kv.hpp"
 #include "model.hpp"
 #include "profile.hpp"
 #include "team.hpp"
@@ -10,16 +11,13 @@
 
 namespace lm {
 
-/// Number type of the key-value cache.
-enum class kv_type { f32, f16 };
-inline constexpr std::string_view kv_names[] = {"f32", "f16"};
-
 /// One sequence: its key-value cache and the buffers of a forward pass. The model must outlive it.
 class session {
   public:
     /// Space for `context` tokens (at most the model's), fed in batches of at most `batch`.
-    static crumb::result<session> make(const model& m, team threads, kv_type kv, std::size_t context,
-                                       std::size_t batch);
+    /// `codebooks`: of kv's codec, if that needs some; must outlive the session.
+    static crumb::result<session> make(const model& m, team threads, const kv_type& kv, std::size_t context,
+                                       std::size_t batch, const crumb::pq_codebooks& codebooks = {});
     session(session&&) noexcept;
     session& operator=(session&&) noexcept;
     ~session();
@@ -37,12 +35,21 @@ class session {
     /// them: wanted x vocabulary floats, valid until the next call.
     std::span<const float> feed(std::span<const std::int32_t> tokens, std::size_t wanted);
 
-    /// Bytes that the cache holds per token.
-    std::size_t kv_bytes_per_token() const noexcept;
+    /// Bytes that the cache holds per token: codes, scales and means; sinks, window and codebooks not
+    /// counted.
+    double kv_bytes_per_token() const noexcept;
+    /// Why the last `feed` has yielded NaN: keys or values that the cache refuses.
+    const crumb::status& cache_error() const noexcept;
 
     /// Calls f(matrix, input) with what a matrix reads, for the first of those that read the same, in every
     /// batch from now on. An empty function ends that.
     void observe(std::function<void(const matrix&, const crumb::matrix_view<const float>&)> f);
+
+    /// Calls f(layer, keys, values) with what is written to the cache in every batch from now on: keys turned
+    /// by their positions; rows of kv_heads * head_size. An empty function ends that. One thread only.
+    void observe_cache(std::function<void(std::size_t, const crumb::matrix_view<const float>&,
+                                          const crumb::matrix_view<const float>&)>
+                           f);
 
     /// Begins to measure (or stops), with all times 0.
     void profile(bool on) noexcept;

@@ -6,4 +6,6 @@
 #include <crumb/op/attention.hpp>
 #include <crumb/op/dense_linear.hpp>
 #include <crumb/op/float_ops.hpp>
+#include <crumb/op/kv_attention.hpp>
+#include <crumb/op/kv_snapshot.hpp>
 #include <crumb/op/linear.hpp>

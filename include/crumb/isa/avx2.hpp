@@ -7,6 +7,7 @@
 #include <crumb/kernel/dense.hpp>
 #include <crumb/kernel/float_kernels.hpp>
 #include <crumb/kernel/kernel.hpp>
+#include <crumb/kernel/kv_kernels.hpp>
 
 #if CRUMB_BUILDS_X86
 
@@ -252,6 +253,8 @@ struct avx2 {
         }
     };
 
+    using pq = kernel::pq_avx2; ///< primitives of scans of product-quantized codes
+
   private:
     static CRUMB_INLINE __m256i spread_bytes(__m256i low) noexcept {
         const __m128i order = _mm_setr_epi8(0, 0, 0, 0, 4, 4, 4, 4, 8, 8, 8, 8, 12, 12, 12, 12);
@@ -270,6 +273,8 @@ struct avx2 {
 } // namespace crumb::inline CRUMB_ABI::isa
 
 #define CRUMB_THIS_ISA avx2
+#include <crumb/kernel/pq_primitives_avx2.inl>
+
 #include <crumb/kernel/all.inl>
 #include <crumb/kernel/tile.inl>
 #undef CRUMB_THIS_ISA

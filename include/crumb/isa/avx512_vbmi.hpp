@@ -14,7 +14,7 @@ namespace crumb::inline CRUMB_ABI::isa {
 
 struct avx512_vbmi : avx512_vnni {
     static constexpr const char* name = "avx512_vbmi";
-    using plain = avx512_vnni; ///< whose functions serve for all but products of codebook formats
+    using plain = avx512_vnni; ///< whose functions serve for all but products of codebook formats and attention over codes
     static constexpr bool supported(const cpu_features& cpu) noexcept { return cpu.avx512_vbmi; }
 
     /// The low byte of each channel's scale in the channel's four bytes.
@@ -38,6 +38,8 @@ struct avx512_vbmi : avx512_vnni {
         }
     };
 
+    using pq = kernel::pq_vbmi; ///< primitives of scans of product-quantized codes
+
   private:
     /// Byte i: Stride * (i / 4).
     template <int Stride>
@@ -50,11 +52,23 @@ struct avx512_vbmi : avx512_vnni {
 } // namespace crumb::inline CRUMB_ABI::isa
 
 #define CRUMB_THIS_ISA avx512_vbmi
+#include <crumb/kernel/math.inl>
+#include <crumb/kernel/pq_primitives_vbmi.inl>
+
+#include <crumb/kernel/attention_pass.inl>
 #include <crumb/kernel/blocks.inl>
 #include <crumb/kernel/expand.inl>
+#include <crumb/kernel/kv_decode.inl>
 #include <crumb/kernel/lookup_vbmi.inl>
 #include <crumb/kernel/operands.inl>
+#include <crumb/kernel/pq_lookup.inl>
+#include <crumb/kernel/pq_scan.inl>
+#include <crumb/kernel/pq_tables.inl>
 
+#include <crumb/kernel/kv_scan.inl>
+#include <crumb/kernel/kv_skip.inl>
+
+#include <crumb/kernel/kv_attention.inl>
 #include <crumb/kernel/linear.inl>
 
 #include <crumb/kernel/panel.inl>

@@ -6,6 +6,7 @@
 #include <crumb/kernel/dense.hpp>
 #include <crumb/kernel/float_kernels.hpp>
 #include <crumb/kernel/kernel.hpp>
+#include <crumb/kernel/kv_kernels.hpp>
 
 #if CRUMB_BUILDS_X86
 
@@ -294,6 +295,8 @@ struct avx512_vnni {
         }
     };
 
+    using pq = kernel::pq_avx512; ///< primitives of scans of product-quantized codes
+
   private:
     static CRUMB_INLINE __m512i spread_bytes(__m512i low) noexcept {
         const __m128i order = _mm_setr_epi8(0, 0, 0, 0, 4, 4, 4, 4, 8, 8, 8, 8, 12, 12, 12, 12);
@@ -317,6 +320,8 @@ struct avx512_vnni {
 } // namespace crumb::inline CRUMB_ABI::isa
 
 #define CRUMB_THIS_ISA avx512_vnni
+#include <crumb/kernel/pq_primitives_avx512.inl>
+
 #include <crumb/kernel/all.inl>
 
 #include <crumb/kernel/panel.inl>

@@ -6,6 +6,7 @@
 #include <crumb/kernel/dense.hpp>
 #include <crumb/kernel/float_kernels.hpp>
 #include <crumb/kernel/kernel.hpp>
+#include <crumb/kernel/kv_kernels.hpp>
 
 #if CRUMB_BUILDS_NEON
 
@@ -290,6 +291,8 @@ struct neon {
     };
     struct lookups : int8s, table_operands {};
 
+    using pq = kernel::pq_neon; ///< primitives of scans of product-quantized codes
+
   private:
     static CRUMB_INLINE uint32x2_t load_four(const void* p) noexcept {
         std::uint32_t four;
@@ -306,6 +309,8 @@ struct neon {
 
 CRUMB_KEEP_ORDER_BEGIN
 #define CRUMB_THIS_ISA neon
+#include <crumb/kernel/pq_primitives_neon.inl>
+
 #include <crumb/kernel/all.inl>
 #include <crumb/kernel/linear_neon.inl>
 #undef CRUMB_THIS_ISA

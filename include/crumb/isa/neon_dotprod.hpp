@@ -30,6 +30,8 @@ struct neon_dotprod : neon {
 #endif
     static constexpr bool supported(const cpu_features& cpu) noexcept { return cpu.dotprod; }
 
+    using pq = kernel::pq_dotprod; ///< primitives of scans of product-quantized codes
+
     template <class Operands>
     struct product : Operands {
         static constexpr int offset = 0;
@@ -64,6 +66,8 @@ struct neon_dotprod : neon {
 
 CRUMB_KEEP_ORDER_BEGIN
 #define CRUMB_THIS_ISA neon_dotprod
+#include <crumb/kernel/pq_primitives_dotprod.inl>
+
 #include <crumb/kernel/all.inl>
 
 #include <crumb/kernel/absorbed.inl>

@@ -6,6 +6,7 @@
 #include <crumb/kernel/dense.hpp>
 #include <crumb/kernel/float_kernels.hpp>
 #include <crumb/kernel/kernel.hpp>
+#include <crumb/kernel/kv_kernels.hpp>
 
 #include <xsimd/xsimd.hpp>
 
@@ -263,6 +264,8 @@ struct portable {
         }
     };
 
+    using pq = kernel::pq_portable; ///< primitives of scans of product-quantized codes
+
   private:
     static CRUMB_INLINE bytes spread(const std::uint8_t* low) noexcept {
         std::int32_t x[lanes];
@@ -282,6 +285,8 @@ struct portable {
 } // namespace crumb::inline CRUMB_ABI::isa
 
 #define CRUMB_THIS_ISA portable
+#include <crumb/kernel/pq_primitives_portable.inl>
+
 #include <crumb/kernel/all.inl>
 #include <crumb/kernel/tile.inl>
 #undef CRUMB_THIS_ISA

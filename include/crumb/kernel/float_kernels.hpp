@@ -70,23 +70,29 @@ inline constexpr std::size_t attention_queries = 64;
 /// How attention's scratch memory is carved, for passes of `queries` queries; sizes in floats.
 struct attention_scratch {
     std::size_t queries = 0;
-    std::size_t padded = 0; ///< head_size rounded up to whole registers of any ISA
+    std::size_t padded = 0;               ///< head_size rounded up to whole registers of any ISA
+    std::size_t tokens = attention_block; ///< whose scores are kept
 
     constexpr std::size_t block() const noexcept { return 2 * queries * padded; }
     constexpr std::size_t scores() const noexcept { return block() + attention_block * padded; }
-    constexpr std::size_t state() const noexcept { return scores() + queries * attention_block; }
+    constexpr std::size_t state() const noexcept { return scores() + queries * tokens; }
     constexpr std::size_t state_each() const noexcept { return (queries + 15) / 16 * 16; }
     constexpr std::size_t size() const noexcept { return state() + 4 * state_each(); }
 };
 
-/// Everything that attention needs; `T` is float or half.
+/// Keys or values of one kv head: row t begins at data + t * stride.
 template <class T>
-struct attention_args {
+struct kv_rows {
+    const T* data = nullptr;
+    std::size_t stride = 0;
+
+    constexpr const T* row(std::size_t t) const noexcept { return data + t * stride; }
+    constexpr kv_rows from(std::size_t t) const noexcept { return {row(t), stride}; }
+};
+
+/// What attention needs besides keys and values.
+struct attention_query_args {
     matrix_view<const float> q; ///< row r: heads * head_size floats, token at `position` + r
-    const T* k = nullptr;       ///< token t, kv head h at k[t * k_token_stride + h * k_head_stride]
-    const T* v = nullptr;
-    std::size_t k_token_stride = 0, k_head_stride = 0;
-    std::size_t v_token_stride = 0, v_head_stride = 0;
     std::size_t head_size = 0;
     std::size_t group = 1; ///< query heads per kv head
     float scale = 1;       ///< of the scores
@@ -94,10 +100,18 @@ struct attention_args {
     matrix_view<float> y;      ///< result like q, unless
     float* partials = nullptr; ///< is set: per row and head head_size sums, the maximum, the sum of weights
     float* scratch = nullptr;  ///< attention_scratch::size() floats, aligned
-    std::size_t row_block = 1; ///< rows per pass; times `group`: attention_scratch::queries
-    range tokens;              ///< keys and values to use, closed at the last row's position + 1
-    range rows;                ///< rows to compute, closed
-    range kv_heads;            ///< kv heads to compute, closed
+    std::size_t score_tokens = attention_block; ///< attention_scratch::tokens
+    std::size_t row_block = 1;                  ///< rows per pass; times `group`: attention_scratch::queries
+    range tokens;   ///< keys and values to use, closed at the last row's position + 1
+    range rows;     ///< rows to compute, closed
+    range kv_heads; ///< kv heads to compute, closed
+};
+
+/// Attention over floats or halves.
+template <class T>
+struct attention_args : attention_query_args {
+    kv_rows<T> k, v; ///< of kv head 0
+    std::size_t k_head_stride = 0, v_head_stride = 0;
 };
 
 /// What merging needs: `count` sets of partial results, `stride` floats apart.
@@ -125,6 +139,8 @@ template <class Isa>
 struct softmax_run;
 template <class Isa>
 struct rope_run;
+template <class Isa>
+struct attention_pass;
 template <class Isa, class T>
 struct attention_run;
 template <class Isa>

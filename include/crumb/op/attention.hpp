@@ -153,11 +153,9 @@ class attention {
         CRUMB_CHECK(check_buffer(scratch, scratch_bytes(args.rows.size()), "scratch"),
                     "attention: scratch is too small or not aligned");
         args.q = q;
-        args.k = k.data;
-        args.v = v.data;
-        args.k_token_stride = k.token_stride;
+        args.k = {k.data, k.token_stride};
+        args.v = {v.data, v.token_stride};
         args.k_head_stride = k.head_stride;
-        args.v_token_stride = v.token_stride;
         args.v_head_stride = v.head_stride;
         args.head_size = shape_.head_size;
         args.group = group();

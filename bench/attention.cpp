@@ -1,0 +1,253 @@
+// Rows of attention: one decode step over caches of every codec.
+#include "rows.hpp"
+
+#include <crumb/op/kv_attention.hpp>
+#include <crumb/reference/attention.hpp>
+#include <crumb/reference/kv_codec.hpp>
+
+#include <memory>
+#include <optional>
+#include <random>
+
+namespace crumb::bench {
+namespace {
+
+constexpr std::size_t head_size = 128;
+
+struct named_codec {
+    const char* name;
+    kv_codec codec;
+};
+constexpr named_codec codecs[] = {
+    {"f16", kv_codec::f16()},
+    {"q8_0", kv_codec::q8_0()},
+    {"kivi4", kv_codec::kivi(4)},
+    {"kivi2", kv_codec::kivi(2)},
+    {"pq4", kv_codec::pq(2, 8, true, true)},
+    {"pq3", kv_codec::pq(2, 6, false, true)},
+    {"pq2", kv_codec::pq(4, 8, false, true)},
+    {"pq:2x8", kv_codec::pq(2, 8, false, false)},
+    {"pq:2x4+4", kv_codec::pq(2, 8, true, false)},
+    {"pq:1x4", kv_codec::pq(1, 4, false, false)},
+};
+
+struct cache_size {
+    std::size_t heads, kv_heads, tokens;
+};
+constexpr cache_size sizes[] = {
+    {32, 32, 4096}, {32, 32, 32768}, {32, 8, 8192}, {32, 8, 32768}, {32, 8, 131072}};
+
+/// A cache of random codes in as many layers as the working set takes, and the queries of a step.
+struct fixture {
+    fixture(const named_codec& c, const cache_size& s) : of(c), size(s) {
+        std::mt19937 engine(1);
+        shape.kv_heads = s.kv_heads;
+        shape.head_size = head_size;
+        shape.codec = c.codec;
+        shape.max_tokens = s.tokens + 4 + kv_page_tokens;
+        fill_codebooks(engine);
+        const kv_part_layout keys(c.codec, head_size, true), values(c.codec, head_size, false);
+        const std::size_t layer_bytes =
+            s.kv_heads * (keys.bytes() + values.bytes()) * (s.tokens / kv_page_tokens);
+        shape.layers = std::max<std::size_t>(1, (dram_working_set() + layer_bytes - 1) / layer_bytes);
+        shape.codebooks = {entries.data(), scales.data(), 0, 1, s.kv_heads};
+        state = buffer(kv_cache::state_bytes(shape).value());
+        cache = std::make_unique<kv_cache>(kv_cache::create(shape, {state.data(), state.size()}).value());
+        // A plain codec needs a page for the token of this step, the others have it in the window.
+        const std::size_t pages = s.tokens / kv_page_tokens + (c.codec.is_plain() ? 1 : 0);
+        memory = buffer(pages * round_up(cache->page_bytes(), alignment));
+        for (std::size_t p = 0; p < pages; ++p) {
+            const std::span<std::byte> page{memory.data() + p * round_up(cache->page_bytes(), alignment),
+                                            cache->page_bytes()};
+            if (const status added = cache->add_page(page); !added)
+                error = added.message();
+            fill_page(page, engine);
+        }
+        cache->assume(s.tokens + cache->sinks(), c.codec.is_plain() ? 0 : s.tokens);
+        bytes = static_cast<double>(layer_bytes);
+        std::normal_distribution<float> normal;
+        q.resize(s.heads * head_size);
+        y.resize(q.size());
+        for (float& x : q)
+            x = normal(engine);
+    }
+
+    void fill_codebooks(std::mt19937& engine) {
+        std::normal_distribution<float> normal(0, of.codec.additive ? 25.0f : 40.0f);
+        const int most = of.codec.additive ? 63 : 127;
+        if (!of.codec.has_codebooks())
+            return;
+        entries.resize(2 * size.kv_heads * head_size * of.codec.entries());
+        scales.assign(2 * size.kv_heads * head_size, 0.02f);
+        for (std::int8_t& e : entries)
+            e = static_cast<std::int8_t>(std::clamp(static_cast<int>(normal(engine)), -most, most));
+    }
+    /// Random codes of layer 0, the same in all layers.
+    void fill_page(std::span<std::byte> page, std::mt19937& engine) {
+        std::normal_distribution<float> normal;
+        const std::size_t layer = page.size() / shape.layers;
+        std::byte* at = page.data();
+        for (std::size_t h = 0; h < size.kv_heads; ++h)
+            for (const bool keys : {true, false}) {
+                const kv_part_layout l(of.codec, head_size, keys);
+                const std::size_t halves = of.codec.is_plain() ? l.bytes() : l.codes_offset();
+                for (std::size_t i = 0; i < halves; i += 2) {
+                    const half x = to_half(of.codec.is_plain()            ? normal(engine)
+                                           : of.codec.kind != kv_kind::pq ? 0.01f + 0.002f * normal(engine)
+                                           : i >= l.scales_offset()       ? 1 + 0.2f * normal(engine)
+                                                                          : 0.2f * normal(engine));
+                    std::memcpy(at + i, &x, 2);
+                }
+                for (std::size_t i = halves; i < l.bytes(); ++i)
+                    at[i] = static_cast<std::byte>(engine() >> 13);
+                at += l.bytes();
+            }
+        for (std::size_t i = 1; i < shape.layers; ++i)
+            std::memcpy(page.data() + i * layer, page.data(), layer);
+    }
+
+    /// Compares the step's result for one head with double precision, within the step's own bound.
+    std::string check(const kv_attention& plan, std::span<std::byte> scratch) {
+        std::vector<kv_error> errors(size.heads);
+        const auto view = cache->layer(0);
+        if (const status done = plan.run(matrix<const float>(q.data(), 1, q.size()), view, position(),
+                                         matrix(y.data(), 1, y.size()), scratch, {}, errors.data());
+            !done)
+            return done.message();
+        const std::size_t tokens = position() + 1, head = size.heads - 1, kv_head = size.kv_heads - 1;
+        std::vector<float> k(tokens * head_size), v(tokens * head_size);
+        std::vector<double> row(head_size), want(head_size);
+        for (const bool keys : {true, false})
+            for (std::size_t t = view.sinks; t < view.sinks + size.tokens; ++t) {
+                const std::size_t u = t - view.sinks;
+                const auto part = reference::kv_part::make(
+                    keys ? view.keys : view.values, view.tables(kv_head, keys),
+                    const_cast<std::byte*>(view.part(u / kv_page_tokens, kv_head, keys)));
+                if (!part)
+                    return part.message();
+                for (;
+                     t < view.sinks + size.tokens && (t - view.sinks) / kv_page_tokens == u / kv_page_tokens;
+                     ++t) {
+                    part->decode((t - view.sinks) % kv_page_tokens, row.data());
+                    std::copy(row.begin(), row.end(),
+                              (keys ? k : v).begin() + static_cast<std::ptrdiff_t>(t * head_size));
+                }
+                --t;
+            }
+        const auto sizes_of =
+            reference::attention(q.data() + head * head_size, k.data(), head_size, v.data(), head_size,
+                                 tokens, head_size, 1 / std::sqrt(double(head_size)), want.data());
+        const double bound =
+            8 * (double(tokens) + 2 * head_size * sizes_of.score) * 0x1p-24 * sizes_of.value +
+            std::expm1(2 * double(errors[head].score)) * 2 * sizes_of.value + double(errors[head].weight);
+        for (std::size_t i = 0; i < head_size; ++i)
+            if (!(std::fabs(double(y[head * head_size + i]) - want[i]) <= bound))
+                return "wrong result: " + std::to_string(y[head * head_size + i]) + " instead of " +
+                       std::to_string(want[i]);
+        return {};
+    }
+    std::size_t position() const { return size.tokens + cache->sinks(); }
+
+    named_codec of;
+    cache_size size;
+    kv_cache_shape shape;
+    std::vector<std::int8_t> entries;
+    std::vector<float> scales, q, y;
+    buffer state, memory;
+    std::unique_ptr<kv_cache> cache;
+    double bytes = 0; ///< that a step reads
+    std::string error;
+};
+
+fixture& fixture_of(const named_codec& codec, const cache_size& size) {
+    static std::unique_ptr<fixture> current;
+    if (current == nullptr || current->of.name != codec.name ||
+        std::memcmp(&current->size, &size, sizeof size) != 0) {
+        current.reset();
+        current = std::make_unique<fixture>(codec, size);
+    }
+    return *current;
+}
+
+std::string row_name(const char* codec, const char* isa, const cache_size& s) {
+    return std::string("attention/") + codec + "/" + isa + "/heads:" + std::to_string(s.heads) +
+           "/kv:" + std::to_string(s.kv_heads) + "/ctx:" + std::to_string(s.tokens);
+}
+
+/// One step over one layer after the other.
+struct task {
+    task(fixture& f_, const char* isa) : f(f_) {
+        const auto made =
+            kv_attention::plan({.heads = f.size.heads, .kv_heads = f.size.kv_heads, .head_size = head_size},
+                               f.shape, kv_mode::fast, isa);
+        if (!made) {
+            error = made.message();
+            return;
+        }
+        plan.emplace(*made);
+        scratch = buffer(plan->scratch_bytes(1));
+        if (std::strcmp(plan->isa(), isa) != 0)
+            error = std::string("the plan fell back to ") + plan->isa();
+        else if (!f.error.empty())
+            error = f.error;
+        else
+            error = f.check(*plan, {scratch.data(), scratch.size()});
+    }
+    void run() {
+        (void)plan->run(matrix<const float>(f.q.data(), 1, f.q.size()), f.cache->layer(layer), f.position(),
+                        matrix(f.y.data(), 1, f.y.size()), {scratch.data(), scratch.size()});
+        layer = layer + 1 == f.shape.layers ? 0 : layer + 1;
+    }
+    fixture& f;
+    std::optional<kv_attention> plan;
+    buffer scratch;
+    std::size_t layer = 0;
+    std::string error;
+};
+
+/// Steps per second with a cache of halves; from its row, or measured now.
+template <class Isa>
+double f16_rate(const cache_size& size) {
+    return this_run().rate(row_name("f16", Isa::name, size), [&] {
+        task f16(fixture_of(codecs[0], size), Isa::name);
+        return f16.error.empty() ? 1 / quick_sample(0.1, [&] { f16.run(); }) : 0.0;
+    });
+}
+
+template <class Isa>
+void row(benchmark::State& state, const named_codec& codec, const cache_size& size) {
+    if (!isa_supported(isa_index<Isa>()))
+        return skip(state, std::string("this CPU lacks ") + Isa::name);
+    const bool is_f16 = codec.codec == kv_codec::f16();
+    const double f16 = is_f16 ? 0 : f16_rate<Isa>(size);
+    task t(fixture_of(codec, size), Isa::name);
+    if (!t.error.empty())
+        return fail(state, t.error);
+    std::vector<double> of_read;
+    const double seconds = sample(
+        state, 1, [&] { t.run(); },
+        [&](double s) { of_read.push_back(t.f.bytes / s / read_bandwidth(dram())); });
+    state.counters["bytes_per_second"] = t.f.bytes / seconds;
+    state.counters["working_set_bytes"] = t.f.bytes * static_cast<double>(t.f.shape.layers);
+    if (!of_read.empty())
+        state.counters["of_read_bandwidth"] = median(of_read);
+    if (is_f16)
+        this_run().record(row_name("f16", Isa::name, size), 1 / seconds);
+    else
+        state.counters["vs_f16"] = 1 / seconds / f16;
+}
+
+} // namespace
+
+void register_attention() {
+    isa_list::for_each([]<class Isa>() {
+        for (const cache_size& size : sizes)
+            for (const named_codec& codec : codecs)
+                benchmark::RegisterBenchmark(row_name(codec.name, Isa::name, size).c_str(),
+                                             [=](benchmark::State& state) { row<Isa>(state, codec, size); })
+                    ->UseManualTime()
+                    ->Unit(benchmark::kMicrosecond);
+    });
+}
+
+} // namespace crumb::bench

@@ -1,0 +1,32 @@
+// What keys and values are kept as, by the names of `--kv`.
+#pragma once
+
+#include <crumb/op/kv_cache_shape.hpp>
+
+#include <string>
+#include <string_view>
+
+namespace lm {
+
+/// A codec and the tokens that it leaves as halves.
+struct kv_type {
+    crumb::kv_codec codec;
+    std::size_t sinks = 4;   ///< first tokens
+    std::size_t window = 32; ///< newest tokens
+    bool exact = false;      ///< attention decodes codes instead of scanning them by tables of 8 bits
+
+    static const kv_type f32, f16;
+
+    friend bool operator==(const kv_type&, const kv_type&) = default;
+
+    /// From f32, f16, q8_0, kivi4, kivi2, pq4, pq3, pq2 or pq:<dims>x<bits> (plain product quantization; bits
+    /// 4+4 adds two tables), followed by :sinks=S, :window=W, :exact in any order.
+    static crumb::result<kv_type> parse(std::string_view text);
+    /// The codec's name as `parse` reads it.
+    std::string name() const;
+};
+
+inline constexpr kv_type kv_type::f32{crumb::kv_codec::f32()};
+inline constexpr kv_type kv_type::f16{crumb::kv_codec::f16()};
+
+} // namespace lm

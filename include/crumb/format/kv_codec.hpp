@@ -1,0 +1,200 @@
+// How a cache stores keys and values: codecs, and the layout of a page of 256 tokens.
+#pragma once
+
+#include <crumb/core/half.hpp>
+#include <crumb/core/memory.hpp>
+
+#include <cstddef>
+
+namespace crumb::inline CRUMB_ABI {
+
+/// Tokens of a page: what the caller gives memory for at once.
+inline constexpr std::size_t kv_page_tokens = 256;
+/// Tokens that are encoded together. Codes of a block and a sub-space fill a register of 64 lanes.
+inline constexpr std::size_t kv_block_tokens = 64;
+/// Tokens that share a mean (`pq`), or a scale and an origin (`uniform`).
+inline constexpr std::size_t kv_mean_tokens = 32;
+/// Channels of a token that share a scale (`q8_0`), or a scale and an origin (`uniform`, values).
+inline constexpr std::size_t kv_group_channels = 32;
+
+enum class kv_kind : std::uint8_t {
+    f32,     ///< floats
+    f16,     ///< halves
+    q8_0,    ///< per token and 32 channels: x = d c, -127 <= c <= 127, d a half
+    uniform, ///< x = z + d c, c >= 0: keys per channel and 32 tokens, values per token and 32 channels (KIVI)
+    pq       ///< product quantization, see `kv_codec`
+};
+
+/// What keys and values become. Product quantization (MILLION, 3.1) cuts the vector of a head into
+/// head_size / dims sub-vectors and stores for each the index of a centroid:
+///     x[j * dims + i] = mean[b][j * dims + i] + s[t] * channel_scale[j * dims + i] * entry[j][i][code[j][t]]
+/// where b is the token's block of `kv_mean_tokens` and s the token's scale; without `residual`, mean = 0
+/// and s = 1. Additive codes are two nibbles: the entry is entry[j][i][low] + entry[j][i][16 + high].
+struct kv_codec {
+    kv_kind kind = kv_kind::f16;
+    std::uint8_t bits = 16; ///< of a code. pq: 4, 6 or 8; uniform: 2 or 4; q8_0: 8; f16: 16; f32: 32
+    std::uint8_t dims = 1;  ///< channels of a code: pq: 1, 2 or 4
+    bool additive = false;  ///< pq with 8 bits: two tables of 16 entries, which are summed
+    bool residual = false;  ///< pq: means of blocks and a scale per token are taken out
+
+    friend constexpr bool operator==(const kv_codec&, const kv_codec&) = default;
+
+    static constexpr kv_codec f32() noexcept { return {kv_kind::f32, 32, 1, false, false}; }
+    static constexpr kv_codec f16() noexcept { return {}; }
+    static constexpr kv_codec q8_0() noexcept { return {kv_kind::q8_0, 8, 1, false, false}; }
+    static constexpr kv_codec kivi(std::uint8_t bits) noexcept {
+        return {kv_kind::uniform, bits, 1, false, false};
+    }
+    static constexpr kv_codec pq(std::uint8_t dims, std::uint8_t bits, bool additive,
+                                 bool residual) noexcept {
+        return {kv_kind::pq, bits, dims, additive, residual};
+    }
+
+    /// Whether tokens are stored as they come, without sinks and window.
+    constexpr bool is_plain() const noexcept { return kind == kv_kind::f32 || kind == kv_kind::f16; }
+    /// Whether codes stand for entries of trained tables.
+    constexpr bool has_codebooks() const noexcept { return kind == kv_kind::pq; }
+    /// Entries of a component's table: 2^bits, or twice 16.
+    constexpr std::size_t entries() const noexcept { return additive ? 32 : std::size_t{1} << bits; }
+};
+
+/// Where the keys or the values of one head lie in their part of a page. All offsets are multiples of
+/// `alignment`, in bytes.
+///
+///     f32, f16  floats or halves [256][head_size]
+///     q8_0      halves d [256][groups] | int8 [256][head_size]
+///     uniform   keys:   halves d [8][head_size], z [8][head_size] | codes [head_size][row]
+///               values: halves d [groups][256], z [groups][256]   | codes [head_size][row]
+///     pq        halves mean [8][head_size] | halves s [256] | codes [head_size / dims][row]
+///
+/// A row holds one code of 256 tokens, in 4 blocks of 64 that share no byte. 8 bits: byte t. 4 bits: 32 bytes
+/// per block, byte i has token i of the block in its low nibble and token i + 32 in the high one. 2 bits: 16
+/// bytes per block, byte i has tokens i, i + 16, i + 32 and i + 48 from the low bits upwards. 6 bits: the low
+/// 4 bits of all blocks as for 4 bits, then the high 2 as for 2 bits.
+class kv_part_layout {
+  public:
+    constexpr kv_part_layout() = default;
+    constexpr kv_part_layout(const kv_codec& codec, std::size_t head_size, bool keys) noexcept
+        : codec_(codec), head_size_(head_size), keys_(keys) {}
+
+    constexpr const kv_codec& codec() const noexcept { return codec_; }
+    constexpr std::size_t head_size() const noexcept { return head_size_; }
+    constexpr bool keys() const noexcept { return keys_; }
+
+    /// Groups of channels of a token.
+    constexpr std::size_t groups() const noexcept {
+        return (head_size_ + kv_group_channels - 1) / kv_group_channels;
+    }
+    /// Codes of a token that lie in rows of their own.
+    constexpr std::size_t rows() const noexcept { return head_size_ / codec_.dims; }
+    /// Bytes of a row.
+    constexpr std::size_t row_bytes() const noexcept { return kv_page_tokens * codec_.bits / 8; }
+
+    /// Bytes before the scales of tokens: means, where there are.
+    constexpr std::size_t scales_offset() const noexcept {
+        return codec_.kind == kv_kind::pq && codec_.residual ? halves(mean_blocks * head_size_) : 0;
+    }
+    /// `uniform`: bytes before the origins z.
+    constexpr std::size_t origins_offset() const noexcept { return codes_offset() / 2; }
+    /// Bytes before the codes.
+    constexpr std::size_t codes_offset() const noexcept {
+        switch (codec_.kind) {
+        case kv_kind::q8_0:
+            return halves(kv_page_tokens * groups());
+        case kv_kind::uniform:
+            return 2 * halves(keys_ ? mean_blocks * head_size_ : kv_page_tokens * groups());
+        case kv_kind::pq:
+            return codec_.residual ? scales_offset() + halves(kv_page_tokens) : 0;
+        default:
+            return 0;
+        }
+    }
+    /// Bytes in all.
+    constexpr std::size_t bytes() const noexcept {
+        switch (codec_.kind) {
+        case kv_kind::f32:
+        case kv_kind::f16:
+            return kv_page_tokens * head_size_ * codec_.bits / 8;
+        case kv_kind::q8_0:
+            return codes_offset() + kv_page_tokens * head_size_;
+        default:
+            return codes_offset() + rows() * row_bytes();
+        }
+    }
+
+    static constexpr std::size_t mean_blocks = kv_page_tokens / kv_mean_tokens;
+
+  private:
+    static constexpr std::size_t halves(std::size_t n) noexcept {
+        return round_up(n * sizeof(half), alignment);
+    }
+
+    kv_codec codec_;
+    std::size_t head_size_ = 0;
+    bool keys_ = true;
+};
+
+/// Where a code of `width` bits (8, 4 or 2) of token t lies in a row.
+struct kv_code_place {
+    std::size_t byte = 0;
+    unsigned shift = 0;
+    constexpr kv_code_place(unsigned width, std::size_t t) noexcept {
+        const std::size_t per_block = kv_block_tokens * width / 8, in_block = t % kv_block_tokens;
+        byte = t / kv_block_tokens * per_block + in_block % per_block;
+        shift = width * static_cast<unsigned>(in_block / per_block);
+    }
+};
+
+/// The code of token t (of 256) in a row of `bits` bits per code.
+constexpr unsigned kv_code(const std::uint8_t* row, int bits, std::size_t t) noexcept {
+    const auto plane = [&](const std::uint8_t* p, unsigned width) {
+        const kv_code_place at(width, t);
+        return (unsigned{p[at.byte]} >> at.shift) & ((1u << width) - 1);
+    };
+    if (bits == 6)
+        return plane(row, 4) | plane(row + kv_page_tokens / 2, 2) << 4;
+    return plane(row, static_cast<unsigned>(bits));
+}
+
+/// Writes what `kv_code` reads; the codes of other tokens keep their values.
+constexpr void set_kv_code(std::uint8_t* row, int bits, std::size_t t, unsigned code) noexcept {
+    const auto plane = [&](std::uint8_t* p, unsigned width, unsigned value) {
+        const kv_code_place at(width, t);
+        const unsigned mask = ((1u << width) - 1) << at.shift;
+        p[at.byte] = static_cast<std::uint8_t>((p[at.byte] & ~mask) | (value << at.shift & mask));
+    };
+    if (bits == 6) {
+        plane(row, 4, code & 15);
+        plane(row + kv_page_tokens / 2, 2, code >> 4);
+    } else {
+        plane(row, static_cast<unsigned>(bits), code);
+    }
+}
+
+/// The trained tables of one head's keys or values; the caller owns them.
+struct pq_tables {
+    const std::int8_t* entries = nullptr; ///< [head_size / dims][dims][kv_codec::entries()]
+    const float* scales = nullptr;        ///< [head_size], of channels; finite, >= 0
+    /// [head_size / dims][dims][dims], or null: errors of a sub-space are measured as |W e|^2 when codes are
+    /// chosen. Decoding does not read it.
+    const float* metric = nullptr;
+};
+
+/// Tables for all layers and heads: those of layer l, head h lie at index l * layer_step + h * head_step;
+/// a step of 0 shares them. Keys and values follow each other.
+struct pq_codebooks {
+    const std::int8_t* entries = nullptr; ///< per index: keys, then values: head_size * codec.entries() each
+    const float* scales = nullptr;        ///< per index: keys, then values, head_size each
+    std::size_t layer_step = 0, head_step = 0;
+    std::size_t sets = 0;          ///< indices that exist
+    const float* metric = nullptr; ///< per index: keys, then values, head_size * dims each; or null
+
+    constexpr pq_tables tables(const kv_codec& codec, std::size_t head_size, std::size_t layer,
+                               std::size_t head, bool keys) const noexcept {
+        const std::size_t i = 2 * (layer * layer_step + head * head_step) + (keys ? 0 : 1);
+        return {entries + i * head_size * codec.entries(), scales + i * head_size,
+                metric == nullptr ? nullptr : metric + i * head_size * codec.dims};
+    }
+};
+
+} // namespace crumb::inline CRUMB_ABI

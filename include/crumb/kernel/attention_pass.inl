@@ -1,0 +1,291 @@
+// The state of attention for some queries, and its passes over blocks of floats or halves.
+namespace crumb::inline CRUMB_ABI::kernel {
+
+// Queries of one kv head that go through the tokens together: i = (row - first row) * group + head in group.
+template <>
+struct attention_pass<isa::CRUMB_THIS_ISA> {
+    using I = isa::CRUMB_THIS_ISA;
+    using M = math<I>;
+    using f32 = typename I::f32;
+    static constexpr std::size_t lanes = M::lanes;
+    static constexpr int widest =
+        I::registers >= 32 ? 4 : 2;               ///< queries that share a register of keys or values
+    static constexpr std::size_t few = 8;         ///< queries for which halves are converted again and again
+    static constexpr int sums = I::registers / 2; ///< accumulators that values are summed in
+
+    const attention_query_args& args;
+    std::size_t kv_head, row, queries, vectors, padded, stride;
+    float *q, *o, *converted, *scores, *maxima, *totals, *fresh, *factors;
+
+    CRUMB_INLINE attention_pass(const attention_query_args& a, std::size_t h, std::size_t r,
+                                std::size_t rows) noexcept
+        : args(a), kv_head(h), row(r), queries(rows * a.group), vectors((a.head_size + lanes - 1) / lanes),
+          padded(vectors * lanes), stride(a.score_tokens) {
+        const attention_scratch at{a.row_block * a.group, padded, stride};
+        q = a.scratch;
+        o = q + at.queries * padded;
+        converted = a.scratch + at.block();
+        scores = a.scratch + at.scores();
+        maxima = a.scratch + at.state();
+        totals = maxima + at.state_each();
+        fresh = totals + at.state_each();
+        factors = fresh + at.state_each();
+    }
+
+    /// One past the last token that query i sees.
+    CRUMB_INLINE std::size_t visible(std::size_t i) const noexcept {
+        const std::size_t end = args.position + row + i / args.group + 1;
+        return end < args.tokens.end ? end : args.tokens.end;
+    }
+    /// How many of `n` tokens from t on query i sees.
+    CRUMB_INLINE std::size_t visible(std::size_t i, std::size_t t, std::size_t n) const noexcept {
+        const std::size_t end = visible(i);
+        return end <= t ? 0 : end - t < n ? end - t : n;
+    }
+
+    void begin() const noexcept {
+        const f32 scale = I::set1(args.scale);
+        for (std::size_t i = 0; i < queries; ++i) {
+            const float* from =
+                args.q.row(row + i / args.group) + (kv_head * args.group + i % args.group) * args.head_size;
+            for (std::size_t c = 0; c < padded; c += lanes) {
+                I::store(q + i * padded + c, I::mul(M::load(from + c, args.head_size - c), scale));
+                I::store(o + i * padded + c, I::zero());
+            }
+            maxima[i] = -__builtin_inff();
+            totals[i] = 0;
+        }
+        for (std::size_t i = queries; i % lanes != 0; ++i)
+            maxima[i] = fresh[i] = 0;
+    }
+
+    /// Takes tokens first .. last - 1 of rows that are `T`; token t is at k.row(t - origin).
+    template <class T>
+    CRUMB_INLINE void dense(kv_rows<T> k, kv_rows<T> v, std::size_t origin, std::size_t first,
+                            std::size_t last) const noexcept {
+        for (std::size_t t = first; t < last; t += attention_block)
+            dense_block<T>(k.from(t - origin), v.from(t - origin), t,
+                           last - t < attention_block ? last - t : attention_block,
+                           t + 2 * attention_block <= last);
+    }
+
+    template <class T>
+    CRUMB_INLINE void dense_block(kv_rows<T> k, kv_rows<T> v, std::size_t t, std::size_t n,
+                                  bool more) const noexcept {
+        // What many queries read, or what has ends of rows, is converted once.
+        const bool as_it_lies = padded == args.head_size && (sizeof(T) == sizeof(float) || queries <= few);
+        if (as_it_lies) {
+            score(k, t, n, v);
+        } else {
+            convert(k, n);
+            score(block(), t, n, {});
+        }
+        weigh(t, n);
+        if (as_it_lies) {
+            add(v, t, n, more ? k.from(attention_block) : kv_rows<T>{});
+        } else {
+            convert(v, n);
+            add(block(), t, n, {});
+        }
+    }
+    /// The converted block.
+    CRUMB_INLINE kv_rows<float> block() const noexcept { return {converted, padded}; }
+
+    // With few queries memory is the limit, and the hardware does not foresee jumps from row to row: the
+    // values of a block are asked for while its keys are read, the next keys while the values are.
+    template <class T>
+    CRUMB_INLINE void prefetch(const T* row_of_cache) const noexcept {
+        for (std::size_t c = 0; c < args.head_size; c += 64 / sizeof(T))
+            __builtin_prefetch(row_of_cache + c);
+    }
+
+    template <class T>
+    CRUMB_INLINE void convert(kv_rows<T> from, std::size_t n) const noexcept {
+        for (std::size_t i = 0; i < n; ++i)
+            for (std::size_t c = 0; c < padded; c += lanes)
+                I::store(converted + i * padded + c, M::load(from.row(i) + c, args.head_size - c));
+    }
+
+    // ---- scores ----
+    template <class T>
+    CRUMB_INLINE void score(kv_rows<T> k, std::size_t t, std::size_t n, kv_rows<T> ahead) const noexcept {
+        std::size_t i = 0;
+        for (; i + widest <= queries; i += widest)
+            score_tile<widest>(k, i, visible(i + widest - 1, t, n), i == 0 ? ahead : kv_rows<T>{});
+        for (; widest > 2 && i + 2 <= queries; i += 2)
+            score_tile<2>(k, i, visible(i + 1, t, n), i == 0 ? ahead : kv_rows<T>{});
+        if (i < queries)
+            score_tile<1>(k, i, visible(i, t, n), i == 0 ? ahead : kv_rows<T>{});
+    }
+
+    // Four tokens at a time; beyond the end the last token again, so that every score is summed alike.
+    template <int Queries, class T>
+    CRUMB_INLINE void score_tile(kv_rows<T> k, std::size_t i, std::size_t n,
+                                 kv_rows<T> ahead) const noexcept {
+        for (std::size_t t = 0; t < n; t += 4) {
+            if (ahead.data != nullptr) {
+                CRUMB_UNROLL
+                for (std::size_t j = 0; j < 4; ++j)
+                    prefetch(ahead.row(t + j < n ? t + j : n - 1));
+            }
+            const T* key[4];
+            CRUMB_UNROLL
+            for (std::size_t j = 0; j < 4; ++j)
+                key[j] = k.row(t + j < n ? t + j : n - 1);
+            f32 dot[4 * Queries];
+            CRUMB_UNROLL
+            for (int j = 0; j < 4 * Queries; ++j)
+                dot[j] = I::zero();
+            const float* query = q + i * padded;
+            for (std::size_t c = 0; c < padded; c += lanes) {
+                f32 keys[4];
+                CRUMB_UNROLL
+                for (int j = 0; j < 4; ++j)
+                    keys[j] = I::load(key[j] + c);
+                CRUMB_UNROLL
+                for (int a = 0; a < Queries; ++a) {
+                    const f32 x = I::load(query + static_cast<std::size_t>(a) * padded + c);
+                    CRUMB_UNROLL
+                    for (int j = 0; j < 4; ++j)
+                        dot[4 * a + j] = I::fma(x, keys[j], dot[4 * a + j]);
+                }
+            }
+            CRUMB_UNROLL
+            for (int a = 0; a < Queries; ++a)
+                I::sum4(dot[4 * a], dot[4 * a + 1], dot[4 * a + 2], dot[4 * a + 3],
+                        scores + (i + static_cast<std::size_t>(a)) * stride + t);
+        }
+    }
+
+    // ---- weights ----
+    /// Turns scores into exp(score - max), and brings what is summed so far to the new maxima. Queries
+    /// take every step together, because each step alone waits for its own result.
+    CRUMB_INLINE void weigh(std::size_t t, std::size_t n) const noexcept {
+        for (std::size_t i = 0; i < queries; ++i)
+            fresh[i] = maximum(i, visible(i, t, n));
+        for (std::size_t i = 0; i < queries; i += lanes)
+            I::store(factors + i, M::exp_of_negative(I::sub(I::load(maxima + i), I::load(fresh + i))));
+        for (std::size_t i = 0; i < queries; ++i) {
+            if (fresh[i] == maxima[i])
+                continue;
+            const f32 f = I::set1(factors[i]);
+            for (std::size_t c = i * padded; c < (i + 1) * padded; c += lanes)
+                I::store(o + c, I::mul(I::load(o + c), f));
+            totals[i] *= factors[i];
+            maxima[i] = fresh[i];
+        }
+        for (std::size_t i = 0; i < queries; ++i)
+            totals[i] += exponentials(i, visible(i, t, n));
+    }
+
+    /// The maximum of n scores of query i and those before.
+    CRUMB_INLINE float maximum(std::size_t i, std::size_t n) const noexcept {
+        float* s = scores + i * stride;
+        for (std::size_t j = n; j % lanes != 0; ++j)
+            s[j] = -__builtin_inff();
+        f32 most = I::set1(maxima[i]);
+        for (std::size_t j = 0; j < n; j += lanes)
+            most = I::max(most, I::load(s + j));
+        return I::maximum(most);
+    }
+
+    /// Turns n scores of query i into weights; their sum.
+    CRUMB_INLINE float exponentials(std::size_t i, std::size_t n) const noexcept {
+        float* s = scores + i * stride;
+        const f32 top = I::set1(maxima[i]);
+        f32 total = I::zero();
+        for (std::size_t j = 0; j < n; j += lanes) {
+            const f32 e = M::exp_of_negative(I::sub(I::load(s + j), top));
+            I::store(s + j, e);
+            total = I::add(total, e);
+        }
+        return I::sum(total);
+    }
+
+    // ---- values ----
+    // Queries of a tile see equally many tokens or later rows a few more; those are added query by query,
+    // because 0 times a value that a query must not see could be NaN.
+    template <class T>
+    CRUMB_INLINE void add(kv_rows<T> v, std::size_t t, std::size_t n, kv_rows<T> ahead) const noexcept {
+        std::size_t i = 0;
+        for (; i + widest <= queries; i += widest)
+            add_tile<widest>(v, i, t, n, i == 0 ? ahead : kv_rows<T>{});
+        for (; widest > 2 && i + 2 <= queries; i += 2)
+            add_tile<2>(v, i, t, n, i == 0 ? ahead : kv_rows<T>{});
+        if (i < queries)
+            add_tile<1>(v, i, t, n, i == 0 ? ahead : kv_rows<T>{});
+    }
+
+    template <int Queries, class T>
+    CRUMB_INLINE void add_tile(kv_rows<T> v, std::size_t i, std::size_t t, std::size_t n,
+                               kv_rows<T> ahead) const noexcept {
+        const std::size_t common = visible(i, t, n);
+        add_tokens<Queries, sums / Queries>(v, i, 0, 0, common, ahead);
+        if constexpr (Queries > 1) {
+            for (std::size_t a = 1; a < std::size_t{Queries}; ++a)
+                add_tokens<1, sums / 2>(v, i + a, 0, common, visible(i + a, t, n), kv_rows<T>{});
+        }
+    }
+
+    template <int Queries, int Vectors, class T>
+    CRUMB_INLINE void add_tokens(kv_rows<T> v, std::size_t i, std::size_t c, std::size_t first,
+                                 std::size_t last, kv_rows<T> ahead) const noexcept {
+        if (first >= last)
+            return;
+        for (; c + Vectors * lanes <= padded; c += Vectors * lanes) {
+            f32 sum[Queries * Vectors];
+            each<Queries, Vectors>(sum, o + i * padded + c, false);
+            for (std::size_t t = first; t < last; ++t) {
+                if (ahead.data != nullptr)
+                    prefetch(ahead.row(t));
+                const T* value = v.row(t) + c;
+                const float* weight = scores + i * stride + t;
+                CRUMB_UNROLL
+                for (std::size_t j = 0; j < std::size_t{Vectors}; ++j) {
+                    const f32 x = I::load(value + j * lanes);
+                    CRUMB_UNROLL
+                    for (std::size_t a = 0; a < std::size_t{Queries}; ++a)
+                        sum[a * Vectors + j] = I::fma(I::set1(weight[a * stride]), x, sum[a * Vectors + j]);
+                }
+            }
+            each<Queries, Vectors>(sum, o + i * padded + c, true);
+            ahead = {};
+        }
+        if constexpr (Vectors > 1)
+            add_tokens<Queries, Vectors / 2>(v, i, c, first, last, ahead);
+    }
+
+    template <int Queries, int Vectors>
+    CRUMB_INLINE void each(f32* sum, float* at, bool store) const noexcept {
+        CRUMB_UNROLL
+        for (std::size_t a = 0; a < std::size_t{Queries}; ++a) {
+            CRUMB_UNROLL
+            for (std::size_t j = 0; j < std::size_t{Vectors}; ++j) {
+                if (store)
+                    I::store(at + a * padded + j * lanes, sum[a * Vectors + j]);
+                else
+                    sum[a * Vectors + j] = I::load(at + a * padded + j * lanes);
+            }
+        }
+    }
+
+    // ---- results ----
+    void end() const noexcept {
+        const std::size_t heads = args.q.cols / args.head_size;
+        for (std::size_t i = 0; i < queries; ++i) {
+            const std::size_t r = row + i / args.group;
+            const std::size_t head = kv_head * args.group + i % args.group;
+            float* to = args.partials != nullptr ? args.partials + (r * heads + head) * (args.head_size + 2)
+                                                 : args.y.row(r) + head * args.head_size;
+            const f32 total = I::set1(args.partials != nullptr || totals[i] == 0 ? 1.0f : totals[i]);
+            for (std::size_t c = 0; c < args.head_size; c += lanes)
+                M::store(to + c, I::div(I::load(o + i * padded + c), total), args.head_size - c);
+            if (args.partials != nullptr) {
+                to[args.head_size] = maxima[i];
+                to[args.head_size + 1] = totals[i];
+            }
+        }
+    }
+};
+
+} // namespace crumb::inline CRUMB_ABI::kernel

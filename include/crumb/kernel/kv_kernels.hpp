@@ -1,0 +1,207 @@
+// The kernels over caches of encoded keys and values, by name; the bodies are in the .inl files.
+#pragma once
+
+#include <crumb/format/kv_search.hpp>
+#include <crumb/kernel/float_kernels.hpp>
+#include <crumb/kernel/pq_kernels.hpp>
+
+namespace crumb::inline CRUMB_ABI::kernel {
+
+/// One layer of a cache as one step sees it. Token t is a sink if t < sinks; else with u = t - sinks it lies
+/// in page u / 256 if u < coded, or in slot u % slots of the window.
+struct kv_layer_view {
+    kv_part_layout keys, values;
+    const std::byte* const* pages = nullptr; ///< of all layers
+    std::size_t page_offset = 0;             ///< bytes of a page before this layer
+    std::size_t sinks = 0, coded = 0, slots = 0;
+    kv_rows<half> sink_keys, sink_values;     ///< of kv head 0, rows of head_size
+    kv_rows<half> window_keys, window_values; ///< of kv head 0
+    std::size_t layer = 0;
+    pq_codebooks codebooks;
+
+    /// The keys' or values' part of page p for a kv head.
+    const std::byte* part(std::size_t p, std::size_t kv_head, bool of_keys) const noexcept {
+        return pages[p] + page_offset + kv_head * (keys.bytes() + values.bytes()) +
+               (of_keys ? 0 : keys.bytes());
+    }
+    pq_tables tables(std::size_t kv_head, bool of_keys) const noexcept {
+        return codebooks.tables(keys.codec(), keys.head_size(), layer, kv_head, of_keys);
+    }
+};
+
+/// A block of 64 tokens to encode, or to decode, in one part of a page.
+struct kv_block_args {
+    kv_part_layout layout;
+    pq_tables tables;
+    std::size_t block = 0; ///< of the page: tokens 64 * block and following
+    std::byte* part = nullptr;
+    const half* from = nullptr; ///< encode: 64 rows of head_size
+    float* scratch = nullptr;   ///< encode: kv_encode_floats(head_size), aligned
+};
+
+/// Floats of scratch memory that `kv_encode` needs.
+constexpr std::size_t kv_encode_floats(std::size_t head_size) noexcept { return kv_block_tokens * head_size; }
+
+/// What decoding needs: tokens first .. last - 1 of a page become rows of floats.
+struct kv_decode_args {
+    kv_part_layout layout;
+    pq_tables tables;
+    const std::byte* part = nullptr;
+    std::size_t first = 0, last = 0;
+    float* to = nullptr;    ///< row of token t at to + (t - first) * stride
+    std::size_t stride = 0; ///< at least head_size
+};
+
+/// How a step attends to codes of product quantization.
+enum class kv_mode : std::uint8_t {
+    fast, ///< 8-bit tables of inner products and 8-bit weights; other codecs: as exact
+    exact ///< codes are decoded to floats
+};
+
+/// What the error bound of a fast result is made of, per row and head: |y - exact| <= (e^(2 score) - 1) max
+/// |v - y| + weight, where exact is attention over the decoded cache.
+struct kv_error {
+    float score = 0;  ///< largest error of a score
+    float weight = 0; ///< largest error of an output by rounded weights
+};
+
+/// What a pass keeps of a query that scans codes.
+struct kv_scan_state {
+    float reference = 0; ///< score that the sums of values are relative to; -infinity: nothing summed yet
+    float scale = 0;     ///< largest scale of a token's key
+    float lost = 0;      ///< sum of |weight - rounded weight|, relative to `reference`
+};
+
+/// Weights e^(score - level) of a page's tokens, a row per query.
+struct kv_page_weights {
+    float* weights = nullptr;
+    std::size_t stride = 0;
+    const float* levels = nullptr; ///< per query
+
+    float* row(std::size_t i) const noexcept { return weights + i * stride; }
+};
+
+/// How the scratch memory of attention over a cache is carved.
+class kv_scratch {
+  public:
+    kv_scratch() = default;
+    constexpr kv_scratch(std::size_t head_size, const kv_codec& codec, std::size_t queries) noexcept
+        : floats_{queries, round_up(head_size, 16), scans(codec, queries) ? kv_page_tokens : attention_block},
+          end_(round_up(floats_.size() * sizeof(float), alignment)) {
+        if (!scans(codec, queries))
+            return;
+        const auto take = [&](std::size_t bytes) {
+            const std::size_t at = end_;
+            end_ += round_up(bytes, alignment);
+            return at;
+        };
+        query_bytes_ = pq_query_memory(codec, head_size).bytes;
+        sum_floats_ = round_up(head_size, 16) * 16;
+        tables_ = take(queries * query_bytes_);
+        sums_ = take(queries * sum_floats_ * sizeof(float));
+        weights_ = take(queries * 2 * kv_page_tokens);
+        numbers_ = take(3 * kv_page_tokens * sizeof(float));
+        queries_ = take(queries * sizeof(pq_query));
+        planes_ = take(queries * 2 * sizeof(pq_plane));
+        states_ = take(queries * sizeof(kv_scan_state));
+    }
+
+    /// Whether codes are scanned by tables in fast mode: worth it for a few queries.
+    static constexpr bool scans(const kv_codec& codec, std::size_t queries) noexcept {
+        return codec.kind == kv_kind::pq && queries <= 16;
+    }
+    /// Tokens whose scores are kept.
+    constexpr std::size_t tokens() const noexcept { return floats_.tokens; }
+    constexpr std::size_t bytes() const noexcept { return end_; }
+
+    std::byte* tables(float* s, std::size_t i) const noexcept { return at(s, tables_) + i * query_bytes_; }
+    float* sums(float* s, std::size_t i) const noexcept {
+        return reinterpret_cast<float*>(at(s, sums_)) + i * sum_floats_;
+    }
+    constexpr std::size_t sum_floats() const noexcept { return sum_floats_; }
+    std::int8_t* weights(float* s, std::size_t plane) const noexcept {
+        return reinterpret_cast<std::int8_t*>(at(s, weights_)) + plane * kv_page_tokens;
+    }
+    /// Three rows of numbers of a page's tokens.
+    float* numbers(float* s, std::size_t i) const noexcept {
+        return reinterpret_cast<float*>(at(s, numbers_)) + i * kv_page_tokens;
+    }
+    pq_query* queries(float* s) const noexcept { return reinterpret_cast<pq_query*>(at(s, queries_)); }
+    pq_plane* planes(float* s) const noexcept { return reinterpret_cast<pq_plane*>(at(s, planes_)); }
+    kv_scan_state* states(float* s) const noexcept {
+        return reinterpret_cast<kv_scan_state*>(at(s, states_));
+    }
+
+  private:
+    static std::byte* at(float* scratch, std::size_t bytes) noexcept {
+        return reinterpret_cast<std::byte*>(scratch) + bytes;
+    }
+    attention_scratch floats_;
+    std::size_t end_ = 0, query_bytes_ = 0, sum_floats_ = 0;
+    std::size_t tables_ = 0, sums_ = 0, weights_ = 0, numbers_ = 0, queries_ = 0, planes_ = 0, states_ = 0;
+};
+
+/// What was left out for a kv head.
+struct kv_skip_report {
+    std::size_t blocks = 0, skipped = 0; ///< of 64 coded tokens; those whose values were not read
+    float mass = 0;                      ///< largest share of a query's weights that these had
+};
+
+/// Scratch memory for attention that leaves values out: weights of all coded tokens.
+class kv_skip_scratch {
+  public:
+    static constexpr std::size_t most_queries = 16;
+    constexpr kv_skip_scratch(std::size_t coded, std::size_t queries) noexcept
+        : tokens_(round_up(coded, kv_page_tokens)), queries_(queries) {}
+
+    constexpr std::size_t tokens() const noexcept { return tokens_; }
+    constexpr std::size_t floats() const noexcept {
+        return queries_ * (tokens_ + tokens_ / kv_page_tokens + tokens_ / kv_block_tokens);
+    }
+    float* weights(float* s) const noexcept { return s; }
+    float* levels(float* s) const noexcept { return s + queries_ * tokens_; }
+    float* masses(float* s) const noexcept { return levels(s) + queries_ * (tokens_ / kv_page_tokens); }
+
+  private:
+    std::size_t tokens_, queries_;
+};
+
+/// Attention over a cache.
+struct kv_attention_args : attention_query_args {
+    kv_layer_view cache;
+    bool by_tables = false;            ///< codes are scanned, not decoded
+    kv_scratch memory;                 ///< of `scratch`
+    kv_error* errors = nullptr;        ///< per row and head, or null
+    float epsilon = 0;                 ///< share of a query's weights whose values may be left out
+    float* skip_scratch = nullptr;     ///< kv_skip_scratch::floats(), or null: all values are read
+    kv_skip_report* skipped = nullptr; ///< with skip_scratch: per kv head
+};
+
+template <class Isa>
+struct kv_encode_run;
+template <class Isa>
+struct kv_decode_run;
+template <class Isa>
+struct kv_scan;
+template <class Isa>
+struct kv_skip;
+template <class Isa>
+struct kv_attention_run;
+
+/// Encodes 64 tokens as reference::kv_part does, bit for bit.
+template <class Isa>
+void kv_encode(const kv_block_args& args) noexcept {
+    kv_encode_run<Isa>::run(args);
+}
+/// Decodes tokens of a page.
+template <class Isa>
+void kv_decode(const kv_decode_args& args) noexcept {
+    kv_decode_run<Isa>::run(args);
+}
+/// Causal attention over sinks, codes and window.
+template <class Isa>
+void kv_attention(const kv_attention_args& args) noexcept {
+    kv_attention_run<Isa>::run(args);
+}
+
+} // namespace crumb::inline CRUMB_ABI::kernel

@@ -1,0 +1,316 @@
+// Pages of product-quantized codes in a pass of attention, by tables.
+namespace crumb::inline CRUMB_ABI::kernel {
+
+template <>
+struct kv_scan<isa::CRUMB_THIS_ISA> {
+    using I = isa::CRUMB_THIS_ISA;
+    using M = math<I>;
+    using f32 = typename I::f32;
+    static constexpr std::size_t lanes = M::lanes;
+    static constexpr float levels = static_cast<float>(pq_most);
+    /// Part of a page's weight that rounding may change before a second plane of weights is worth its time.
+    static constexpr float most_lost = 1.0f / 64;
+    /// Beyond this the sums of values would leave the range of floats: they are brought to a newer reference.
+    static constexpr float most_ahead = 40;
+
+    const attention_pass<I>& pass;
+    const kv_layer_view& cache;
+    const kv_scratch& at;
+    float* memory;
+    const kv_attention_args& args;
+    pq_query* queries;
+    kv_scan_state* states;
+
+    CRUMB_INLINE kv_scan(const attention_pass<I>& p, const kv_attention_args& a) noexcept
+        : pass(p), cache(a.cache), at(a.memory), memory(a.scratch), args(a), queries(at.queries(memory)),
+          states(at.states(memory)) {}
+
+    CRUMB_INLINE void begin() const noexcept {
+        const kv_codec& codec = cache.keys.codec();
+        const pq_query_memory carved(codec, args.head_size);
+        for (std::size_t i = 0; i < pass.queries; ++i) {
+            queries[i] = carved.at(at.tables(memory, i));
+            pq_table_run<I>::run({codec, args.head_size, pass.q + i * pass.padded,
+                                  cache.tables(pass.kv_head, true), &queries[i]});
+            states[i] = {-__builtin_inff(), codec.residual ? 0.0f : 1.0f, 0};
+            float* sums = at.sums(memory, i);
+            for (std::size_t c = 0; c < at.sum_floats(); c += lanes)
+                I::store(sums + c, I::zero());
+        }
+    }
+
+    /// Tokens first .. stop - 1 of page p, whose token 0 is the sequence's token t.
+    CRUMB_INLINE void page(std::size_t p, std::size_t t, std::size_t first, std::size_t stop,
+                           bool more) const noexcept {
+        const std::byte* values = cache.part(p, pass.kv_head, false);
+        const std::byte* next = more ? cache.part(p + 1, pass.kv_head, true) : nullptr;
+        prefetch_head(values, cache.values);
+        score_page(p, t, first, stop, values);
+        if (next != nullptr)
+            prefetch_head(next, cache.keys);
+        const kv_page_weights weights{pass.scores, pass.stride, pass.maxima};
+        const std::size_t planes = round_weights(values, weights, stop);
+        add_values(values, planes, {first, stop}, next);
+        if (cache.values.codec().residual)
+            add_means(values, weights, first, stop);
+    }
+
+    /// Scores tokens first .. stop - 1 of a page and turns them into weights, relative to the pass's maxima.
+    /// `ahead`: what is read next, or null.
+    CRUMB_INLINE void score_page(std::size_t p, std::size_t t, std::size_t first, std::size_t stop,
+                                 const std::byte* ahead) const noexcept {
+        const std::byte* keys = cache.part(p, pass.kv_head, true);
+        pq_scan_run<I>::scores(
+            {codes(keys, cache.keys, ahead, {first, stop}), queries, pass.queries, pass.scores});
+        finish_scores(keys, first, stop);
+        pass.weigh(t, stop);
+    }
+
+    /// Adds looked-up values of some tokens of a page, with the planes that `round_weights` has made.
+    CRUMB_INLINE void add_values(const std::byte* values, std::size_t planes, range tokens,
+                                 const std::byte* ahead) const noexcept {
+        pq_scan_run<I>::add({codes(values, cache.values, ahead, tokens),
+                             cache.tables(pass.kv_head, false).entries, at.planes(memory), planes});
+    }
+
+    /// Adds what was summed to the pass's results.
+    CRUMB_INLINE void end() const noexcept {
+        const pq_tables values = cache.tables(pass.kv_head, false);
+        float* sum = at.numbers(memory, 0);
+        float largest = 0;
+        for (std::size_t c = 0; c < args.head_size; ++c) {
+            const std::int8_t* entries = values.entries + c * cache.values.codec().entries();
+            largest = largest_entry(entries) * values.scales[c] > largest
+                          ? largest_entry(entries) * values.scales[c]
+                          : largest;
+        }
+        for (std::size_t i = 0; i < pass.queries; ++i) {
+            float factor = 0;
+            if (states[i].reference != -__builtin_inff()) {
+                factor = M::exp_of(states[i].reference - pass.maxima[i]);
+                for (std::size_t c = 0; c < pass.padded; c += lanes)
+                    I::store(sum + c, I::zero());
+                pq_scan_run<I>::finish({at.sums(memory, i), args.head_size, values.scales, sum});
+                float* o = pass.o + i * pass.padded;
+                for (std::size_t c = 0; c < pass.padded; c += lanes)
+                    I::store(o + c, I::fma(I::load(sum + c), I::set1(factor), I::load(o + c)));
+            }
+            if (args.errors != nullptr) {
+                const std::size_t row = pass.row + i / args.group;
+                const std::size_t head = pass.kv_head * args.group + i % args.group;
+                args.errors[row * (args.q.cols / args.head_size) + head] = {
+                    queries[i].error * states[i].scale,
+                    pass.totals[i] > 0 ? states[i].lost * factor / pass.totals[i] * largest : 0.0f};
+            }
+        }
+    }
+
+    /// Asks for means and scales.
+    CRUMB_INLINE void prefetch_head(const std::byte* part, const kv_part_layout& layout) const noexcept {
+        for (std::size_t i = 0; i < layout.codes_offset(); i += 64)
+            __builtin_prefetch(part + i);
+    }
+    /// Weights of a page's tokens 0 .. stop - 1, scaled and rounded, for all queries; the number of planes
+    /// they take.
+    CRUMB_INLINE std::size_t round_weights(const std::byte* part, const kv_page_weights& weights,
+                                           std::size_t stop) const noexcept {
+        const float* s =
+            cache.values.codec().residual ? scales(part, cache.values, stop, at.numbers(memory, 0)) : nullptr;
+        // A register may hold codes of tokens behind `stop`: their weights are 0.
+        constexpr std::size_t end = kv_page_tokens;
+        float* w = at.numbers(memory, 1);
+        pq_plane* planes = at.planes(memory);
+        std::size_t count = 0;
+        for (std::size_t i = 0; i < pass.queries; ++i) {
+            float* p = weights.row(i);
+            for (std::size_t j = stop; j % kv_mean_tokens != 0; ++j)
+                p[j] = 0;
+            f32 most = I::zero(), total = I::zero();
+            std::size_t t = 0;
+            for (; t < stop; t += lanes) {
+                f32 x = I::load(p + t);
+                if (s != nullptr)
+                    x = I::mul(x, I::load(s + t));
+                I::store(w + t, x);
+                most = I::max(most, x);
+                total = I::add(total, x);
+            }
+            for (; t < end; t += lanes)
+                I::store(w + t, I::zero());
+            const float step = I::maximum(most) / levels;
+            // Below that a reciprocal would not be finite.
+            if (!(step > 1e-37f))
+                continue;
+            const float factor = relative(i, weights.levels[i]);
+            std::int8_t* high = at.weights(memory, 2 * i);
+            float lost = round(w, end, step, high);
+            planes[count++] = {reinterpret_cast<const std::uint8_t*>(high), step * factor,
+                               at.sums(memory, i)};
+            if (lost > most_lost * I::sum(total)) {
+                // What rounding down leaves, in 128ths of a step.
+                std::int8_t* low = at.weights(memory, 2 * i + 1);
+                lost = round_down(w, end, step, high, low);
+                planes[count++] = {reinterpret_cast<const std::uint8_t*>(low), step / 128 * factor,
+                                   at.sums(memory, i)};
+            }
+            states[i].lost += lost * factor;
+        }
+        return count;
+    }
+
+    /// o += sum over blocks of (sum of the block's weights) * mean.
+    CRUMB_INLINE void add_means(const std::byte* part, const kv_page_weights& weights, std::size_t first,
+                                std::size_t stop) const noexcept {
+        constexpr std::size_t blocks = kv_part_layout::mean_blocks;
+        for (std::size_t i = 0; i < pass.queries; ++i) {
+            const float* p = weights.row(i);
+            const float level =
+                weights.levels == pass.maxima ? 1.0f : M::exp_of(weights.levels[i] - pass.maxima[i]);
+            float sums[blocks];
+            const std::size_t begin = first / kv_mean_tokens;
+            const std::size_t end = (stop + kv_mean_tokens - 1) / kv_mean_tokens;
+            for (std::size_t b = begin; b < end; ++b) {
+                f32 sum = I::load(p + b * kv_mean_tokens);
+                for (std::size_t t = lanes; t < kv_mean_tokens; t += lanes)
+                    sum = I::add(sum, I::load(p + b * kv_mean_tokens + t));
+                sums[b] = level * I::sum(sum);
+            }
+            float* o = pass.o + i * pass.padded;
+            for (std::size_t c = 0; c < args.head_size; c += lanes) {
+                f32 y = I::load(o + c);
+                for (std::size_t b = begin; b < end; ++b)
+                    y = I::fma(I::set1(sums[b]), M::load(mean(part, cache.values, b) + c, args.head_size - c),
+                               y);
+                I::store(o + c, y);
+            }
+        }
+    }
+
+  private:
+    CRUMB_INLINE pq_codes codes(const std::byte* part, const kv_part_layout& layout, const std::byte* ahead,
+                                range tokens) const noexcept {
+        const std::size_t offset = layout.codes_offset();
+        return {layout.codec(),
+                args.head_size,
+                reinterpret_cast<const std::uint8_t*>(part + offset),
+                ahead == nullptr ? nullptr : reinterpret_cast<const std::uint8_t*>(ahead + offset),
+                tokens.begin / kv_block_tokens,
+                (tokens.end + kv_block_tokens - 1) / kv_block_tokens};
+    }
+    static CRUMB_INLINE const half* mean(const std::byte* part, const kv_part_layout& layout,
+                                         std::size_t b) noexcept {
+        return reinterpret_cast<const half*>(part) + b * layout.head_size();
+    }
+    /// The scales of a page's tokens as floats.
+    CRUMB_INLINE const float* scales(const std::byte* part, const kv_part_layout& layout, std::size_t stop,
+                                     float* to) const noexcept {
+        const half* from = reinterpret_cast<const half*>(part + layout.scales_offset());
+        for (std::size_t t = 0; t < stop; t += lanes)
+            I::store(to + t, I::load(from + t));
+        return to;
+    }
+
+    /// From sums of tables to scores: s[t] * sum + q . mean, and -infinity for tokens before `first`.
+    CRUMB_INLINE void finish_scores(const std::byte* part, std::size_t first,
+                                    std::size_t stop) const noexcept {
+        const float* s = nullptr;
+        if (cache.keys.codec().residual) {
+            s = scales(part, cache.keys, stop, at.numbers(memory, 0));
+            f32 most = I::zero();
+            std::size_t t = first / lanes * lanes;
+            for (; t + lanes <= stop; t += lanes)
+                most = I::max(most, I::load(s + t));
+            float largest = I::maximum(most);
+            for (; t < stop; ++t)
+                largest = s[t] > largest ? s[t] : largest;
+            for (std::size_t i = 0; i < pass.queries; ++i)
+                states[i].scale = largest > states[i].scale ? largest : states[i].scale;
+        }
+        for (std::size_t i = 0; i < pass.queries; ++i) {
+            float* x = pass.scores + i * pass.stride;
+            if (s != nullptr) {
+                const float* q = pass.q + i * pass.padded;
+                for (std::size_t b = first / kv_mean_tokens; b * kv_mean_tokens < stop; ++b) {
+                    f32 dot = I::zero();
+                    for (std::size_t c = 0; c < args.head_size; c += lanes)
+                        dot = I::fma(I::load(q + c),
+                                     M::load(mean(part, cache.keys, b) + c, args.head_size - c), dot);
+                    const f32 level = I::set1(I::sum(dot));
+                    for (std::size_t t = b * kv_mean_tokens; t < (b + 1) * kv_mean_tokens; t += lanes)
+                        I::store(x + t, I::fma(I::load(x + t), I::load(s + t), level));
+                }
+            }
+            for (std::size_t t = 0; t < first; ++t)
+                x[t] = -__builtin_inff();
+        }
+    }
+
+    /// e^(level - reference) of query i, whose sums it brings to a newer reference where that is too far
+    /// behind.
+    CRUMB_INLINE float relative(std::size_t i, float level) const noexcept {
+        kv_scan_state& state = states[i];
+        if (state.reference == -__builtin_inff())
+            state.reference = level;
+        if (level - state.reference > most_ahead) {
+            const float factor = M::exp_of(state.reference - level);
+            float* sums = at.sums(memory, i);
+            for (std::size_t c = 0; c < at.sum_floats(); c += lanes)
+                I::store(sums + c, I::mul(I::load(sums + c), I::set1(factor)));
+            state.lost *= factor;
+            state.reference = level;
+        }
+        return M::exp_of(level - state.reference);
+    }
+
+    /// out = round(w / step); the sum of |w - step * out|.
+    static CRUMB_INLINE float round(const float* w, std::size_t end, float step, std::int8_t* out) noexcept {
+        for (std::size_t t = 0; t < end; t += 32)
+            I::round_group(w + t, 1 / step, out + t);
+        f32 lost = I::zero();
+        for (std::size_t t = 0; t < end; t += lanes)
+            lost = I::add(lost,
+                          I::abs(I::sub(I::load(w + t), I::mul(I::load_integers(out + t), I::set1(step)))));
+        return I::sum(lost);
+    }
+    /// high + low / 128 = w / step, as near as bytes of 7 bits come; overwrites w. The sum of what is left.
+    static CRUMB_INLINE float round_down(float* w, std::size_t end, float step, std::int8_t* high,
+                                         std::int8_t* low) noexcept {
+        const f32 half_step = I::set1(step / 2);
+        float down[32];
+        f32 lost = I::zero();
+        for (std::size_t t = 0; t < end; t += 32) {
+            for (std::size_t j = 0; j < 32; j += lanes)
+                I::store(down + j, I::max(I::sub(I::load(w + t + j), half_step), I::zero()));
+            I::round_group(down, 1 / step, high + t);
+            for (std::size_t j = 0; j < 32; j += lanes) {
+                const f32 rest =
+                    I::sub(I::load(w + t + j), I::mul(I::load_integers(high + t + j), I::set1(step)));
+                I::store(down + j, I::min(I::max(rest, I::zero()), I::set1(step * (levels / 128))));
+                I::store(w + t + j, rest);
+            }
+            I::round_group(down, 128 / step, low + t);
+            for (std::size_t j = 0; j < 32; j += lanes)
+                lost = I::add(lost, I::abs(I::sub(I::load(w + t + j), I::mul(I::load_integers(low + t + j),
+                                                                             I::set1(step / 128)))));
+        }
+        return I::sum(lost);
+    }
+
+    /// The largest magnitude that entries of one channel make.
+    CRUMB_INLINE float largest_entry(const std::int8_t* entries) const noexcept {
+        const kv_codec& codec = cache.values.codec();
+        const std::size_t tables = codec.additive ? 2 : 1, each = codec.entries() / tables;
+        int sum = 0;
+        for (std::size_t k = 0; k < tables; ++k) {
+            int most = 0;
+            for (std::size_t e = k * each; e < (k + 1) * each; ++e) {
+                const int magnitude = entries[e] < 0 ? -entries[e] : entries[e];
+                most = magnitude > most ? magnitude : most;
+            }
+            sum += most;
+        }
+        return static_cast<float>(sum);
+    }
+};
+
+} // namespace crumb::inline CRUMB_ABI::kernel

@@ -1,0 +1,205 @@
+// Tables of queries for scans of product-quantized keys.
+namespace crumb::inline CRUMB_ABI::kernel {
+
+// The query becomes integers of 16 bits. Its products with entries are then exact in floats, whatever is
+// fused, and so all ISAs make the same tables.
+template <>
+struct pq_table_run<isa::CRUMB_THIS_ISA> {
+    using I = isa::CRUMB_THIS_ISA;
+    using f32 = typename I::f32;
+    static constexpr std::size_t lanes = static_cast<std::size_t>(I::lanes);
+    static constexpr float whole = 32767;                       ///< largest integer of a query
+    static constexpr float wide_most = 128 * (pq_most + 1) - 1; ///< largest entry in both tables
+    static constexpr float tiny = 0x1p-90f;                     ///< queries below are taken for 0
+
+    static void run(const pq_table_args& args) noexcept {
+        switch (args.codec.dims) {
+        case 1:
+            return maker<1>(args).run();
+        case 2:
+            return maker<2>(args).run();
+        default:
+            return maker<4>(args).run();
+        }
+    }
+
+  private:
+    template <int Dims>
+    struct maker {
+        const pq_table_args& args;
+        pq_query& out;
+        std::size_t rows, entries; ///< entries of a row
+        std::size_t size;          ///< of a table
+        std::size_t halves;        ///< tables of a row
+        float *q, *least, *range;
+
+        CRUMB_INLINE explicit maker(const pq_table_args& a) noexcept
+            : args(a), out(*a.out), rows(a.head_size / Dims), entries(a.codec.entries()),
+              size(a.codec.additive ? 16 : entries), halves(a.codec.additive ? 2 : 1), q(out.work),
+              least(q + a.head_size), range(least + rows * halves) {}
+
+        void run() const noexcept {
+            out.wide = 0;
+            out.step = out.base = 0;
+            const float largest = scale_query();
+            if (!(largest >= tiny) || largest > __FLT_MAX__) {
+                // The largest magnitude, times the largest sum of two entries.
+                const float most = 256 * static_cast<float>(args.head_size) * tiny;
+                return clear(largest < tiny ? most : __builtin_inff());
+            }
+            const float inverse = whole / largest;
+            round_query(inverse);
+            find_ranges();
+            const float widest = choose_wide();
+            if (widest == 0)
+                return finish(inverse, 1, 0);
+            const float steps = wide_most / widest;
+            fill_low(steps);
+            for (std::size_t i = 0; i < out.wide; ++i)
+                fill_wide(i, steps);
+            finish(inverse, steps, 1);
+        }
+
+        /// The query times the scales of channels; its largest magnitude, or NaN if there is no such thing.
+        CRUMB_INLINE float scale_query() const noexcept {
+            f32 most = I::zero(), probe = I::zero();
+            std::size_t c = 0;
+            for (; c + lanes <= args.head_size; c += lanes) {
+                const f32 x = I::mul(I::load(args.q + c), I::load(args.centroids.scales + c));
+                I::store(q + c, x);
+                most = I::max(most, I::abs(x));
+                probe = I::add(probe, I::mul(x, I::zero()));
+            }
+            if (const std::size_t rest = args.head_size - c; rest > 0) {
+                const f32 x = I::mul(I::load_partial(args.q + c, rest),
+                                     I::load_partial(args.centroids.scales + c, rest));
+                I::store_partial(q + c, x, rest);
+                most = I::max(most, I::abs(x));
+                probe = I::add(probe, I::mul(x, I::zero()));
+            }
+            return I::sum(probe) == 0 ? I::maximum(most) : __builtin_nanf("");
+        }
+        CRUMB_INLINE void round_query(float inverse) const noexcept {
+            const f32 by = I::set1(inverse);
+            std::size_t c = 0;
+            for (; c + lanes <= args.head_size; c += lanes)
+                I::store(q + c, I::to_f32(I::round_to_i32(I::mul(I::load(q + c), by))));
+            if (const std::size_t rest = args.head_size - c; rest > 0)
+                I::store_partial(q + c, I::to_f32(I::round_to_i32(I::mul(I::load_partial(q + c, rest), by))),
+                                 rest);
+        }
+
+        /// Products of the query with entries e and on of a row.
+        CRUMB_INLINE f32 products(std::size_t row, std::size_t e) const noexcept {
+            const std::int8_t* p = args.centroids.entries + row * Dims * entries + e;
+            f32 x = I::mul(I::set1(q[row * Dims]), I::load_integers(p));
+            CRUMB_UNROLL
+            for (int i = 1; i < Dims; ++i) {
+                const std::size_t at = static_cast<std::size_t>(i);
+                x = I::fma(I::set1(q[row * Dims + at]), I::load_integers(p + at * entries), x);
+            }
+            return x;
+        }
+        CRUMB_INLINE void find_ranges() const noexcept {
+            for (std::size_t t = 0; t < rows * halves; ++t) {
+                const std::size_t row = halves == 2 ? t / 2 : t, first = halves == 2 ? t % 2 * size : 0;
+                f32 most = products(row, first), low = most;
+                for (std::size_t e = lanes; e < size; e += lanes) {
+                    const f32 x = products(row, first + e);
+                    most = I::max(most, x);
+                    low = I::min(low, x);
+                }
+                least[t] = -I::maximum(I::sub(I::zero(), low));
+                range[t] = I::maximum(most) - least[t];
+            }
+        }
+        CRUMB_INLINE float row_range(std::size_t row) const noexcept {
+            const float a = range[row * halves], b = range[row * halves + halves - 1];
+            return a > b ? a : b;
+        }
+
+        /// Gives second tables to rows that need more than 7 bits where the widest takes 14. Returns the widest
+        /// range.
+        CRUMB_INLINE float choose_wide() const noexcept {
+            float widest = 0;
+            for (std::size_t row = 0; row < rows; ++row)
+                widest = row_range(row) > widest ? row_range(row) : widest;
+            const float narrow = widest * (static_cast<float>(pq_most) / wide_most);
+            for (std::size_t row = 0; row < rows; ++row)
+                if (row_range(row) > narrow)
+                    out.wide_rows[out.wide++] = static_cast<std::uint16_t>(row);
+            return widest;
+        }
+
+        // Those of wide rows become nonsense here.
+        CRUMB_INLINE void fill_low(float steps) const noexcept {
+            alignas(64) float x[32];
+            alignas(32) std::int8_t last[32];
+            // Both are powers of two, by which the compiler would divide.
+            const int row_shift = __builtin_ctzll(entries), table_shift = __builtin_ctzll(size);
+            const std::size_t all = rows * entries;
+            for (std::size_t at = 0; at < all; at += 32) {
+                const std::size_t n = all - at < 32 ? 16 : 32;
+                for (std::size_t i = 0; i < n; i += lanes) {
+                    const std::size_t row = (at + i) >> row_shift, e = (at + i) & (entries - 1);
+                    I::store(x + i, I::sub(products(row, e), I::set1(least[(at + i) >> table_shift])));
+                }
+                if (n == 32) {
+                    I::round_group(x, steps, reinterpret_cast<std::int8_t*>(out.low + at));
+                } else {
+                    for (std::size_t i = 16; i < 32; ++i)
+                        x[i] = 0;
+                    I::round_group(x, steps, last);
+                    __builtin_memcpy(out.low + at, last, 16);
+                }
+            }
+        }
+        CRUMB_INLINE void fill_wide(std::size_t i, float steps) const noexcept {
+            const std::size_t row = out.wide_rows[i];
+            const f32 by = I::set1(steps);
+            for (std::size_t e = 0; e < entries; e += lanes) {
+                const f32 x = I::sub(products(row, e), I::set1(least[row * halves + e / size]));
+                float rounded[lanes];
+                I::store(rounded, I::to_f32(I::round_to_i32(I::mul(x, by))));
+                for (std::size_t k = 0; k < lanes; ++k) {
+                    const int t = static_cast<int>(rounded[k]);
+                    out.low[row * entries + e + k] = static_cast<std::uint8_t>(t & pq_most);
+                    out.high[i * entries + e + k] = static_cast<std::uint8_t>(t / (pq_most + 1));
+                }
+            }
+        }
+
+        /// `used`: 0 if all ranges are 0.
+        CRUMB_INLINE void finish(float inverse, float steps, int used) const noexcept {
+            const double unit = 1.0 / double{inverse}, step = used / double{steps};
+            double base = 0, error = 0, sum = 0;
+            for (std::size_t t = 0; t < rows * halves; ++t) {
+                base += double{least[t]};
+                // Half a step, and what rounding of floats adds.
+                const double half = 0.51 * step, r = double{range[t]};
+                error += half < r ? half : r;
+                sum += r + step;
+            }
+            // Rounding of the query meets entries of at most 128.
+            error += 0.51 * 128 * static_cast<double>(args.head_size * halves);
+            // Rounding of base and step, and of the result.
+            error += 0x1p-22 * (__builtin_fabs(base) + sum);
+            if (unit * (__builtin_fabs(base) + sum) > double{__FLT_MAX__})
+                return clear(__builtin_inff());
+            if (used == 0)
+                clear(0);
+            out.base = static_cast<float>(unit * base);
+            out.step = static_cast<float>(unit * step);
+            out.error = static_cast<float>(unit * error * 1.000001);
+        }
+        void clear(float error) const noexcept {
+            for (std::size_t i = 0; i < rows * entries; ++i)
+                out.low[i] = 0;
+            out.wide = 0;
+            out.step = out.base = 0;
+            out.error = error;
+        }
+    };
+};
+
+} // namespace crumb::inline CRUMB_ABI::kernel

@@ -1,0 +1,82 @@
+// What a cache of keys and values is made for, and whether that is possible.
+#pragma once
+
+#include <crumb/core/memory.hpp>
+#include <crumb/format/kv_codec.hpp>
+
+namespace crumb::inline CRUMB_ABI {
+
+/// What a cache is made for.
+struct kv_cache_shape {
+    std::size_t layers = 0;
+    std::size_t kv_heads = 0;
+    std::size_t head_size = 0;  ///< 1 .. 512, a multiple of codec.dims
+    std::size_t max_tokens = 0; ///< of a sequence
+    std::size_t max_rows = 1;   ///< most tokens that are written between two calls of `encode`
+    kv_codec codec = {};
+    std::size_t sinks = 4;         ///< first tokens, kept as halves; f32, f16: unused
+    std::size_t window = 32;       ///< newest tokens that are halves always; f32, f16: unused
+    std::size_t slack = 0;         ///< tokens that may wait for a thread that encodes
+    pq_codebooks codebooks = {};   ///< of `pq`; the caller keeps them alive
+    std::uint64_t codebook_id = 0; ///< identity of the codebooks, for `save` and `restore`
+    std::uint64_t model_id = 0;    ///< identity of the model, likewise
+};
+
+/// Whether there is such a codec.
+constexpr bool is_known(const kv_codec& c) noexcept {
+    switch (c.kind) {
+    case kv_kind::f32:
+        return c == kv_codec::f32();
+    case kv_kind::f16:
+        return c == kv_codec::f16();
+    case kv_kind::q8_0:
+        return c == kv_codec::q8_0();
+    case kv_kind::uniform:
+        return c == kv_codec::kivi(2) || c == kv_codec::kivi(4);
+    case kv_kind::pq:
+        return (c.bits == 4 || c.bits == 6 || c.bits == 8) && (c.dims == 1 || c.dims == 2 || c.dims == 4) &&
+               (!c.additive || c.bits == 8);
+    }
+    return false;
+}
+
+/// What is wrong with a shape, or nothing.
+inline status check_shape(const kv_cache_shape& s) noexcept {
+    const kv_codec& c = s.codec;
+    if (s.layers == 0 || s.kv_heads == 0)
+        return status::error(errc::bad_shape, "kv_cache: %zu layers, %zu kv_heads; neither can be 0",
+                             s.layers, s.kv_heads);
+    if (s.head_size == 0 || s.head_size > 512)
+        return status::error(errc::bad_shape, "kv_cache: head_size is %zu, it has to be 1 .. 512",
+                             s.head_size);
+    constexpr std::size_t most = std::size_t{1} << 32, few = std::size_t{1} << 20;
+    if (s.layers > 4096 || s.kv_heads > 4096)
+        return status::error(errc::bad_shape, "kv_cache: %zu layers, %zu kv_heads; at most 4096 of each",
+                             s.layers, s.kv_heads);
+    if (s.max_tokens == 0 || s.max_tokens > most || s.sinks > few || s.window > few || s.slack > few ||
+        s.max_rows == 0 || s.max_rows > few)
+        return status::error(
+            errc::invalid_argument,
+            "kv_cache: max_tokens %zu, max_rows %zu, sinks %zu, window %zu, slack %zu are out of range",
+            s.max_tokens, s.max_rows, s.sinks, s.window, s.slack);
+    if (!is_known(c))
+        return status::error(errc::invalid_argument,
+                             "kv_cache: there is no codec of kind %d with %d bits for %d channels%s",
+                             int(c.kind), int(c.bits), int(c.dims), c.additive ? ", additive" : "");
+    if (!c.has_codebooks())
+        return {};
+    if (s.head_size % c.dims != 0)
+        return status::error(errc::bad_shape,
+                             "kv_cache: head_size %zu is no multiple of the codec's %d channels", s.head_size,
+                             int(c.dims));
+    if (s.codebooks.entries == nullptr || s.codebooks.scales == nullptr)
+        return status::error(errc::invalid_argument, "kv_cache: the codec needs codebooks");
+    if ((s.layers - 1) * s.codebooks.layer_step + (s.kv_heads - 1) * s.codebooks.head_step >=
+        s.codebooks.sets)
+        return status::error(errc::bad_shape,
+                             "kv_cache: %zu sets of codebooks do not serve %zu layers of %zu heads",
+                             s.codebooks.sets, s.layers, s.kv_heads);
+    return {};
+}
+
+} // namespace crumb::inline CRUMB_ABI

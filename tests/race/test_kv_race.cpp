@@ -1,0 +1,49 @@
+#include "unit/kv_problem.hpp"
+
+#include <atomic>
+#include <thread>
+
+namespace {
+
+using crumb_test::aligned_bytes;
+using crumb_test::cache_problem;
+
+// One thread encodes while another writes and attends.
+TEST(KvCache, EncodesBesideDecoding) {
+    for (const auto& [name, codec] : crumb_test::codecs) {
+        if (codec.is_plain())
+            continue;
+        SCOPED_TRACE(name);
+        const crumb::kv_cache_shape shape{
+            .layers = 1, .kv_heads = 1, .head_size = 16, .max_tokens = 600, .codec = codec, .slack = 256};
+        cache_problem p(shape);
+        const auto plan = *crumb::kv_attention::plan({.heads = 2, .kv_heads = 1, .head_size = 16}, p.shape,
+                                                     crumb::kv_mode::fast);
+        aligned_bytes memory(plan.scratch_bytes(1));
+        std::atomic<bool> stop = false;
+        std::thread encoder([&] {
+            while (!stop.load(std::memory_order_relaxed))
+                if (p.cache->encode(p.scratch->span()) == 0)
+                    std::this_thread::yield();
+        });
+        std::vector<float> q(2 * 16, 0.1f), y(2 * 16);
+        for (std::size_t t = 0; t < 500; ++t) {
+            while (!p.cache->check_room(1).ok())
+                std::this_thread::yield();
+            p.write(1);
+            for (std::size_t layer = 0; layer < 1; ++layer)
+                ASSERT_TRUE(plan.run(crumb::matrix<const float>(q.data(), 1, q.size()), p.cache->layer(layer),
+                                     t, crumb::matrix(y.data(), 1, y.size()), memory.span())
+                                .ok());
+            for (const float x : y)
+                ASSERT_TRUE(std::isfinite(x));
+            p.cache->advance(1);
+        }
+        stop = true;
+        encoder.join();
+        p.cache->encode(p.scratch->span());
+        EXPECT_EQ(p.cache->coded(), (500 - 36) / 64 * 64u);
+    }
+}
+
+} // namespace

@@ -1,0 +1,166 @@
+// A cache with random keys and values, and what attention over it has to be.
+#pragma once
+
+#include <crumb/op/kv_attention.hpp>
+#include <crumb/reference/attention.hpp>
+#include <crumb/reference/kv_codec.hpp>
+
+#include <gtest/gtest.h>
+
+#include <cstring>
+#include <memory>
+#include <random>
+#include <vector>
+
+namespace crumb_test {
+
+/// Every kind of codec.
+inline constexpr std::pair<const char*, crumb::kv_codec> codecs[] = {
+    {"f32", crumb::kv_codec::f32()},
+    {"f16", crumb::kv_codec::f16()},
+    {"q8_0", crumb::kv_codec::q8_0()},
+    {"kivi4", crumb::kv_codec::kivi(4)},
+    {"kivi2", crumb::kv_codec::kivi(2)},
+    {"additive", crumb::kv_codec::pq(2, 8, true, true)},
+    {"byte", crumb::kv_codec::pq(4, 8, false, true)},
+    {"six", crumb::kv_codec::pq(2, 6, false, true)},
+    {"nibble", crumb::kv_codec::pq(1, 4, false, true)},
+    {"plain byte", crumb::kv_codec::pq(2, 8, false, false)},
+    {"plain additive", crumb::kv_codec::pq(1, 8, true, false)},
+};
+
+/// Bytes aligned as the library asks.
+class aligned_bytes {
+  public:
+    explicit aligned_bytes(std::size_t size) : size_(size), bytes_(size + crumb::alignment) {}
+    std::span<std::byte> span() {
+        const auto at = reinterpret_cast<std::uintptr_t>(bytes_.data());
+        return {bytes_.data() + (crumb::round_up(at, crumb::alignment) - at), size_};
+    }
+
+  private:
+    std::size_t size_;
+    std::vector<std::byte> bytes_;
+};
+
+/// Tables with random entries, in the order and range that training would give them.
+struct random_codebooks {
+    std::vector<std::int8_t> entries;
+    std::vector<float> scales;
+    std::size_t sets;
+
+    random_codebooks(const crumb::kv_codec& codec, std::size_t head_size, std::size_t sets_, unsigned seed)
+        : sets(sets_) {
+        std::mt19937 engine(seed);
+        std::uniform_int_distribution<int> entry(codec.additive ? -63 : -127, codec.additive ? 63 : 127);
+        std::uniform_real_distribution<float> scale(0.01f, 0.03f);
+        if (!codec.has_codebooks())
+            return;
+        entries.resize(2 * sets * head_size * codec.entries());
+        scales.resize(2 * sets * head_size);
+        for (std::int8_t& e : entries)
+            e = static_cast<std::int8_t>(entry(engine));
+        for (float& s : scales)
+            s = scale(engine);
+    }
+    crumb::pq_codebooks view(std::size_t layer_step, std::size_t head_step) const {
+        return {entries.data(), scales.data(), layer_step, head_step, sets};
+    }
+};
+
+/// A cache of one or more layers in memory of its own.
+struct cache_problem {
+    crumb::kv_cache_shape shape;
+    random_codebooks codebooks;
+    std::unique_ptr<aligned_bytes> state;
+    std::vector<std::unique_ptr<aligned_bytes>> pages;
+    std::unique_ptr<aligned_bytes> scratch;
+    std::unique_ptr<crumb::kv_cache> cache;
+    std::mt19937 engine;
+    std::vector<float> k, v; ///< of the last rows
+
+    explicit cache_problem(const crumb::kv_cache_shape& s, const char* isa = nullptr, unsigned seed = 1)
+        : shape(s), codebooks(s.codec, s.head_size, s.layers * s.kv_heads, seed), engine(seed) {
+        shape.codebooks = codebooks.view(s.kv_heads, 1);
+        shape.codebook_id = 17;
+        const auto bytes = crumb::kv_cache::state_bytes(shape);
+        if (!bytes)
+            ADD_FAILURE() << bytes.message();
+        state = std::make_unique<aligned_bytes>(*bytes);
+        auto made = crumb::kv_cache::create(shape, state->span(), isa);
+        if (!made)
+            ADD_FAILURE() << made.message();
+        cache = std::make_unique<crumb::kv_cache>(*made);
+        add_pages(cache->pages_for(shape.max_tokens));
+        scratch = std::make_unique<aligned_bytes>(cache->encode_scratch_bytes());
+    }
+
+    void add_pages(std::size_t count) {
+        for (; count != 0; --count) {
+            pages.push_back(std::make_unique<aligned_bytes>(cache->page_bytes()));
+            const auto added = cache->add_page(pages.back()->span());
+            EXPECT_TRUE(added.ok()) << added.message();
+        }
+    }
+    std::size_t width() const { return shape.kv_heads * shape.head_size; }
+
+    /// Random rows, with a mean per channel and some large channels, as real keys have.
+    void draw(std::size_t rows) {
+        std::normal_distribution<float> normal;
+        k.resize(rows * width());
+        v.resize(rows * width());
+        for (std::size_t i = 0; i < k.size(); ++i) {
+            const float c = static_cast<float>(i % width() % 7);
+            k[i] = 0.6f * normal(engine) + (c == 3 ? 2.0f : 0.1f * c);
+            v[i] = normal(engine) - 0.2f * c;
+        }
+    }
+    /// Writes rows to all layers without making them part of the sequence.
+    void write(std::size_t rows) {
+        for (std::size_t layer = 0; layer < shape.layers; ++layer) {
+            draw(rows);
+            const auto written = cache->write(layer, crumb::matrix<const float>(k.data(), rows, width()),
+                                              crumb::matrix<const float>(v.data(), rows, width()));
+            ASSERT_TRUE(written.ok()) << written.message();
+        }
+    }
+    /// Appends tokens, `rows` at a time, and encodes what may be.
+    void fill(std::size_t tokens, std::size_t rows = 1) {
+        while (tokens != 0) {
+            const std::size_t n = std::min(rows, tokens);
+            ASSERT_NO_FATAL_FAILURE(write(n));
+            cache->advance(n);
+            cache->encode(scratch->span());
+            tokens -= n;
+        }
+    }
+
+    /// The oracle over a part of a page.
+    crumb::reference::kv_part part(std::size_t layer, std::size_t head, bool keys, std::size_t p) const {
+        const auto view = cache->layer(layer);
+        auto made = crumb::reference::kv_part::make(keys ? view.keys : view.values, view.tables(head, keys),
+                                                    const_cast<std::byte*>(view.part(p, head, keys)));
+        EXPECT_TRUE(made.ok()) << made.message();
+        return *made;
+    }
+    /// What token t of a layer stands for.
+    std::vector<double> decoded(std::size_t layer, std::size_t head, bool keys, std::size_t t) const {
+        const auto view = cache->layer(layer);
+        const std::size_t size = shape.head_size;
+        std::vector<double> out(size);
+        const auto halves = [&](const crumb::half* from) {
+            for (std::size_t i = 0; i < size; ++i)
+                out[i] = double(crumb::to_float(from[i]));
+        };
+        const std::size_t u = t - view.sinks;
+        if (t < view.sinks)
+            halves((keys ? view.sink_keys : view.sink_values).row(head * view.sinks + t));
+        else if (u < view.coded)
+            part(layer, head, keys, u / crumb::kv_page_tokens).decode(u % crumb::kv_page_tokens, out.data());
+        else
+            halves((keys ? view.window_keys : view.window_values).row(head * view.slots + u % view.slots));
+        return out;
+    }
+};
+
+} // namespace crumb_test

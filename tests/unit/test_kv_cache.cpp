@@ -1,0 +1,446 @@
+#include "isa_test.hpp"
+#include "kv_problem.hpp"
+
+#include <crumb/op/kv_snapshot.hpp>
+
+namespace {
+
+using crumb::errc;
+using crumb::kv_codec;
+using crumb_test::aligned_bytes;
+using crumb_test::cache_problem;
+using crumb_test::codecs;
+using crumb_test::for_each_isa;
+
+constexpr double eps = 2 * 0x1p-24;
+
+/// Attention over a filled cache: exact mode against the reference, fast mode against its own bound.
+struct run_problem : cache_problem {
+    std::size_t heads, rows, position;
+    std::vector<float> q, y;
+
+    run_problem(const crumb::kv_cache_shape& s, std::size_t group, std::size_t tokens, std::size_t m,
+                const char* isa, float spread = 1)
+        : cache_problem(s, isa), heads(s.kv_heads * group), rows(m), position(tokens) {
+        fill(tokens, s.max_rows);
+        write(m);
+        std::normal_distribution<float> normal;
+        q.resize(m * heads * s.head_size);
+        y.assign(q.size(), -7);
+        for (float& x : q)
+            x = spread * normal(engine);
+    }
+    std::size_t cols() const { return heads * shape.head_size; }
+    auto queries() { return crumb::matrix<const float>(q.data(), rows, cols()); }
+    auto result() { return crumb::matrix(y.data(), rows, cols()); }
+
+    crumb::kv_attention plan(crumb::kv_mode mode, const char* isa) {
+        const auto p = crumb::kv_attention::plan(
+            {.heads = heads, .kv_heads = shape.kv_heads, .head_size = shape.head_size}, shape, mode, isa);
+        EXPECT_TRUE(p.ok()) << p.message();
+        return *p;
+    }
+    std::vector<crumb::kv_error> run(crumb::kv_mode mode, const char* isa, std::size_t layer = 0) {
+        const auto p = plan(mode, isa);
+        aligned_bytes memory(p.scratch_bytes(rows));
+        std::vector<crumb::kv_error> errors(rows * heads);
+        const auto done =
+            p.run(queries(), cache->layer(layer), position, result(), memory.span(), {}, errors.data());
+        EXPECT_TRUE(done.ok()) << done.message();
+        return errors;
+    }
+    /// Compares y with attention over what the cache stands for.
+    void check(std::size_t layer, const std::vector<crumb::kv_error>* errors) {
+        const std::size_t d = shape.head_size, group = heads / shape.kv_heads;
+        std::vector<double> want(d);
+        for (std::size_t h = 0; h < shape.kv_heads; ++h) {
+            const std::size_t tokens = position + rows;
+            std::vector<float> keys(tokens * d), values(tokens * d);
+            for (std::size_t t = 0; t < tokens; ++t) {
+                const auto key = decoded(layer, h, true, t), value = decoded(layer, h, false, t);
+                std::copy(key.begin(), key.end(), keys.begin() + static_cast<std::ptrdiff_t>(t * d));
+                std::copy(value.begin(), value.end(), values.begin() + static_cast<std::ptrdiff_t>(t * d));
+            }
+            for (std::size_t r = 0; r < rows; ++r)
+                for (std::size_t g = 0; g < group; ++g) {
+                    const std::size_t head = h * group + g, seen = position + r + 1;
+                    const auto size = crumb::reference::attention(q.data() + r * cols() + head * d,
+                                                                  keys.data(), d, values.data(), d, seen, d,
+                                                                  1 / std::sqrt(double(d)), want.data());
+                    double bound = ((8 + 2 * double(d)) * size.score + double(seen) + 64) * eps * size.value;
+                    if (errors != nullptr) {
+                        const crumb::kv_error e = (*errors)[r * heads + head];
+                        double farthest = 0;
+                        for (std::size_t t = 0; t < seen; ++t)
+                            for (std::size_t i = 0; i < d; ++i)
+                                farthest = std::max(farthest, std::fabs(double(values[t * d + i]) - want[i]));
+                        bound += std::expm1(2 * double(e.score)) * farthest + double(e.weight);
+                    }
+                    for (std::size_t i = 0; i < d; ++i)
+                        ASSERT_LE(std::fabs(double(y[r * cols() + head * d + i]) - want[i]), bound)
+                            << "row " << r << ", head " << head << ", element " << i;
+                }
+        }
+    }
+};
+
+crumb::kv_cache_shape shape_of(const kv_codec& codec, std::size_t head_size, std::size_t kv_heads = 2,
+                               std::size_t layers = 2) {
+    return {
+        .layers = layers, .kv_heads = kv_heads, .head_size = head_size, .max_tokens = 1200, .codec = codec};
+}
+
+TEST(KvAttention, ExactModeIsAttentionOverDecodedTokens) {
+    for_each_isa([]<class Isa>() {
+        for (const auto& [name, codec] : codecs)
+            for (const std::size_t tokens : {0, 3, 40, 101, 330}) {
+                SCOPED_TRACE(std::string(name) + ", " + std::to_string(tokens) + " tokens");
+                run_problem p(shape_of(codec, tokens == 330 ? 20 : 64), 2, tokens, 1, Isa::name);
+                p.run(crumb::kv_mode::exact, Isa::name, 1);
+                ASSERT_NO_FATAL_FAILURE(p.check(1, nullptr));
+            }
+    });
+}
+
+TEST(KvAttention, FastModeStaysWithinItsBound) {
+    for_each_isa([]<class Isa>() {
+        for (const auto& [name, codec] : codecs)
+            for (const std::size_t size : {32, 64, 80, 256})
+                for (const float spread : {0.1f, 1.0f, 8.0f}) {
+                    if ((size == 80 || size == 256) != (spread == 1))
+                        continue;
+                    SCOPED_TRACE(std::string(name) + ", head size " + std::to_string(size) + ", spread " +
+                                 std::to_string(spread));
+                    run_problem p(shape_of(codec, size, 1, 1), size == 64 ? 5 : 2, 400, 1, Isa::name, spread);
+                    const auto errors = p.run(crumb::kv_mode::fast, Isa::name);
+                    ASSERT_NO_FATAL_FAILURE(p.check(0, codec.has_codebooks() ? &errors : nullptr));
+                    if (codec.has_codebooks() && spread == 1)
+                        for (const auto& e : errors) {
+                            EXPECT_GT(e.score, 0);
+                            EXPECT_TRUE(std::isfinite(e.score) && std::isfinite(e.weight));
+                        }
+                }
+    });
+}
+
+TEST(KvAttention, RowsOfAChunkSeeCodesAndEachOther) {
+    for_each_isa([]<class Isa>() {
+        for (const auto& [name, codec] : codecs)
+            for (const std::size_t rows : {2, 9, 70}) {
+                SCOPED_TRACE(std::string(name) + ", " + std::to_string(rows) + " rows");
+                auto shape = shape_of(codec, 32, 2, 1);
+                shape.max_rows = 70;
+                run_problem p(shape, 2, 300, rows, Isa::name);
+                const auto errors = p.run(crumb::kv_mode::fast, Isa::name);
+                ASSERT_NO_FATAL_FAILURE(
+                    p.check(0, codec.has_codebooks() && 2 * rows <= 16 ? &errors : nullptr));
+            }
+    });
+}
+
+TEST(KvAttention, PlainCodecsGiveWhatAttentionGives) {
+    for_each_isa([]<class Isa>() {
+        run_problem p(shape_of(kv_codec::f32(), 48), 3, 500, 4, Isa::name);
+        p.run(crumb::kv_mode::fast, Isa::name);
+        const std::size_t d = 48, tokens = 504;
+        std::vector<float> k(2 * tokens * d), v(2 * tokens * d);
+        for (std::size_t h = 0; h < 2; ++h)
+            for (std::size_t t = 0; t < tokens; ++t) {
+                const auto key = p.decoded(0, h, true, t), value = p.decoded(0, h, false, t);
+                for (std::size_t i = 0; i < d; ++i) {
+                    k[(h * tokens + t) * d + i] = static_cast<float>(key[i]);
+                    v[(h * tokens + t) * d + i] = static_cast<float>(value[i]);
+                }
+            }
+        const auto a = crumb::attention::plan({.heads = 6, .kv_heads = 2, .head_size = d}, Isa::name);
+        aligned_bytes memory(a->scratch_bytes(4));
+        std::vector<float> y(p.y.size());
+        const crumb::cache_view<float> keys{k.data(), tokens, d, tokens * d},
+            values{v.data(), tokens, d, tokens * d};
+        a->run(p.queries(), keys, values, 500, crumb::matrix(y.data(), 4, p.cols()), memory.span());
+        EXPECT_EQ(y, p.y);
+    });
+}
+
+TEST(KvAttention, PartialResultsMergeToTheWhole) {
+    for_each_isa([]<class Isa>() {
+        for (const auto& [name, codec] : codecs) {
+            SCOPED_TRACE(name);
+            run_problem p(shape_of(codec, 32, 2, 1), 2, 700, 1, Isa::name);
+            const auto whole = p.run(crumb::kv_mode::fast, Isa::name);
+            const auto plan = p.plan(crumb::kv_mode::fast, Isa::name);
+            aligned_bytes memory(plan.scratch_bytes(1)), partials(plan.partial_bytes(1, 4));
+            const std::size_t cuts[] = {0, 2, 100, 333, 701};
+            for (std::size_t i = 0; i < 4; ++i)
+                ASSERT_TRUE(plan.partial(p.queries(), p.cache->layer(0), p.position, {cuts[i], cuts[i + 1]},
+                                         partials.span(), i, memory.span())
+                                .ok());
+            plan.merge(partials.span(), 4, p.result());
+            // The pieces round their weights each on their own: within twice the bound of the whole.
+            auto errors = whole;
+            for (auto& e : errors)
+                e = {e.score, 8 * e.weight + 0.02f};
+            ASSERT_NO_FATAL_FAILURE(p.check(0, codec.has_codebooks() ? &errors : nullptr));
+        }
+    });
+}
+
+TEST(KvAttention, LeavesOutValuesOfLittleWeight) {
+    for_each_isa([]<class Isa>() {
+        for (const auto& [name, codec] : codecs)
+            if (codec.has_codebooks()) {
+                run_problem p(shape_of(codec, 32, 2, 1), 2, 700, 1, Isa::name, 4);
+                for (const float epsilon : {0.0f, 1e-4f, 1e-2f, 0.5f, 1.0f}) {
+                    SCOPED_TRACE(std::string(name) + ", epsilon " + std::to_string(epsilon));
+                    const auto errors = p.run(crumb::kv_mode::fast, Isa::name);
+                    const auto plan = p.plan(crumb::kv_mode::fast, Isa::name);
+                    aligned_bytes memory(plan.scratch_bytes(1)),
+                        more(plan.skip_scratch_bytes(p.cache->coded()));
+                    std::vector<float> y(p.y.size());
+                    crumb::kv_skip_report skipped[2];
+                    ASSERT_TRUE(plan.run_skipping(p.queries(), p.cache->layer(0), p.position,
+                                                  crumb::matrix(y.data(), 1, p.cols()), epsilon, skipped,
+                                                  memory.span(), more.span())
+                                    .ok());
+                    double most = 0;
+                    for (std::size_t h = 0; h < 2; ++h) {
+                        EXPECT_EQ(skipped[h].blocks, p.cache->coded() / 64);
+                        EXPECT_LE(skipped[h].mass, epsilon);
+                        EXPECT_LE(skipped[h].skipped, skipped[h].blocks);
+                        EXPECT_GE(skipped[h].skipped, epsilon == 1      ? skipped[h].blocks
+                                                      : epsilon == 0.5f ? 1
+                                                                        : 0);
+                        for (std::size_t t = 0; t <= p.position; ++t)
+                            for (const double x : p.decoded(0, h, false, t))
+                                most = std::max(most, std::fabs(x));
+                    }
+                    for (std::size_t c = 0; c < y.size(); ++c) {
+                        const std::size_t h = c / 32 / 2;
+                        ASSERT_LE(std::fabs(double(y[c]) - double(p.y[c])),
+                                  2 * double(skipped[h].mass) * most + 4 * double(errors[c / 32].weight) +
+                                      1e-4 * most)
+                            << "element " << c;
+                    }
+                }
+            }
+    });
+    run_problem p(shape_of(kv_codec::q8_0(), 64), 2, 100, 1, nullptr);
+    const auto plan = p.plan(crumb::kv_mode::fast, nullptr);
+    aligned_bytes memory(plan.scratch_bytes(1)), more(plan.skip_scratch_bytes(100));
+    crumb::kv_skip_report skipped[2];
+    EXPECT_EQ(plan.run_skipping(p.queries(), p.cache->layer(0), 100, p.result(), 0.1f, skipped, memory.span(),
+                                more.span())
+                  .code(),
+              errc::unsupported);
+}
+
+TEST(KvAttention, RefusesQueriesThatAreNotFinite) {
+    run_problem p(shape_of(kv_codec::kivi(4), 64), 2, 100, 1, nullptr);
+    p.q[70] = std::numeric_limits<float>::quiet_NaN();
+    const auto plan = p.plan(crumb::kv_mode::fast, nullptr);
+    aligned_bytes memory(plan.scratch_bytes(1));
+    const auto before = p.y;
+    const auto done = plan.run(p.queries(), p.cache->layer(0), p.position, p.result(), memory.span());
+    EXPECT_EQ(done.code(), errc::not_finite);
+    EXPECT_STREQ(done.message(), "kv_attention: row 0, head 1: a query is nan");
+    EXPECT_EQ(p.y, before);
+    const auto order =
+        plan.partial(p.queries(), p.cache->layer(0), p.position, {50, 20}, memory.span(), 0, memory.span());
+    EXPECT_EQ(order.code(), errc::invalid_argument);
+}
+
+// ---- the cache
+// -------------------------------------------------------------------------------------------------
+TEST(KvCache, EncodesAlikeOnEveryIsa) {
+    for (const auto& [name, codec] : codecs) {
+        SCOPED_TRACE(name);
+        cache_problem first(shape_of(codec, 64), crumb::isa_names.back());
+        first.fill(300);
+        for_each_isa([&]<class Isa>() {
+            cache_problem other(shape_of(codec, 64), Isa::name);
+            other.fill(300);
+            ASSERT_EQ(other.cache->coded(), first.cache->coded());
+            for (std::size_t p = 0; p < first.pages.size(); ++p) {
+                const auto a = first.cache->page(p), b = other.cache->page(p);
+                ASSERT_EQ(std::memcmp(a.data(), b.data(), a.size()), 0) << "page " << p;
+            }
+        });
+    }
+}
+
+TEST(KvCache, KeepsTheWindowAndTheSinks) {
+    auto shape = shape_of(kv_codec::q8_0(), 32);
+    shape.sinks = 5;
+    shape.window = 40;
+    cache_problem p(shape);
+    for (std::size_t n = 1; n <= 400; ++n) {
+        p.fill(1);
+        const std::size_t coded = p.cache->coded();
+        EXPECT_EQ(coded % crumb::kv_block_tokens, 0u);
+        // As much as is older than the window, in whole blocks.
+        EXPECT_EQ(coded, n < 45 ? 0 : (n - 45) / 64 * 64);
+    }
+    EXPECT_EQ(p.cache->length(), 400u);
+}
+
+TEST(KvCache, RefusesWhatDoesNotFit) {
+    auto shape = shape_of(kv_codec::kivi(4), 32);
+    shape.max_tokens = 300;
+    cache_problem p(shape);
+    EXPECT_EQ(p.cache->add_page(p.pages[0]->span()).code(), errc::invalid_argument);
+    p.fill(299);
+    const auto before = p.decoded(1, 1, true, 298);
+    p.draw(2);
+    const auto k = crumb::matrix<const float>(p.k.data(), 2, p.width());
+    EXPECT_STREQ(p.cache->write(0, k, k).message(), "kv_cache: 299 tokens and 2 more exceed the 300 allowed");
+    EXPECT_EQ(p.cache->write(2, k, k).code(), errc::invalid_argument);
+    EXPECT_EQ(p.cache->write(0, crumb::matrix<const float>(p.k.data(), 1, p.width() - 1), k).code(),
+              errc::bad_shape);
+    p.k[40] = std::numeric_limits<float>::infinity();
+    const auto one = crumb::matrix<const float>(p.k.data(), 1, p.width());
+    EXPECT_STREQ(p.cache->write(0, one, one).message(), "kv_cache: token 299, kv head 1: a key is inf");
+    p.k[40] = 70000;
+    EXPECT_EQ(p.cache->write(0, one, one).code(), errc::not_finite);
+    EXPECT_EQ(p.cache->length(), 299u);
+    EXPECT_EQ(p.decoded(1, 1, true, 298), before);
+
+    cache_problem waiting(shape_of(kv_codec::kivi(4), 32));
+    for (std::size_t i = 0; i < 4 + waiting.cache->slots(); ++i) {
+        waiting.write(1);
+        waiting.cache->advance(1);
+    }
+    const auto full =
+        waiting.cache->write(0, crumb::matrix<const float>(waiting.k.data(), 1, waiting.width()),
+                             crumb::matrix<const float>(waiting.v.data(), 1, waiting.width()));
+    EXPECT_STREQ(full.message(), "kv_cache: the window's 128 tokens are full: 128 wait to be encoded");
+}
+
+TEST(KvCache, ChecksItsShape) {
+    const auto why = [](crumb::kv_cache_shape s) {
+        const auto bytes = crumb::kv_cache::state_bytes(s);
+        return std::string(bytes.ok() ? "" : bytes.message());
+    };
+    auto shape = shape_of(kv_codec::f16(), 64);
+    EXPECT_EQ(why(shape), "");
+    shape.head_size = 0;
+    EXPECT_EQ(why(shape), "kv_cache: head_size is 0, it has to be 1 .. 512");
+    shape = shape_of(kv_codec::pq(4, 8, false, true), 64);
+    EXPECT_EQ(why(shape), "kv_cache: the codec needs codebooks");
+    shape.head_size = 66;
+    EXPECT_EQ(why(shape), "kv_cache: head_size 66 is no multiple of the codec's 4 channels");
+    shape = shape_of(kv_codec::pq(3, 8, false, true), 66);
+    EXPECT_EQ(why(shape), "kv_cache: there is no codec of kind 4 with 8 bits for 3 channels");
+    const crumb_test::random_codebooks few(kv_codec::pq(2, 8, true, true), 64, 3, 1);
+    shape = shape_of(kv_codec::pq(2, 8, true, true), 64);
+    shape.codebooks = few.view(2, 1);
+    EXPECT_EQ(why(shape), "kv_cache: 3 sets of codebooks do not serve 2 layers of 2 heads");
+    shape.codebooks = few.view(1, 0);
+    EXPECT_EQ(why(shape), "");
+    shape.sinks = std::size_t{1} << 40;
+    EXPECT_NE(why(shape), "");
+}
+
+TEST(KvCache, TruncatesAnywhere) {
+    for (const auto& [name, codec] : codecs)
+        for (const std::size_t length : {0, 2, 4, 30, 68, 101, 299, 300, 350}) {
+            SCOPED_TRACE(std::string(name) + " to " + std::to_string(length));
+            cache_problem p(shape_of(codec, 64));
+            p.fill(300);
+            std::vector<std::vector<double>> before;
+            for (std::size_t t = 0; t < std::min<std::size_t>(length, 300); ++t)
+                before.push_back(p.decoded(1, 1, false, t));
+            p.cache->truncate(length);
+            ASSERT_EQ(p.cache->length(), before.size());
+            for (std::size_t t = 0; t < before.size(); ++t) {
+                const auto after = p.decoded(1, 1, false, t);
+                for (std::size_t i = 0; i < after.size(); ++i)
+                    ASSERT_NEAR(after[i], before[t][i], 0x1p-11 * std::fabs(before[t][i]) + 1e-7)
+                        << "token " << t;
+            }
+            p.fill(200);
+            EXPECT_EQ(p.cache->length(), before.size() + 200);
+        }
+}
+
+TEST(KvCache, CopiesAPrefix) {
+    for (const auto& [name, codec] : codecs) {
+        SCOPED_TRACE(name);
+        cache_problem from(shape_of(codec, 64)), to(shape_of(codec, 64));
+        from.fill(500);
+        to.fill(30);
+        ASSERT_TRUE(to.cache->copy_prefix(*from.cache, 333).ok());
+        EXPECT_EQ(to.cache->length(), 333u);
+        from.cache->truncate(333);
+        for (std::size_t t = 0; t < 333; ++t)
+            ASSERT_EQ(to.decoded(1, 0, true, t), from.decoded(1, 0, true, t)) << "token " << t;
+        EXPECT_EQ(to.cache->copy_prefix(*from.cache, 400).code(), errc::invalid_argument);
+    }
+    cache_problem a(shape_of(kv_codec::f16(), 64)), b(shape_of(kv_codec::q8_0(), 64));
+    EXPECT_EQ(a.cache->copy_prefix(*b.cache, 0).code(), errc::bad_shape);
+}
+
+TEST(KvSnapshot, RestoresWhatWasSaved) {
+    for (const auto& [name, codec] : codecs) {
+        SCOPED_TRACE(name);
+        cache_problem from(shape_of(codec, 64)), to(shape_of(codec, 64));
+        from.fill(411);
+        std::vector<std::byte> bytes(crumb::snapshot_bytes(*from.cache));
+        ASSERT_TRUE(crumb::save(*from.cache, bytes).ok());
+        EXPECT_EQ(*crumb::snapshot_length(bytes), 411u);
+        const auto restored = crumb::restore(*to.cache, bytes);
+        ASSERT_TRUE(restored.ok()) << restored.message();
+        ASSERT_EQ(to.cache->length(), 411u);
+        for (std::size_t layer = 0; layer < 2; ++layer)
+            for (std::size_t t = 0; t < 411; ++t)
+                ASSERT_EQ(to.decoded(layer, 1, true, t), from.decoded(layer, 1, true, t)) << "token " << t;
+    }
+}
+
+TEST(KvSnapshot, RefusesWhatDoesNotMatch) {
+    const kv_codec codec = kv_codec::pq(2, 8, true, true);
+    cache_problem from(shape_of(codec, 64));
+    from.fill(300);
+    std::vector<std::byte> bytes(crumb::snapshot_bytes(*from.cache));
+    ASSERT_TRUE(crumb::save(*from.cache, bytes).ok());
+    EXPECT_EQ(crumb::save(*from.cache, std::span(bytes).first(100)).code(), errc::buffer_too_small);
+    const auto why = [&](const crumb::kv_cache_shape& s, std::span<const std::byte> saved, auto&& change) {
+        cache_problem to(s);
+        auto shape = to.shape;
+        change(shape);
+        aligned_bytes state(*crumb::kv_cache::state_bytes(shape));
+        auto cache = *crumb::kv_cache::create(shape, state.span());
+        for (auto& page : to.pages)
+            (void)cache.add_page(page->span());
+        const auto restored = crumb::restore(cache, saved);
+        EXPECT_EQ(cache.length(), restored.ok() ? 300u : 0u);
+        return std::string(restored.ok() ? "" : restored.message());
+    };
+    const auto same = [](crumb::kv_cache_shape&) {};
+    EXPECT_EQ(why(shape_of(codec, 32), bytes, same), "kv snapshot: head_size 64, the cache has 32");
+    EXPECT_EQ(why(shape_of(codec, 64, 1), bytes, same), "kv snapshot: kv_heads 2, the cache has 1");
+    EXPECT_EQ(why(shape_of(kv_codec::pq(2, 8, false, true), 64), bytes, same),
+              "kv snapshot: codec (kind 4, bits 8, dims 2, flags 3), the cache has (4, 8, 2, 2)");
+    EXPECT_EQ(why(shape_of(codec, 64), bytes, [](auto& s) { s.codebook_id = 18; }),
+              "kv snapshot: other codebooks (0000000000000011, not 0000000000000012)");
+    EXPECT_EQ(why(shape_of(codec, 64), bytes, [](auto& s) { s.model_id = 5; }),
+              "kv snapshot: another model wrote it (0000000000000000, not 0000000000000005)");
+    EXPECT_EQ(why(shape_of(codec, 64), bytes, [](auto& s) { s.sinks = 3; }),
+              "kv snapshot: sinks 4, the cache has 3");
+    EXPECT_EQ(why(shape_of(codec, 64), bytes, [](auto& s) { s.max_tokens = 200; }),
+              "kv snapshot: tokens 300, the cache has 200");
+    for (const std::size_t size : {0, 5, 127, 128, 5000})
+        EXPECT_NE(why(shape_of(codec, 64), std::span(bytes).first(size), same), "") << size;
+    EXPECT_NE(why(shape_of(codec, 64), std::span(bytes).first(bytes.size() - 1), same), "");
+    auto version = bytes;
+    version[8] = std::byte{2};
+    EXPECT_EQ(why(shape_of(codec, 64), version, same), "kv snapshot: version 2, this build reads 1");
+    for (const std::size_t at :
+         {0ul, 12ul, 30ul, 88ul, 96ul, 104ul, 112ul, 128ul, bytes.size() / 2, bytes.size() - 1}) {
+        auto changed = bytes;
+        changed[at] ^= std::byte{0x41};
+        EXPECT_NE(why(shape_of(codec, 64), changed, same), "") << "byte " << at;
+    }
+    EXPECT_EQ(why(shape_of(codec, 64), bytes, same), "");
+}
+
+} // namespace
