@@ -46,10 +46,10 @@ struct kv_scan<isa::CRUMB_THIS_ISA> {
         const std::byte* next = more ? cache.part(p + 1, pass.kv_head, true) : nullptr;
         prefetch_head(values, cache.values);
         score_page(p, t, first, stop, values);
-        if (next != nullptr)
-            prefetch_head(next, cache.keys);
         const kv_page_weights weights{pass.scores, pass.stride, pass.maxima};
         const std::size_t planes = round_weights(values, weights, stop);
+        if (next != nullptr)
+            prefetch_head(next, cache.keys);
         add_values(values, planes, {first, stop}, next);
         if (cache.values.codec().residual)
             add_means(values, weights, first, stop);

@@ -30,16 +30,12 @@ constexpr pq_kind pq_kind_of(const kv_codec& codec) noexcept {
 /// products with bytes in 16 bits.
 inline constexpr int pq_most = 127;
 
-/// What one query needs of its head's keys, in 7 bits, or in 14 where the range of a sub-space is wide: the
-/// product of query and key is
-///     base + step * (sum over rows j of low[j][code_j] + 128 * sum over i < wide of high[i][code of
-///     wide_rows[i]])
+/// What one query needs of its head's keys, in two planes of 7 bits: the product of query and key is
+///     base + step * sum over rows j of (low[j][code_j] + 128 * high[j][code_j])
 /// give or take `error`, where additive codes take the sum of an entry of each half of a table.
 struct pq_query {
     std::uint8_t* low = nullptr;  ///< [rows][entries], 0 .. 127
-    std::uint8_t* high = nullptr; ///< [wide][entries], 0 .. 127
-    std::uint16_t* wide_rows = nullptr;
-    std::size_t wide = 0;
+    std::uint8_t* high = nullptr; ///< [rows][entries], 0 .. 127
     float step = 0, base = 0;
     /// Bound of the difference to the sum of exact products, for any codes. Infinite if the query was not
     /// finite; the tables are zero then.
@@ -49,15 +45,14 @@ struct pq_query {
 
 /// Memory of a `pq_query`, in bytes from an address aligned to `alignment`.
 struct pq_query_memory {
-    std::size_t high, work, wide_rows, bytes; ///< offsets, and the end
+    std::size_t high, work, bytes; ///< offsets, and the end
 
     constexpr pq_query_memory(const kv_codec& codec, std::size_t head_size) noexcept
-        : high(0), work(0), wide_rows(0), bytes(0) {
-        const std::size_t rows = head_size / codec.dims, entries = codec.entries();
-        high = round_up(rows * entries, alignment);
-        work = high + round_up(rows * entries, alignment);
-        wide_rows = work + round_up((head_size + 4 * rows) * sizeof(float), alignment);
-        bytes = wide_rows + round_up(rows * sizeof(std::uint16_t), alignment);
+        : high(0), work(0), bytes(0) {
+        const std::size_t rows = head_size / codec.dims;
+        high = round_up(rows * codec.entries(), alignment);
+        work = 2 * high;
+        bytes = work + round_up((head_size + 4 * rows) * sizeof(float), alignment);
     }
     /// The query that lies there.
     pq_query at(std::byte* memory) const noexcept {
@@ -65,7 +60,6 @@ struct pq_query_memory {
         q.low = reinterpret_cast<std::uint8_t*>(memory);
         q.high = q.low + high;
         q.work = reinterpret_cast<float*>(memory + work);
-        q.wide_rows = reinterpret_cast<std::uint16_t*>(memory + wide_rows);
         return q;
     }
 };

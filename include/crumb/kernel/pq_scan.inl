@@ -84,53 +84,48 @@ struct pq_scan_run<isa::CRUMB_THIS_ISA> {
         template <int Queries>
         static std::size_t some(const pq_score_args& args, std::size_t q,
                                 const std::uint8_t* ahead) noexcept {
-            alignas(64) std::uint16_t low[Queries][kv_page_tokens], high[kv_page_tokens];
+            alignas(64) std::uint16_t low[Queries][kv_page_tokens], high[Queries][kv_page_tokens];
             const pq_query* queries = args.queries + q;
-            {
-                const std::uint8_t* tables[Queries];
-                for (std::size_t i = 0; i < std::size_t{Queries}; ++i)
-                    tables[i] = queries[i].low;
-                all_units<Queries, false>(args.codes, args.codes.rows(), nullptr, tables, ahead, low);
-            }
+            const std::uint8_t* tables[Queries];
+            for (std::size_t i = 0; i < std::size_t{Queries}; ++i)
+                tables[i] = queries[i].low;
+            all_units<Queries, 0>(args.codes, tables, ahead, low);
+            for (std::size_t i = 0; i < std::size_t{Queries}; ++i)
+                tables[i] = queries[i].high;
+            all_units<Queries, 1>(args.codes, tables, ahead, high);
             const std::size_t first = args.codes.first_block * kv_block_tokens,
                               last = args.codes.last_block * kv_block_tokens;
+            const f32 unit = I::set1(pq_most + 1);
             for (std::size_t i = 0; i < std::size_t{Queries}; ++i) {
-                const pq_query& query = queries[i];
-                const f32 step = I::set1(query.step), base = I::set1(query.base);
+                const f32 step = I::set1(queries[i].step), base = I::set1(queries[i].base);
                 float* out = args.out + (q + i) * kv_page_tokens;
-                if (query.wide == 0) {
-                    for (std::size_t t = first; t < last; t += lanes)
-                        I::store(out + t, I::fma(step, P::load_sums(low[i] + t), base));
-                } else {
-                    const std::uint8_t* tables[1] = {query.high};
-                    all_units<1, true>(args.codes, query.wide, query.wide_rows, tables, nullptr, &high);
-                    const f32 unit = I::set1(pq_most + 1);
-                    for (std::size_t t = first; t < last; t += lanes)
-                        I::store(out + t,
-                                 I::fma(step, I::fma(unit, P::load_sums(high + t), P::load_sums(low[i] + t)),
-                                        base));
-                }
+                for (std::size_t t = first; t < last; t += lanes)
+                    I::store(out + t,
+                             I::fma(step, I::fma(unit, P::load_sums(high[i] + t), P::load_sums(low[i] + t)),
+                                    base));
             }
             return Queries;
         }
 
-        template <int Queries, bool Listed>
-        static CRUMB_INLINE void all_units(const pq_codes& codes, std::size_t rows, const std::uint16_t* list,
-                                           const std::uint8_t* const* tables, const std::uint8_t* ahead,
+        /// The sums of one plane. Either plane asks for every other line of what comes next, so that memory
+        /// is busy all the time.
+        template <int Queries, std::size_t Plane>
+        static CRUMB_INLINE void all_units(const pq_codes& codes, const std::uint8_t* const* tables,
+                                           const std::uint8_t* ahead,
                                            std::uint16_t (*out)[kv_page_tokens]) noexcept {
             constexpr std::size_t step = units_of(Queries);
             const std::size_t last = L::last_unit(codes.last_block);
             std::size_t u = L::first_unit(codes.first_block);
             for (; u + step <= last; u += step)
-                all_rows<Queries, step, Listed>(codes.codes, rows, list, tables, u, ahead, out);
+                all_rows<Queries, step, Plane>(codes.codes, codes.rows(), tables, u, ahead, out);
             if constexpr (step > 1)
                 for (; u < last; ++u)
-                    all_rows<Queries, 1, Listed>(codes.codes, rows, list, tables, u, ahead, out);
+                    all_rows<Queries, 1, Plane>(codes.codes, codes.rows(), tables, u, ahead, out);
         }
 
-        template <int Queries, std::size_t Units, bool Listed>
-        static void all_rows(const std::uint8_t* codes, std::size_t rows, const std::uint16_t* list,
-                             const std::uint8_t* const* tables, std::size_t u, const std::uint8_t* ahead,
+        template <int Queries, std::size_t Units, std::size_t Plane>
+        static void all_rows(const std::uint8_t* codes, std::size_t rows, const std::uint8_t* const* tables,
+                             std::size_t u, const std::uint8_t* ahead,
                              std::uint16_t (*out)[kv_page_tokens]) noexcept {
             sums s[std::size_t{Queries} * Units * L::sets];
             CRUMB_UNROLL
@@ -140,9 +135,9 @@ struct pq_scan_run<isa::CRUMB_THIS_ISA> {
             const std::uint8_t* next = ahead != nullptr ? ahead : codes;
             std::size_t i = 0;
             for (; i + together <= rows; i += together)
-                few_rows<Queries, Units, Listed, together>(codes, list, i, tables, u, next, s);
+                few_rows<Queries, Units, Plane, together>(codes, i, tables, u, next, s);
             if (i < rows)
-                few_rows<Queries, Units, Listed, 1>(codes, list, i, tables, u, next, s);
+                few_rows<Queries, Units, Plane, 1>(codes, i, tables, u, next, s);
             CRUMB_UNROLL
             for (std::size_t q = 0; q < std::size_t{Queries}; ++q) {
                 CRUMB_UNROLL
@@ -155,14 +150,14 @@ struct pq_scan_run<isa::CRUMB_THIS_ISA> {
             }
         }
 
-        template <int Queries, std::size_t Units, bool Listed, std::size_t Rows>
-        static CRUMB_INLINE void few_rows(const std::uint8_t* codes, const std::uint16_t* list,
-                                          std::size_t row, const std::uint8_t* const* tables, std::size_t u,
+        template <int Queries, std::size_t Units, std::size_t Plane, std::size_t Rows>
+        static CRUMB_INLINE void few_rows(const std::uint8_t* codes, std::size_t row,
+                                          const std::uint8_t* const* tables, std::size_t u,
                                           const std::uint8_t* next, sums* s) noexcept {
             std::size_t at[Rows];
             CRUMB_UNROLL
             for (std::size_t r = 0; r < Rows; ++r)
-                at[r] = (Listed ? list[row + r] : row + r) * L::row_bytes;
+                at[r] = (row + r) * L::row_bytes;
             typename L::table t[Rows][Queries];
             CRUMB_UNROLL
             for (std::size_t r = 0; r < Rows; ++r) {
@@ -182,7 +177,7 @@ struct pq_scan_run<isa::CRUMB_THIS_ISA> {
                         x[r][i] = L::load(codes + at[r], u + n + i);
                     CRUMB_UNROLL
                     for (std::size_t i = 0; i < pair; ++i)
-                        if (L::begins_line(n + i))
+                        if (L::begins_line(n + i) && (n + i) % 2 == Plane)
                             L::prefetch(next + at[r], u + n + i);
                 }
                 CRUMB_UNROLL

@@ -8,9 +8,9 @@ struct pq_table_run<isa::CRUMB_THIS_ISA> {
     using I = isa::CRUMB_THIS_ISA;
     using f32 = typename I::f32;
     static constexpr std::size_t lanes = static_cast<std::size_t>(I::lanes);
-    static constexpr float whole = 32767;                       ///< largest integer of a query
-    static constexpr float wide_most = 128 * (pq_most + 1) - 1; ///< largest entry in both tables
-    static constexpr float tiny = 0x1p-90f;                     ///< queries below are taken for 0
+    static constexpr float whole = 32767;                          ///< largest integer of a query
+    static constexpr float most_of_both = 128 * (pq_most + 1) - 1; ///< largest entry in both planes
+    static constexpr float tiny = 0x1p-90f;                        ///< queries below are taken for 0
 
     static void run(const pq_table_args& args) noexcept {
         switch (args.codec.dims) {
@@ -39,7 +39,6 @@ struct pq_table_run<isa::CRUMB_THIS_ISA> {
               least(q + a.head_size), range(least + rows * halves) {}
 
         void run() const noexcept {
-            out.wide = 0;
             out.step = out.base = 0;
             const float largest = scale_query();
             if (!(largest >= tiny) || largest > __FLT_MAX__) {
@@ -50,13 +49,11 @@ struct pq_table_run<isa::CRUMB_THIS_ISA> {
             const float inverse = whole / largest;
             round_query(inverse);
             find_ranges();
-            const float widest = choose_wide();
+            const float widest = widest_range();
             if (widest == 0)
                 return finish(inverse, 1, 0);
-            const float steps = wide_most / widest;
-            fill_low(steps);
-            for (std::size_t i = 0; i < out.wide; ++i)
-                fill_wide(i, steps);
+            const float steps = most_of_both / widest;
+            fill(steps);
             finish(inverse, steps, 1);
         }
 
@@ -113,59 +110,41 @@ struct pq_table_run<isa::CRUMB_THIS_ISA> {
                 range[t] = I::maximum(most) - least[t];
             }
         }
-        CRUMB_INLINE float row_range(std::size_t row) const noexcept {
-            const float a = range[row * halves], b = range[row * halves + halves - 1];
-            return a > b ? a : b;
-        }
-
-        /// Gives second tables to rows that need more than 7 bits where the widest takes 14. Returns the widest
-        /// range.
-        CRUMB_INLINE float choose_wide() const noexcept {
+        CRUMB_INLINE float widest_range() const noexcept {
             float widest = 0;
-            for (std::size_t row = 0; row < rows; ++row)
-                widest = row_range(row) > widest ? row_range(row) : widest;
-            const float narrow = widest * (static_cast<float>(pq_most) / wide_most);
-            for (std::size_t row = 0; row < rows; ++row)
-                if (row_range(row) > narrow)
-                    out.wide_rows[out.wide++] = static_cast<std::uint16_t>(row);
+            for (std::size_t t = 0; t < rows * halves; ++t)
+                widest = range[t] > widest ? range[t] : widest;
             return widest;
         }
 
-        // Those of wide rows become nonsense here.
-        CRUMB_INLINE void fill_low(float steps) const noexcept {
-            alignas(64) float x[32];
-            alignas(32) std::int8_t last[32];
+        /// Both planes of all entries, 32 or, at the end, 16 at a time. All numbers are integers below 2^24.
+        CRUMB_INLINE void fill(float steps) const noexcept {
             // Both are powers of two, by which the compiler would divide.
             const int row_shift = __builtin_ctzll(entries), table_shift = __builtin_ctzll(size);
             const std::size_t all = rows * entries;
+            const f32 by = I::set1(steps), planes = I::set1(pq_most + 1);
+            // Nearest to (x - 63.5) / 128 is x / 128 rounded down.
+            const f32 down = I::set1(0.5f * pq_most);
+            alignas(64) float whole_part[32], x[32];
+            alignas(32) std::int8_t codes[32];
             for (std::size_t at = 0; at < all; at += 32) {
                 const std::size_t n = all - at < 32 ? 16 : 32;
-                for (std::size_t i = 0; i < n; i += lanes) {
-                    const std::size_t row = (at + i) >> row_shift, e = (at + i) & (entries - 1);
-                    I::store(x + i, I::sub(products(row, e), I::set1(least[(at + i) >> table_shift])));
+                for (std::size_t i = 0; i < 32; i += lanes) {
+                    f32 y = I::zero();
+                    if (i < n) {
+                        const std::size_t row = (at + i) >> row_shift, e = (at + i) & (entries - 1);
+                        y = I::sub(products(row, e), I::set1(least[(at + i) >> table_shift]));
+                        y = I::to_f32(I::round_to_i32(I::mul(y, by)));
+                    }
+                    I::store(x + i, y);
+                    I::store(whole_part + i, I::sub(y, down));
                 }
-                if (n == 32) {
-                    I::round_group(x, steps, reinterpret_cast<std::int8_t*>(out.low + at));
-                } else {
-                    for (std::size_t i = 16; i < 32; ++i)
-                        x[i] = 0;
-                    I::round_group(x, steps, last);
-                    __builtin_memcpy(out.low + at, last, 16);
-                }
-            }
-        }
-        CRUMB_INLINE void fill_wide(std::size_t i, float steps) const noexcept {
-            const std::size_t row = out.wide_rows[i];
-            const f32 by = I::set1(steps);
-            for (std::size_t e = 0; e < entries; e += lanes) {
-                const f32 x = I::sub(products(row, e), I::set1(least[row * halves + e / size]));
-                float rounded[lanes];
-                I::store(rounded, I::to_f32(I::round_to_i32(I::mul(x, by))));
-                for (std::size_t k = 0; k < lanes; ++k) {
-                    const int t = static_cast<int>(rounded[k]);
-                    out.low[row * entries + e + k] = static_cast<std::uint8_t>(t & pq_most);
-                    out.high[i * entries + e + k] = static_cast<std::uint8_t>(t / (pq_most + 1));
-                }
+                I::round_group(whole_part, 1.0f / (pq_most + 1), codes);
+                for (std::size_t i = 0; i < 32; i += lanes)
+                    I::store(x + i, I::sub(I::load(x + i), I::mul(I::load_integers(codes + i), planes)));
+                __builtin_memcpy(out.high + at, codes, n);
+                I::round_group(x, 1, codes);
+                __builtin_memcpy(out.low + at, codes, n);
             }
         }
 
@@ -193,9 +172,8 @@ struct pq_table_run<isa::CRUMB_THIS_ISA> {
             out.error = static_cast<float>(unit * error * 1.000001);
         }
         void clear(float error) const noexcept {
-            for (std::size_t i = 0; i < rows * entries; ++i)
-                out.low[i] = 0;
-            out.wide = 0;
+            __builtin_memset(out.low, 0, rows * entries);
+            __builtin_memset(out.high, 0, rows * entries);
             out.step = out.base = 0;
             out.error = error;
         }
