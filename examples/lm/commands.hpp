@@ -56,6 +56,7 @@ struct calibrate_options {
     std::size_t chunks = 64; ///< windows of text
     std::uint64_t seed = 1;
     std::size_t threads = 0;
+    std::string entropy; ///< a CSV of what codes carry, or empty
     std::string out;
 };
 

@@ -1,5 +1,6 @@
 #include "commands.hpp"
 #include "evaluate.hpp"
+#include "kv_file.hpp"
 #include "report.hpp"
 
 #include <chrono>
@@ -8,6 +9,65 @@
 
 namespace lm {
 namespace {
+
+double seconds_since(std::chrono::steady_clock::time_point start) {
+    return std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
+}
+
+/// Caches of one model, fed token by token, so that as much of them is coded as in generation.
+crumb::status show_caches(const common_options& of, std::span<const std::int32_t> text, std::size_t ctx) {
+    auto halves = load(of, ctx, ctx);
+    if (!halves)
+        return halves.error();
+    const model& m = *halves->weights;
+    const auto& d = m.shape();
+    kv_training how;
+    how.text = "self";
+    how.chunks = 2;
+    how.seed = 11;
+    how.threads = halves->run->threads().size();
+    stage_progress training;
+    const auto samples = collect_samples(m, how, std::ref(training));
+    training.clear();
+    if (!samples)
+        return samples.error();
+    std::printf("\n  %-8s %12s %12s %12s %12s %12s\n", "cache", "bits/channel", "bytes/token", "KL", "top-1",
+                "training");
+    std::printf("  %-8s %12s %12s %12s %12s %12s\n", "", "", "", "nats", "agreement", "s");
+    for (const char* name : {"f16", "q8_0", "kivi4", "pq4", "pq2"}) {
+        const kv_type kv = *kv_type::parse(name);
+        crumb::kv_codebooks books;
+        double trained = 0;
+        if (kv.codec.has_codebooks()) {
+            const auto start = std::chrono::steady_clock::now();
+            auto made = train_codebooks(*samples, kv.codec, how, std::ref(training));
+            training.clear();
+            if (!made)
+                return made.error();
+            books = std::move(*made);
+            trained = seconds_since(start);
+        }
+        auto s = session::make(m, team(how.threads), kv, ctx, 1, books.view());
+        if (!s)
+            return s.error();
+        progress_line measuring(name);
+        const auto e = evaluate(*s, &*halves->run, text, ctx, 2,
+                                [&](std::size_t done, std::size_t all) { measuring(done, all); });
+        measuring.clear();
+        if (!e)
+            return e.error();
+        const double bytes = s->kv_bytes_per_token();
+        std::printf("  %-8s %12.3f %12.0f %12.6f %11.2f%%", name,
+                    8 * bytes / static_cast<double>(2 * d.layers * d.kv_heads * d.head_size), bytes, e->kl,
+                    100 * e->agreement);
+        if (trained > 0)
+            std::printf(" %12.1f\n", trained);
+        else
+            std::printf(" %12s\n", "-");
+        std::fflush(stdout);
+    }
+    return {};
+}
 
 crumb::status show(const std::string& path, std::size_t threads) {
     common_options full;
@@ -82,8 +142,7 @@ crumb::status show(const std::string& path, std::size_t threads) {
         const auto start = std::chrono::steady_clock::now();
         for (std::size_t i = 0; i < steps; ++i)
             logits = s.feed(std::span(text).subspan(1 + i, 1), 1);
-        const double seconds =
-            std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
+        const double seconds = seconds_since(start);
         std::printf("  %-8s %-12s %12.3f %10.2f %14.0f %14.0f %12.6f %11.2f%%\n",
                     weight_names[static_cast<std::size_t>(type)].data(),
                     activation_names[static_cast<std::size_t>(o.activations)].data(),
@@ -93,7 +152,11 @@ crumb::status show(const std::string& path, std::size_t threads) {
                     100 * e->agreement);
         std::fflush(stdout);
     }
-    return {};
+    // Rounded activations would differ with every digit of the cache, and hide what it loses.
+    common_options eight_bits = stored;
+    eight_bits.weights = weight_type::q8_0;
+    eight_bits.activations = activation_type::f32;
+    return show_caches(eight_bits, text, ctx);
 }
 
 } // namespace
@@ -127,7 +190,12 @@ crumb::status demo(const demo_options& options) {
         "the file has them.\n"
         "cb4, cb3 and cb2s are codebooks, made here on random tokens; on a text they come two to four "
         "times closer:\n"
-        "crumb-lm quantize MODEL --weights cb2s --calibrate TEXT --out FILE\n");
+        "crumb-lm quantize MODEL --weights cb2s --calibrate TEXT --out FILE\n"
+        "Caches: q8_0 weights, float activations, KL from the same with an f16 cache; 4 sinks and the "
+        "newest 32 to 95 tokens are\n"
+        "halves. The codebooks of pq4 and pq2 are trained here on 1024 tokens; on more: crumb-lm calibrate "
+        "MODEL --kv pq4 --text\n"
+        "TEXT --out FILE\n");
     return {};
 }
 

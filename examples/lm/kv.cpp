@@ -51,6 +51,8 @@ status unknown(std::string_view text) {
 } // namespace
 
 crumb::result<kv_type> kv_type::parse(std::string_view text) {
+    if (text.ends_with(':'))
+        return unknown(text);
     std::string_view rest = text;
     kv_type out;
     const std::string_view name = take(rest);

@@ -1,9 +1,12 @@
 #include "kv_file.hpp"
 
 #include "commands.hpp"
+#include "entropy.hpp"
 #include "report.hpp"
 
+#include <bit>
 #include <cstring>
+#include <mutex>
 
 namespace lm {
 
@@ -29,6 +32,20 @@ result<std::vector<T>> read_numbers(const gguf& file, const std::string& name, g
     std::vector<T> out(count);
     std::memcpy(out.data(), t->data.data(), count * sizeof(T));
     return out;
+}
+
+/// Whether the entries of every channel's two tables add to -127 .. 127, as kernels sum them in bytes.
+bool adds_to_bytes(const std::vector<std::int8_t>& entries) {
+    const auto largest = [&](std::size_t first) {
+        int most = 0;
+        for (std::size_t i = first; i < first + 16; ++i)
+            most = std::max(most, std::abs(int{entries[i]}));
+        return most;
+    };
+    for (std::size_t i = 0; i < entries.size(); i += 32)
+        if (largest(i) + largest(i + 16) > 127)
+            return false;
+    return true;
 }
 
 } // namespace
@@ -104,6 +121,9 @@ result<std::optional<crumb::kv_codebooks>> read_codebooks(const model& m, const 
             if (!std::isfinite(x) || (numbers == &*scales && x < 0))
                 return status::error(errc::not_finite, "the codebooks of %s hold %g",
                                      codec_name(codec).c_str(), double{x});
+    if (codec.additive && !adds_to_bytes(*entries))
+        return status::error(errc::corrupt, "the codebooks of %s hold entries whose sum is beyond 127",
+                             codec_name(codec).c_str());
     books.entries = std::move(*entries);
     books.scales = std::move(*scales);
     books.metric = std::move(*metric);
@@ -128,9 +148,8 @@ void write_codebooks(gguf_writer& to, const model& m, const crumb::kv_codebooks&
     add("metric", ggml_type::f32, books.metric);
 }
 
-result<crumb::kv_codebooks>
-train_codebooks(const model& m, const crumb::kv_codec& codec, const kv_training& how,
-                const std::function<void(const char*, std::size_t, std::size_t)>& progress) {
+result<crumb::kv_samples> collect_samples(const model& m, const kv_training& how,
+                                          const kv_progress& progress) {
     const model_shape& d = m.shape();
     const std::size_t window = std::min<std::size_t>(d.context, 512);
     // One thread: the keys and values of all heads have to be there when they are observed.
@@ -161,6 +180,11 @@ train_codebooks(const model& m, const crumb::kv_codec& codec, const kv_training&
         if (progress)
             progress("calibration", w + 1, windows);
     }
+    return samples;
+}
+
+result<crumb::kv_codebooks> train_codebooks(const crumb::kv_samples& samples, const crumb::kv_codec& codec,
+                                            const kv_training& how, const kv_progress& progress) {
     crumb::kv_training_options options;
     options.sharing = how.sharing;
     options.seed = how.seed;
@@ -178,10 +202,21 @@ train_codebooks(const model& m, const crumb::kv_codec& codec, const kv_training&
             const std::lock_guard lock(guard);
             progress("codebooks", ++trained, all);
         };
-    return crumb::train_kv_codebooks(*samples, codec, options);
+    return crumb::train_kv_codebooks(samples, codec, options);
+}
+
+result<crumb::kv_codebooks> train_codebooks(const model& m, const crumb::kv_codec& codec,
+                                            const kv_training& how, const kv_progress& progress) {
+    const auto samples = collect_samples(m, how, progress);
+    if (!samples)
+        return samples.error();
+    return train_codebooks(*samples, codec, how, progress);
 }
 
 status calibrate(const calibrate_options& o) {
+    if (!o.kv.codec.has_codebooks())
+        return status::error(errc::invalid_argument, "--kv %s has no codebooks to calibrate",
+                             o.kv.name().c_str());
     common_options full;
     full.model = o.model;
     full.weights = weight_type::stored;
@@ -191,9 +226,6 @@ status calibrate(const calibrate_options& o) {
     if (!loaded)
         return loaded.error();
     const model& m = *loaded->weights;
-    if (!o.kv.codec.has_codebooks())
-        return status::error(errc::invalid_argument, "--kv %s has no codebooks to calibrate",
-                             o.kv.name().c_str());
     kv_training how;
     how.text = o.text;
     how.chunks = o.chunks;
@@ -202,10 +234,16 @@ status calibrate(const calibrate_options& o) {
     how.seed = o.seed;
     how.threads = loaded->run->threads().size();
     stage_progress progress;
-    const auto books = train_codebooks(m, o.kv.codec, how, std::ref(progress));
+    const auto samples = collect_samples(m, how, std::ref(progress));
+    if (!samples)
+        return samples.error();
+    const auto books = train_codebooks(*samples, o.kv.codec, how, std::ref(progress));
     progress.clear();
     if (!books)
         return books.error();
+    if (!o.entropy.empty())
+        if (const status s = write_entropies(o.entropy, *samples, *books); !s)
+            return s;
     gguf_writer writer(3, crumb::alignment);
     const std::string own = key_of(o.kv.codec, "");
     for (const gguf_value& value : m.file().values())

@@ -36,9 +36,18 @@ struct kv_training {
     std::size_t threads = 1;
 };
 
-/// Trains codebooks on windows of a text; `progress` is called with what is done of either stage.
-crumb::result<crumb::kv_codebooks>
-train_codebooks(const model& m, const crumb::kv_codec& codec, const kv_training& how,
-                const std::function<void(const char* stage, std::size_t done, std::size_t all)>& progress);
+/// Called with what is done of a stage.
+using kv_progress = std::function<void(const char* stage, std::size_t done, std::size_t all)>;
+
+/// Keys and values of windows of a text.
+crumb::result<crumb::kv_samples> collect_samples(const model& m, const kv_training& how,
+                                                 const kv_progress& progress);
+
+/// Trains codebooks on samples, or on those of windows of a text.
+crumb::result<crumb::kv_codebooks> train_codebooks(const crumb::kv_samples& samples,
+                                                   const crumb::kv_codec& codec, const kv_training& how,
+                                                   const kv_progress& progress);
+crumb::result<crumb::kv_codebooks> train_codebooks(const model& m, const crumb::kv_codec& codec,
+                                                   const kv_training& how, const kv_progress& progress);
 
 } // namespace lm

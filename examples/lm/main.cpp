@@ -64,8 +64,7 @@ CLI::Option* add_kv(CLI::App* app, lm::kv_type& to) {
             to = *kv;
         },
         "What keys and values are kept as: f32, f16, q8_0, kivi4, kivi2, pq4, pq3, pq2, pq:<dims>x<bits>; "
-        "then "
-        ":sinks=S, :window=W, :exact");
+        "then :sinks=S, :window=W, :exact");
 }
 
 void add_common(CLI::App* app, lm::common_options& o) {
@@ -188,6 +187,9 @@ int main(int argc, char** argv) {
     calibrate->add_option("--threads", c.threads, "Threads; 0 takes all cores")
         ->check(CLI::Range(0, 1024))
         ->capture_default_str();
+    calibrate->add_option(
+        "--entropy", c.entropy,
+        "CSV to write: bits that uniform codes of channels carry, and the codebooks' codes");
     calibrate->add_option("--out,-o", c.out, "File to write")->required();
 
     lm::synth_options s;

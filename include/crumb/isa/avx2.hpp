@@ -98,6 +98,12 @@ struct avx2 {
     // ---- integers ----
     static CRUMB_INLINE i32 set1_i32(std::int32_t x) noexcept { return _mm256_set1_epi32(x); }
     static CRUMB_INLINE i32 add_i32(i32 a, i32 b) noexcept { return _mm256_add_epi32(a, b); }
+    /// 16-bit numbers of a lane whose products `add_products` adds; 1: the lane is one number.
+    static constexpr int products = 2;
+    static CRUMB_INLINE i32 add_products(i32 sum, i32 a, i32 b) noexcept {
+        return _mm256_add_epi32(sum, _mm256_madd_epi16(a, b));
+    }
+    static CRUMB_INLINE i32 min_i32(i32 a, i32 b) noexcept { return _mm256_min_epi32(a, b); }
     static CRUMB_INLINE i32 max_i32(i32 a, i32 b) noexcept { return _mm256_max_epi32(a, b); }
     static CRUMB_INLINE std::int32_t maximum_i32(i32 a) noexcept {
         __m128i s = _mm_max_epi32(_mm256_castsi256_si128(a), _mm256_extracti128_si256(a, 1));

@@ -14,7 +14,8 @@ namespace crumb::inline CRUMB_ABI::isa {
 
 struct avx512_vbmi : avx512_vnni {
     static constexpr const char* name = "avx512_vbmi";
-    using plain = avx512_vnni; ///< whose functions serve for all but products of codebook formats and attention over codes
+    using plain = avx512_vnni; ///< whose functions serve for all but products of codebook formats and
+                               ///< attention over codes
     static constexpr bool supported(const cpu_features& cpu) noexcept { return cpu.avx512_vbmi; }
 
     /// The low byte of each channel's scale in the channel's four bytes.

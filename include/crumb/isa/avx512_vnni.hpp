@@ -98,6 +98,12 @@ struct avx512_vnni {
     // ---- integers ----
     static CRUMB_INLINE i32 set1_i32(std::int32_t x) noexcept { return _mm512_set1_epi32(x); }
     static CRUMB_INLINE i32 add_i32(i32 a, i32 b) noexcept { return _mm512_add_epi32(a, b); }
+    /// 16-bit numbers of a lane whose products `add_products` adds; 1: the lane is one number.
+    static constexpr int products = 2;
+    static CRUMB_INLINE i32 add_products(i32 sum, i32 a, i32 b) noexcept {
+        return _mm512_dpwssd_epi32(sum, a, b);
+    }
+    static CRUMB_INLINE i32 min_i32(i32 a, i32 b) noexcept { return _mm512_min_epi32(a, b); }
     static CRUMB_INLINE i32 max_i32(i32 a, i32 b) noexcept { return _mm512_max_epi32(a, b); }
     static CRUMB_INLINE std::int32_t maximum_i32(i32 a) noexcept { return _mm512_reduce_max_epi32(a); }
     static CRUMB_INLINE i32 magnitude_bits(f32 a) noexcept {

@@ -97,6 +97,10 @@ struct neon {
     // ---- integers ----
     static CRUMB_INLINE i32 set1_i32(std::int32_t x) noexcept { return vdupq_n_s32(x); }
     static CRUMB_INLINE i32 add_i32(i32 a, i32 b) noexcept { return vaddq_s32(a, b); }
+    /// 16-bit numbers of a lane whose products `add_products` adds; 1: the lane is one number.
+    static constexpr int products = 1;
+    static CRUMB_INLINE i32 add_products(i32 sum, i32 a, i32 b) noexcept { return vmlaq_s32(sum, a, b); }
+    static CRUMB_INLINE i32 min_i32(i32 a, i32 b) noexcept { return vminq_s32(a, b); }
     static CRUMB_INLINE i32 max_i32(i32 a, i32 b) noexcept { return vmaxq_s32(a, b); }
     static CRUMB_INLINE std::int32_t maximum_i32(i32 a) noexcept { return vmaxvq_s32(a); }
     static CRUMB_INLINE i32 magnitude_bits(f32 a) noexcept { return as_i32(vabsq_f32(a)); }

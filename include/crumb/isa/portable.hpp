@@ -135,6 +135,10 @@ struct portable {
     // ---- integers ----
     static CRUMB_INLINE i32 set1_i32(std::int32_t x) noexcept { return i32(x); }
     static CRUMB_INLINE i32 add_i32(i32 a, i32 b) noexcept { return a + b; }
+    /// 16-bit numbers of a lane whose products `add_products` adds; 1: the lane is one number.
+    static constexpr int products = 1;
+    static CRUMB_INLINE i32 add_products(i32 sum, i32 a, i32 b) noexcept { return sum + a * b; }
+    static CRUMB_INLINE i32 min_i32(i32 a, i32 b) noexcept { return xsimd::min(a, b); }
     static CRUMB_INLINE i32 max_i32(i32 a, i32 b) noexcept { return xsimd::max(a, b); }
     static CRUMB_INLINE std::int32_t maximum_i32(i32 a) noexcept {
         std::int32_t x[lanes];

@@ -18,8 +18,7 @@ struct kv_encode_run<isa::CRUMB_THIS_ISA> {
         case kv_kind::uniform:
             return uniform(args);
         case kv_kind::pq:
-            for (std::size_t t = 0; t < kv_block_tokens; t += kv_mean_tokens)
-                nearest(args, t);
+            return nearest(args);
         }
     }
 
@@ -113,6 +112,7 @@ struct kv_encode_run<isa::CRUMB_THIS_ISA> {
         static_assert(kv_mean_tokens == kv_group_channels);
         if (l.keys()) {
             for (std::size_t c = 0; c < size; ++c) {
+                std::uint8_t all[kv_block_tokens];
                 for (std::size_t b = 0; b < kv_block_tokens; b += kv_mean_tokens) {
                     for (std::size_t i = 0; i < kv_mean_tokens; ++i)
                         group[i] = x[(b + i) * size + c];
@@ -120,36 +120,49 @@ struct kv_encode_run<isa::CRUMB_THIS_ISA> {
                     uniform_group(group, kv_mean_tokens, bits, halves_at(args, 0)[at],
                                   halves_at(args, l.origins_offset())[at], rounded);
                     for (std::size_t i = 0; i < kv_mean_tokens; ++i)
-                        set_kv_code(codes + c * l.row_bytes(), bits, first + b + i,
-                                    static_cast<unsigned>(rounded[i]));
+                        all[b + i] = static_cast<std::uint8_t>(rounded[i]);
                 }
+                pack(codes + c * l.row_bytes(), bits, args.block, all);
             }
             return;
         }
-        for (std::size_t t = 0; t < kv_block_tokens; ++t) {
-            for (std::size_t g = 0; g < l.groups(); ++g) {
-                const std::size_t begin = g * kv_group_channels;
-                const std::size_t n = size - begin < kv_group_channels ? size - begin : kv_group_channels;
+        for (std::size_t g = 0; g < l.groups(); ++g) {
+            const std::size_t begin = g * kv_group_channels;
+            const std::size_t n = size - begin < kv_group_channels ? size - begin : kv_group_channels;
+            std::uint8_t all[kv_group_channels][kv_block_tokens];
+            for (std::size_t t = 0; t < kv_block_tokens; ++t) {
                 const std::size_t at = g * kv_page_tokens + first + t;
                 uniform_group(x + t * size + begin, n, bits, halves_at(args, 0)[at],
                               halves_at(args, l.origins_offset())[at], rounded);
                 for (std::size_t i = 0; i < n; ++i)
-                    set_kv_code(codes + (begin + i) * l.row_bytes(), bits, first + t,
-                                static_cast<unsigned>(rounded[i]));
+                    all[i][t] = static_cast<std::uint8_t>(rounded[i]);
             }
+            for (std::size_t i = 0; i < n; ++i)
+                pack(codes + (begin + i) * l.row_bytes(), bits, args.block, all[i]);
         }
     }
 
     // ---- product quantization ----
-    static constexpr std::size_t tokens = kv_mean_tokens;
+    static constexpr std::size_t tokens = kv_block_tokens;
+    static constexpr std::size_t products = static_cast<std::size_t>(I::products);
+    static constexpr std::size_t most_operands = 4 / products;
 
-    /// 32 tokens from token `first` of the block on, as kv_search.hpp says. The lanes are tokens.
-    static void nearest(const kv_block_args& args, std::size_t first) noexcept {
+    /// Of a sub-space: centroids, and what keys (see kv_search.hpp) are made of, per code.
+    struct grid {
+        float w[4][256];
+        std::int32_t start[256];                 ///< 256 sum of e[i]^2 + code
+        std::int32_t factor[most_operands][256]; ///< -32 e[i]
+        float gain;
+    };
+
+    /// As kv_search.hpp says. The lanes are tokens.
+    static void nearest(const kv_block_args& args) noexcept {
         const kv_part_layout& l = args.layout;
         const kv_codec& codec = l.codec();
-        const std::size_t size = l.head_size(), t0 = args.block * kv_block_tokens + first;
+        const std::size_t size = l.head_size(), t0 = args.block * tokens;
         float* rest = args.scratch; // [size][tokens]
-        take_means(args, first, rest);
+        for (std::size_t t = 0; t < tokens; t += kv_mean_tokens)
+            take_means(args, t, rest);
         float inverse[tokens];
         double with[tokens] = {}, own[tokens] = {};
         for (std::size_t c = 0; c < size && codec.residual; ++c)
@@ -166,17 +179,25 @@ struct kv_encode_run<isa::CRUMB_THIS_ISA> {
         }
         std::uint8_t* codes = reinterpret_cast<std::uint8_t*>(args.part + l.codes_offset());
         for (std::size_t j = 0; j < l.rows(); ++j) {
-            float y[4 * tokens], w[4 * 256];
-            weighted(args, j, rest + j * codec.dims * tokens, y, w);
+            float changed[4 * tokens];
+            const float* y = rest + j * codec.dims * tokens;
+            if (args.tables.metric != nullptr) {
+                apply_metric<tokens>(args.tables.metric + j * codec.dims * codec.dims, codec.dims, tokens, y,
+                                     changed);
+                y = changed;
+            }
+            grid g;
+            prepare(args, j, g);
             std::uint8_t best[tokens];
-            search(codec, y, w, inverse, best);
-            for (std::size_t t = 0; t < tokens; ++t)
-                set_kv_code(codes + j * l.row_bytes(), codec.bits, t0 + t, best[t]);
+            search(codec, y, g, inverse, best);
+            pack(codes + j * l.row_bytes(), codec.bits, args.block, best);
             for (std::size_t i = 0; i < codec.dims && codec.residual; ++i) {
+                float e[tokens];
+                for (std::size_t t = 0; t < tokens; ++t)
+                    e[t] = g.w[i][best[t]];
                 for (std::size_t t = 0; t < tokens; ++t) {
-                    const double e{w[i * 256 + best[t]]};
-                    with[t] += double{y[i * tokens + t]} * e;
-                    own[t] += e * e;
+                    with[t] += double{y[i * tokens + t]} * double{e[t]};
+                    own[t] += double{e[t]} * double{e[t]};
                 }
             }
         }
@@ -186,126 +207,185 @@ struct kv_encode_run<isa::CRUMB_THIS_ISA> {
         }
     }
 
-    /// Tokens less their mean, channel by channel; writes the means.
+    /// 32 tokens less their mean, channel by channel; writes the means.
     static CRUMB_INLINE void take_means(const kv_block_args& args, std::size_t first, float* rest) noexcept {
         const std::size_t size = args.layout.head_size();
         const half* from = args.from + first * size;
-        half* means = halves_at(args, 0) + (args.block * kv_block_tokens + first) / tokens * size;
+        half* means = halves_at(args, 0) + (args.block * tokens + first) / kv_mean_tokens * size;
         for (std::size_t c = 0; c < size; c += lanes) {
             const std::size_t n = size - c < lanes ? size - c : lanes;
             f32 mean = I::zero();
             if (args.layout.codec().residual) {
-                for (std::size_t t = 0; t < tokens; ++t)
+                for (std::size_t t = 0; t < kv_mean_tokens; ++t)
                     mean = I::add(mean, M::load(from + t * size + c, n));
-                mean = I::div(mean, I::set1(static_cast<float>(tokens)));
+                mean = I::div(mean, I::set1(static_cast<float>(kv_mean_tokens)));
                 half rounded[lanes];
                 I::store(rounded, I::min(I::max(mean, I::set1(-65504)), I::set1(65504)));
                 for (std::size_t i = 0; i < n; ++i)
                     means[c + i] = rounded[i];
                 mean = I::load(rounded);
             }
-            for (std::size_t t = 0; t < tokens; ++t) {
+            for (std::size_t t = 0; t < kv_mean_tokens; ++t) {
                 float row[lanes];
                 I::store(row, I::sub(M::load(from + t * size + c, n), mean));
                 for (std::size_t i = 0; i < n; ++i)
-                    rest[(c + i) * tokens + t] = row[i];
+                    rest[(c + i) * tokens + first + t] = row[i];
             }
         }
     }
 
-    /// y of 32 tokens and w of all codes in sub-space j.
-    static CRUMB_INLINE void weighted(const kv_block_args& args, std::size_t j, const float* rest, float* y,
-                                      float* w) noexcept {
+    /// W v for n vectors v, a multiple of 16, components `Stride` apart; sums as `kv_weighted` forms them.
+    template <std::size_t Stride>
+    static CRUMB_INLINE void apply_metric(const float* metric, std::size_t dims, std::size_t n,
+                                          const float* v, float* to) noexcept {
+        for (std::size_t i = 0; i < dims; ++i)
+            for (std::size_t at = 0; at < n; at += 16) {
+                double sums[16] = {};
+                for (std::size_t b = 0; b < dims; ++b)
+                    for (std::size_t k = 0; k < 16; ++k)
+                        sums[k] += double{metric[i * dims + b]} * double{v[b * Stride + at + k]};
+                for (std::size_t k = 0; k < 16; ++k)
+                    to[i * Stride + at + k] = static_cast<float>(sums[k]);
+            }
+    }
+
+    static CRUMB_INLINE void prepare(const kv_block_args& args, std::size_t j, grid& g) noexcept {
         const kv_codec& codec = args.layout.codec();
         const std::size_t dims = codec.dims, count = std::size_t{1} << codec.bits;
         for (std::size_t i = 0; i < dims; ++i) {
-            if (args.tables.metric != nullptr) {
-                for (std::size_t t = 0; t < tokens; ++t) {
-                    float x[4] = {};
-                    for (std::size_t b = 0; b < dims; ++b)
-                        x[b] = rest[b * tokens + t];
-                    y[i * tokens + t] = kv_weighted(codec, args.tables, j, i, x);
-                }
-                for (unsigned code = 0; code < count; ++code)
-                    w[i * 256 + code] = kv_weighted_centroid(codec, args.tables, j, i, code);
-                continue;
-            }
             const std::int8_t* entries = args.tables.entries + (j * dims + i) * codec.entries();
-            const float scale = args.tables.scales[j * dims + i];
-            for (std::size_t t = 0; t < tokens; ++t)
-                y[i * tokens + t] = rest[i * tokens + t];
-            if (codec.additive) {
-                for (std::size_t high = 0; high < 16; ++high)
-                    for (std::size_t low = 0; low < 16; ++low)
-                        w[i * 256 + 16 * high + low] =
-                            scale * static_cast<float>(entries[low] + entries[16 + high]);
-            } else {
-                for (std::size_t code = 0; code < count; ++code)
-                    w[i * 256 + code] = scale * static_cast<float>(entries[code]);
+            const f32 scale = I::set1(args.tables.scales[j * dims + i]);
+            for (std::size_t code = 0; code < count; code += lanes) {
+                f32 e = I::load_integers(entries + (codec.additive ? code % 16 : code));
+                if (codec.additive)
+                    e = I::add(e, I::set1(static_cast<float>(entries[16 + code / 16])));
+                I::store(g.w[i] + code, I::mul(scale, e));
             }
         }
-    }
-
-    /// The codes of 32 tokens in a sub-space. Scores are integers below 2^24: exact as floats.
-    static CRUMB_INLINE void search(const kv_codec& codec, const float* y, const float* w,
-                                    const float* inverse, std::uint8_t* out) noexcept {
-        const std::size_t dims = codec.dims, count = std::size_t{1} << codec.bits;
+        if (args.tables.metric != nullptr) {
+            float plain[4][256];
+            for (std::size_t i = 0; i < dims; ++i)
+                __builtin_memcpy(plain[i], g.w[i], count * sizeof(float));
+            apply_metric<256>(args.tables.metric + j * dims * dims, dims, count, plain[0], g.w[0]);
+        }
         f32 most = I::zero();
         for (std::size_t i = 0; i < dims; ++i)
             for (std::size_t code = 0; code < count; code += lanes)
-                most = I::max(most, I::abs(I::load(w + i * 256 + code)));
-        const float gain = kv_gain_of(I::maximum(most));
-        // Per code -2 e[i], then the sum of e[i]^2.
-        float grid[5 * 256];
+                most = I::max(most, I::abs(I::load(g.w[i] + code)));
+        g.gain = kv_gain_of(I::maximum(most));
+        float lane[lanes];
+        for (std::size_t i = 0; i < lanes; ++i)
+            lane[i] = static_cast<float>(i);
+        const f32 first = I::load(lane), gain = I::set1(g.gain);
         for (std::size_t code = 0; code < count; code += lanes) {
-            f32 squares = I::zero();
-            for (std::size_t i = 0; i < dims; ++i) {
-                const f32 e = I::to_f32(I::round_to_i32(I::mul(I::load(w + i * 256 + code), I::set1(gain))));
-                I::store(grid + i * 256 + code, I::mul(e, I::set1(-2)));
-                squares = I::fma(e, e, squares);
+            f32 e[4], squares = I::zero();
+            for (std::size_t i = 0; i < 4; ++i) {
+                e[i] = I::zero();
+                if (i < dims)
+                    e[i] = I::to_f32(I::round_to_i32(I::mul(I::load(g.w[i] + code), gain)));
+                squares = I::fma(e[i], e[i], squares);
+                e[i] = I::mul(e[i], I::set1(-32));
             }
-            I::store(grid + 4 * 256 + code, squares);
+            // As a float the key would not be exact.
+            store_integers(g.start + code,
+                           I::add_i32(I::round_to_i32(I::mul(squares, I::set1(256))),
+                                      I::round_to_i32(I::add(first, I::set1(static_cast<float>(code))))));
+            for (std::size_t i = 0; i < most_operands; ++i)
+                store_integers(g.factor[i] + code, operand(e, i));
         }
+    }
+    /// Components of operand i of `add_products`, integers below 2^15.
+    static CRUMB_INLINE typename I::i32 operand(const f32* x, std::size_t i) noexcept {
+        if (products == 1)
+            return I::round_to_i32(x[i]);
+        const f32 low = x[2 * i];
+        return I::add_i32(I::round_to_i32(I::select_less(low, I::zero(), I::add(low, I::set1(65536)), low)),
+                          I::round_to_i32(I::mul(x[(2 * i + 1) % 4], I::set1(65536))));
+    }
+
+    /// The codes of a block in a sub-space: four registers of tokens at once.
+    static CRUMB_INLINE void search(const kv_codec& codec, const float* y, const grid& g,
+                                    const float* inverse, std::uint8_t* out) noexcept {
+        const std::size_t count = std::size_t{1} << codec.bits;
         const f32 high = I::set1(static_cast<float>(kv_grid_residual)),
                   low = I::set1(-static_cast<float>(kv_grid_residual));
-        for (std::size_t t = 0; t < tokens; t += lanes) {
-            f32 r[4];
-            for (std::size_t i = 0; i < 4; ++i) {
-                r[i] = I::zero();
-                if (i < dims) {
-                    const f32 x =
-                        I::mul(I::mul(I::load(y + i * tokens + t), I::load(inverse + t)), I::set1(gain));
-                    r[i] = I::to_f32(I::round_to_i32(I::max(I::min(x, high), low)));
+        for (std::size_t t = 0; t < tokens; t += 4 * lanes) {
+            typename I::i32 r[most_operands][4];
+            for (std::size_t v = 0; v < 4; ++v) {
+                const std::size_t at = t + v * lanes;
+                f32 x[4];
+                for (std::size_t i = 0; i < 4; ++i) {
+                    x[i] = I::zero();
+                    if (i < codec.dims) {
+                        x[i] = I::mul(I::mul(I::load(y + i * tokens + at), I::load(inverse + at)),
+                                      I::set1(g.gain));
+                        x[i] = I::to_f32(I::round_to_i32(I::max(I::min(x[i], high), low)));
+                        x[i] = I::mul(x[i], I::set1(16));
+                    }
                 }
+                for (std::size_t i = 0; i < most_operands; ++i)
+                    r[i][v] = operand(x, i);
             }
-            switch (dims) {
+            switch ((codec.dims + products - 1) / products) {
             case 1:
-                best_of<1>(grid, count, r, out + t);
+                best_of<1>(g, count, r, out + t);
                 break;
             case 2:
-                best_of<2>(grid, count, r, out + t);
+                best_of<2>(g, count, r, out + t);
                 break;
             default:
-                best_of<4>(grid, count, r, out + t);
+                best_of<most_operands>(g, count, r, out + t);
             }
         }
     }
-    template <int Dims>
-    static CRUMB_INLINE void best_of(const float* grid, std::size_t count, const f32* r,
+    template <std::size_t Operands>
+    static CRUMB_INLINE void best_of(const grid& g, std::size_t count, const typename I::i32 (*r)[4],
                                      std::uint8_t* out) noexcept {
-        f32 least = I::set1(__builtin_inff()), best = I::zero();
-        for (std::size_t code = 0; code < count; ++code) {
-            f32 score = I::set1(grid[4 * 256 + code]);
+        typename I::i32 best[4];
+        CRUMB_UNROLL
+        for (std::size_t v = 0; v < 4; ++v)
+            best[v] = I::set1_i32(INT32_MAX);
+        for (std::size_t code = 0; code < count; code += 2) {
             CRUMB_UNROLL
-            for (int i = 0; i < Dims; ++i)
-                score = I::fma(I::set1(grid[static_cast<std::size_t>(i) * 256 + code]), r[i], score);
-            best = I::select_less(score, least, I::set1(static_cast<float>(code)), best);
-            least = I::min(score, least);
+            for (std::size_t v = 0; v < 4; ++v) {
+                typename I::i32 first = I::set1_i32(g.start[code]), second = I::set1_i32(g.start[code + 1]);
+                CRUMB_UNROLL
+                for (std::size_t i = 0; i < Operands; ++i) {
+                    first = I::add_products(first, r[i][v], I::set1_i32(g.factor[i][code]));
+                    second = I::add_products(second, r[i][v], I::set1_i32(g.factor[i][code + 1]));
+                }
+                best[v] = I::min_i32(best[v], I::min_i32(first, second));
+            }
         }
-        float codes[lanes];
-        I::store(codes, best);
-        for (std::size_t i = 0; i < lanes; ++i)
-            out[i] = static_cast<std::uint8_t>(codes[i]);
+        for (std::size_t v = 0; v < 4; ++v) {
+            std::int32_t keys[lanes];
+            store_integers(keys, best[v]);
+            for (std::size_t i = 0; i < lanes; ++i)
+                out[v * lanes + i] = static_cast<std::uint8_t>(keys[i] & 255);
+        }
+    }
+
+    /// A block's codes into its places of a row.
+    static CRUMB_INLINE void pack(std::uint8_t* row, int bits, std::size_t block,
+                                  const std::uint8_t* codes) noexcept {
+        if (bits == 8) {
+            __builtin_memcpy(row + block * tokens, codes, tokens);
+            return;
+        }
+        // Arrays of their own: bytes may be anything's.
+        std::uint8_t nibbles[32], twos[16];
+        if (bits >= 4) {
+            for (std::size_t i = 0; i < 32; ++i)
+                nibbles[i] = static_cast<std::uint8_t>((codes[i] & 15) | codes[i + 32] << 4);
+            __builtin_memcpy(row + block * 32, nibbles, 32);
+        }
+        if (bits == 4)
+            return;
+        const int down = bits == 6 ? 4 : 0;
+        for (std::size_t i = 0; i < 16; ++i)
+            twos[i] = static_cast<std::uint8_t>(codes[i] >> down | codes[i + 16] >> down << 2 |
+                                                codes[i + 32] >> down << 4 | codes[i + 48] >> down << 6);
+        __builtin_memcpy(row + (bits == 6 ? kv_page_tokens / 2 : 0) + block * 16, twos, 16);
     }
 };
 

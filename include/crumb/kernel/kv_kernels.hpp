@@ -86,9 +86,10 @@ class kv_scratch {
   public:
     kv_scratch() = default;
     constexpr kv_scratch(std::size_t head_size, const kv_codec& codec, std::size_t queries) noexcept
-        : floats_{queries, round_up(head_size, 16), scans(codec, queries) ? kv_page_tokens : attention_block},
+        : floats_{queries, round_up(head_size, 16),
+                  scans(codec, head_size, queries) ? kv_page_tokens : attention_block},
           end_(round_up(floats_.size() * sizeof(float), alignment)) {
-        if (!scans(codec, queries))
+        if (!scans(codec, head_size, queries))
             return;
         const auto take = [&](std::size_t bytes) {
             const std::size_t at = end_;
@@ -106,9 +107,12 @@ class kv_scratch {
         states_ = take(queries * sizeof(kv_scan_state));
     }
 
-    /// Whether codes are scanned by tables in fast mode: worth it for a few queries.
-    static constexpr bool scans(const kv_codec& codec, std::size_t queries) noexcept {
-        return codec.kind == kv_kind::pq && queries <= 16;
+    /// Whether codes are scanned by tables in fast mode: worth it for a few queries, possible for heads that
+    /// are not too long.
+    static constexpr bool scans(const kv_codec& codec, std::size_t head_size, std::size_t queries) noexcept {
+        // Sums of bytes have 16 bits.
+        const std::size_t most = head_size / codec.dims * (codec.additive ? 2 : 1) * pq_most;
+        return codec.kind == kv_kind::pq && queries <= 16 && most <= 65535;
     }
     /// Tokens whose scores are kept.
     constexpr std::size_t tokens() const noexcept { return floats_.tokens; }

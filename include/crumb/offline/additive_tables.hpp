@@ -19,26 +19,28 @@ struct additive_tables {
 
 /// Trains both tables jointly: points go to the nearest of all 256 sums low[a] + high[b], and both tables
 /// become the least-squares solution for these codes, in turns. Starts are (1) k-means, then k-means of what
-/// it leaves; (2) in two dimensions, one table per dimension. After some rounds the better start goes on.
+/// it leaves; (2) in two dimensions, one table per dimension. Both try some rounds on few of the points, then
+/// the better one goes on with more and ends with all.
 class additive_search {
   public:
     additive_search(const point_set& points, const kmeans_options& o) : p_(points), o_(o) {}
 
     /// Rows 0 to 15 low, 16 to 31 high, in the scaled space of the points.
     std::vector<double> run(point_set::planes& tables) {
-        constexpr std::size_t trial = 4;
-        tables = residual_start();
-        auto errors = improve(tables, trial);
-        if (p_.dims() == 2) {
-            point_set::planes other = product_start();
-            const auto others = improve(other, trial);
-            if (others.back() < errors.back()) {
-                tables = std::move(other);
-                errors = others;
+        {
+            const point_set some = p_.some(trial_points);
+            additive_search trial(some, o_);
+            tables = trial.residual_start();
+            const double error = trial.improve(tables, trial_rounds).back();
+            if (p_.dims() == 2) {
+                point_set::planes other = trial.product_start();
+                if (trial.improve(other, trial_rounds).back() < error)
+                    tables = std::move(other);
             }
         }
-        const auto more = improve(tables, std::max(o_.most_rounds, trial) - trial);
-        errors.insert(errors.end(), more.begin() + 1, more.end());
+        if (const point_set some = p_.some(most_points); some.size() < p_.size())
+            (void)additive_search(some, o_).improve(tables, o_.most_rounds);
+        auto errors = improve(tables, p_.size() > most_points ? last_rounds : o_.most_rounds);
         // What one table loses the other gains: ranges around 0 leave the int8 grid the most room.
         const Eigen::Index size = additive_tables::entries;
         for (Eigen::Index i = 0; i < tables.cols(); ++i) {
@@ -50,21 +52,18 @@ class additive_search {
         return errors;
     }
 
-    /// All 256 sums; that of code a + 16 b is in row a + 16 b.
-    static point_set::planes sums(const point_set::planes& tables) {
-        const Eigen::Index size = additive_tables::entries;
-        point_set::planes out(size * size, tables.cols());
-        for (Eigen::Index code = 0; code < out.rows(); ++code)
-            out.row(code) = tables.row(code % size) + tables.row(size + code / size);
-        return out;
-    }
-
   private:
+    using batch = point_set::batch;
+    static constexpr Eigen::Index width = point_set::width, lanes = point_set::lanes;
+    static constexpr Eigen::Index vectors = 4; ///< of points at once, against the latency of minima
+    static constexpr float momentum = 0.9f;
+    static constexpr std::size_t trial_points = 2048, trial_rounds = 6, most_points = 4096, last_rounds = 5;
+
     kmeans_options start_options(std::uint64_t salt) const {
         kmeans_options o;
         o.centroids = additive_tables::entries;
-        o.most_rounds = 40;
-        o.tolerance = 1e-5;
+        o.most_rounds = 20;
+        o.tolerance = 1e-3;
         o.seed = o_.seed * 4 + salt;
         return o;
     }
@@ -99,24 +98,143 @@ class additive_search {
         return tables;
     }
 
-    /// Error before the first and after every round.
+    /// Error before the first and after every round. Rounds go on beyond a solution, the way that it went
+    /// itself, as long as that helps: codes follow the tables slowly.
     std::vector<double> improve(point_set::planes& tables, std::size_t rounds) const {
         std::vector<double> errors;
-        point_set::planes now = tables;
+        point_set::planes now = tables, solution;
         Eigen::ArrayXi nearest;
         Eigen::ArrayXf distance;
+        bool beyond = false;
         for (std::size_t round = 0;; ++round) {
-            const double error = p_.in_units(p_.assign(sums(now), nearest, distance));
-            if (!errors.empty() && !(error < errors.back()))
-                break;
-            const bool done = round == rounds || (round != 0 && error > errors.back() * (1 - o_.tolerance));
+            const double error = p_.in_units(assign(now, nearest, distance));
+            if (!errors.empty() && !(error < errors.back())) {
+                if (!beyond || round >= rounds)
+                    break;
+                now = solution;
+                beyond = false;
+                continue;
+            }
+            const bool done = round >= rounds || (round != 0 && error > errors.back() * (1 - o_.tolerance));
             errors.push_back(error);
             tables = now;
             if (done)
                 break;
-            solve(nearest, now);
+            const point_set::planes last = round == 0 ? now : solution;
+            solution = now;
+            solve(nearest, solution);
+            now = solution + momentum * (solution - last);
+            beyond = true;
         }
         return errors;
+    }
+
+    /// As point_set::assign to all 256 sums; code a + 16 b is low[a] + high[b]. With
+    ///     |y - l - h|^2 = |y|^2 + (|l|^2 - 2 y l) + (|h|^2 - 2 y h) + 2 l h
+    /// a sum costs an addition and a minimum, whose b is kept; then the nearest low[a] to y - high[b] is
+    /// sought by its distance.
+    double assign(const point_set::planes& tables, Eigen::ArrayXi& nearest, Eigen::ArrayXf& distance) const {
+        constexpr Eigen::Index size = additive_tables::entries;
+        const Eigen::Index dims = tables.cols(), all = p_.values().rows();
+        nearest.resize(all);
+        distance.resize(all);
+        const Eigen::ArrayXf squares = tables.square().rowwise().sum();
+        const point_set::planes factors = -2 * tables;
+        float products[size * size * width];
+        for (Eigen::Index n = 0; n < size * size; ++n) {
+            const float twice = 2 * (tables.row(n % size) * tables.row(size + n / size)).sum();
+            std::fill_n(products + n * width, width, twice);
+        }
+        double error = 0;
+        for (Eigen::Index block = 0; block < p_.blocks(); ++block) {
+            for (Eigen::Index r = block * lanes; r < (block + 1) * lanes; r += vectors * width) {
+                batch part[2 * size][vectors];
+                for (Eigen::Index i = 0; i < dims; ++i) {
+                    batch y[vectors];
+                    CRUMB_UNROLL
+                    for (Eigen::Index v = 0; v < vectors; ++v)
+                        y[v] = batch::load_unaligned(&p_.values()(r + v * width, i));
+                    for (Eigen::Index e = 0; e < 2 * size; ++e) {
+                        const batch t(factors(e, i)), square(squares[e]);
+                        CRUMB_UNROLL
+                        for (Eigen::Index v = 0; v < vectors; ++v)
+                            part[e][v] = t * y[v] + (i == 0 ? square : part[e][v]);
+                    }
+                }
+                best_highs(part, products, r, nearest);
+            }
+            for (Eigen::Index r = block * lanes; r < (block + 1) * lanes; r += width)
+                best_lows(tables, r, nearest, distance);
+            error += p_.weighted(block, distance);
+        }
+        return error;
+    }
+    /// The b of some registers of points.
+    static void best_highs(const batch (*part)[vectors], const float* products, Eigen::Index r,
+                           Eigen::ArrayXi& nearest) {
+        constexpr Eigen::Index size = additive_tables::entries;
+        const batch most(std::numeric_limits<float>::infinity());
+        batch best[vectors], which[vectors];
+        CRUMB_UNROLL
+        for (Eigen::Index v = 0; v < vectors; ++v) {
+            best[v] = most;
+            which[v] = batch(0.0f);
+        }
+        for (Eigen::Index b = 0; b < size; ++b) {
+            batch least[vectors];
+            CRUMB_UNROLL
+            for (batch& l : least)
+                l = most;
+            CRUMB_UNROLL
+            for (Eigen::Index a = 0; a < size; ++a, products += width) {
+                const batch product = batch::load_unaligned(products);
+                CRUMB_UNROLL
+                for (Eigen::Index v = 0; v < vectors; ++v)
+                    least[v] = xsimd::min(part[a][v] + product, least[v]);
+            }
+            CRUMB_UNROLL
+            for (Eigen::Index v = 0; v < vectors; ++v) {
+                const batch sum = least[v] + part[size + b][v];
+                which[v] = xsimd::select(sum < best[v], batch(static_cast<float>(b)), which[v]);
+                best[v] = xsimd::min(sum, best[v]);
+            }
+        }
+        for (Eigen::Index v = 0; v < vectors; ++v) {
+            float high[width];
+            which[v].store_unaligned(high);
+            for (Eigen::Index i = 0; i < width; ++i)
+                nearest[r + v * width + i] = static_cast<int>(high[i]) * static_cast<int>(size);
+        }
+    }
+    /// Adds the a of a register of points.
+    void best_lows(const point_set::planes& tables, Eigen::Index r, Eigen::ArrayXi& nearest,
+                   Eigen::ArrayXf& distance) const {
+        constexpr Eigen::Index size = additive_tables::entries;
+        batch sums[size];
+        for (batch& sum : sums)
+            sum = batch(0.0f);
+        for (Eigen::Index i = 0; i < tables.cols(); ++i) {
+            float high[width];
+            for (Eigen::Index s = 0; s < width; ++s)
+                high[s] = tables(size + (nearest[r + s] >> 4), i);
+            const batch rest = batch::load_unaligned(&p_.values()(r, i)) - batch::load_unaligned(high);
+            CRUMB_UNROLL
+            for (Eigen::Index a = 0; a < size; ++a) {
+                const batch d = rest - batch(tables(a, i));
+                sums[a] = sums[a] + d * d;
+            }
+        }
+        batch best = sums[0], which(0.0f);
+        CRUMB_UNROLL
+        for (Eigen::Index a = 1; a < size; ++a) {
+            which = xsimd::select(sums[a] < best, batch(static_cast<float>(a)), which);
+            best = xsimd::min(sums[a], best);
+        }
+        float low[width];
+        which.store_unaligned(low);
+        best.store_unaligned(&distance[r]);
+        for (Eigen::Index s = 0; s < width; ++s)
+            nearest[r + s] += static_cast<int>(low[s]);
     }
 
     /// Least squares: entry e of the 32 has the equation sum over f of n(e, f) t[f] = sum of the points of e,

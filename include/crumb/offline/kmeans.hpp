@@ -72,16 +72,9 @@ class kmeans_search {
         Eigen::ArrayXf chance = p_.weights();
         Eigen::ArrayXd sums(p_.blocks());
         for (Eigen::Index k = 0; k < wanted; ++k) {
-            for (Eigen::Index b = 0; b < p_.blocks(); ++b) {
-                const Eigen::Index at = b * point_set::lanes;
-                if (k > 0) {
-                    const auto d = p_.distances(b, centroids, k - 1);
-                    auto least = nearest.segment<point_set::lanes>(at);
-                    least = k == 1 ? d : least.min(d).eval();
-                    chance.segment<point_set::lanes>(at) = least * p_.weights().segment<point_set::lanes>(at);
-                }
-                sums[b] = double{chance.segment<point_set::lanes>(at).sum()};
-            }
+            for (Eigen::Index b = 0; b < p_.blocks(); ++b)
+                sums[b] = k == 0 ? p_.weighted(b, nearest)
+                                 : p_.approach(b, centroids, k - 1, k == 1, nearest, chance);
             const double all = sums.sum();
             if (!(all > 0))
                 return static_cast<std::size_t>(k);

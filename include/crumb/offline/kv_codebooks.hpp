@@ -6,6 +6,7 @@
 #include <crumb/reference/kv_codec.hpp>
 
 #include <bit>
+#include <mutex>
 
 namespace crumb::inline CRUMB_ABI {
 
@@ -27,7 +28,7 @@ struct kv_training_options {
     bool weighted = false;
     std::function<void(std::size_t done, std::size_t all)> progress = {}; ///< after every codebook
     /// Calls f(0), ..., f(n - 1) in any order, at once if it likes; empty: one after the other. Results are
-    /// the same. `progress` is called from where f runs, one call at a time if f's calls are.
+    /// the same. `progress` is called from where f runs, by one thread at a time.
     std::function<void(std::size_t n, const std::function<void(std::size_t)>& f)> for_each = {};
 };
 
@@ -103,11 +104,14 @@ class kv_codebook_trainer {
                                      samples.blocks(l) == 0 ? "whole block of samples" : "second moments");
 
         std::vector<status> failed(2 * out.sets);
+        std::mutex counting;
         std::size_t done = 0;
         const std::function<void(std::size_t)> one = [&](std::size_t n) {
             failed[n] = kv_codebook_trainer(samples, o, out, n).run();
-            if (o.progress)
-                o.progress(++done, 2 * out.sets);
+            if (!o.progress)
+                return;
+            const std::lock_guard lock(counting);
+            o.progress(++done, 2 * out.sets);
         };
         if (o.for_each)
             o.for_each(2 * out.sets, one);
@@ -206,18 +210,22 @@ class kv_codebook_trainer {
         std::vector<float> points(rows * dims);
         for (std::size_t r = 0; r < rows; ++r)
             for (std::size_t a = 0; a < dims; ++a) {
+                // W is upper triangular.
                 double sum = 0;
-                for (std::size_t b = 0; b < dims; ++b)
+                for (std::size_t b = a; b < dims; ++b)
                     sum += w(index(a), index(b)) * double{x_[r * size_ + j * dims + b]};
                 points[r * dims + a] = static_cast<float>(sum);
             }
         kmeans_options k;
         k.centroids = out_.codec.entries();
         // Few centroids converge slowly, and their rounds are cheap.
-        k.most_rounds = o_.most_rounds * std::max<std::size_t>(1, 128 / k.centroids);
+        const bool few = k.centroids <= 64 && !out_.codec.additive;
+        k.most_rounds = few ? o_.most_rounds * std::max<std::size_t>(1, 128 / k.centroids) : o_.most_rounds;
         k.tolerance = k.centroids <= 64 ? 1e-5 : 1e-4;
         k.seed = (o_.seed * 2 * out_.sets + n_) * size_ + j;
-        const auto view = matrix<const float>(points.data(), rows, dims);
+        // Beyond that, points make a codebook dearer, not better.
+        const std::size_t step = std::max<std::size_t>(1, rows / (256 * k.centroids));
+        const matrix_view<const float> view{points.data(), (rows + step - 1) / step, dims, step * dims};
         std::vector<float> centers;
         if (out_.codec.additive) {
             auto tables = train_additive_tables(view, k);

@@ -5,9 +5,11 @@
 #include <crumb/core/view.hpp>
 
 #include <Eigen/Core>
+#include <xsimd/xsimd.hpp>
 
 #include <algorithm>
 #include <cmath>
+#include <limits>
 #include <span>
 #include <vector>
 
@@ -19,7 +21,8 @@ namespace crumb::inline CRUMB_ABI {
 class point_set {
   public:
     static constexpr Eigen::Index lanes = 64;
-    using lane = Eigen::Array<float, lanes, 1>;
+    using batch = xsimd::batch<float>;
+    static constexpr Eigen::Index width = static_cast<Eigen::Index>(batch::size);
     using planes = Eigen::ArrayXXf; ///< a column per dimension
 
     /// Points x, n x dims; `weights` of points (empty: all 1) and `metric`, weights of dimensions (empty: all
@@ -52,6 +55,7 @@ class point_set {
         if (!(heaviest > 0))
             return status::error(errc::invalid_argument, "clustering: all weights are 0");
         p.weights_ = (p.weights_.cast<double>() / heaviest).cast<float>();
+        p.total_ = p.weights_.cast<double>().sum();
         p.place(x, metric);
         return p;
     }
@@ -67,12 +71,26 @@ class point_set {
     double mean(std::size_t dim) const noexcept { return mean_[dim]; }
     double scale(std::size_t dim) const noexcept { return scale_[dim]; }
 
-    /// 64 squared distances from a row of `centroids`, which has a column per dimension.
-    lane distances(Eigen::Index block, const planes& centroids, Eigen::Index row) const {
-        lane sum = (values_.col(0).segment<lanes>(block * lanes) - centroids(row, 0)).square();
-        for (Eigen::Index i = 1; i < values_.cols(); ++i)
-            sum += (values_.col(i).segment<lanes>(block * lanes) - centroids(row, i)).square();
-        return sum;
+    /// Lowers the squared distances `least` of a block's points to those from a row of `centroids`, which has
+    /// a column per dimension (`first`: whatever they are), and writes `chance`, these times weights. Returns
+    /// the sum of the chances.
+    double approach(Eigen::Index block, const planes& centroids, Eigen::Index row, bool first,
+                    Eigen::ArrayXf& least, Eigen::ArrayXf& chance) const {
+        batch sum(0.0f);
+        for (Eigen::Index r = block * lanes; r < (block + 1) * lanes; r += width) {
+            batch d(0.0f);
+            for (Eigen::Index i = 0; i < values_.cols(); ++i) {
+                const batch t = batch::load_unaligned(&values_(r, i)) - batch(centroids(row, i));
+                d = d + t * t;
+            }
+            if (!first)
+                d = xsimd::min(d, batch::load_unaligned(&least[r]));
+            d.store_unaligned(&least[r]);
+            d = d * batch::load_unaligned(&weights_[r]);
+            d.store_unaligned(&chance[r]);
+            sum = sum + d;
+        }
+        return double{total(sum)};
     }
 
     /// Where each point's nearest centroid is, the first among equals, and its squared distance. Points
@@ -80,27 +98,63 @@ class point_set {
     double assign(const planes& centroids, Eigen::ArrayXi& nearest, Eigen::ArrayXf& distance) const {
         nearest.resize(weights_.size());
         distance.resize(weights_.size());
+        // Copies of the last one fill its group: they are never the first among equals.
+        const Eigen::Index count = (centroids.rows() + group - 1) / group * group;
+        planes all(count, centroids.cols());
+        all.topRows(centroids.rows()) = centroids;
+        all.bottomRows(count - centroids.rows()).rowwise() = centroids.row(centroids.rows() - 1);
+        // Repeated: SSE has no operands that are.
+        std::vector<float> spread;
+        spread.reserve(static_cast<std::size_t>(all.size() * width));
+        for (Eigen::Index k = 0; k < count; ++k)
+            for (Eigen::Index i = 0; i < all.cols(); ++i)
+                spread.insert(spread.end(), width, all(k, i));
         double error = 0;
         for (Eigen::Index b = 0; b < blocks(); ++b) {
-            lane best = distances(b, centroids, 0);
-            Eigen::Array<int, lanes, 1> index = Eigen::Array<int, lanes, 1>::Zero();
-            for (Eigen::Index k = 1; k < centroids.rows(); ++k) {
-                const lane d = distances(b, centroids, k);
-                const int code = static_cast<int>(k);
-                // Plain loops: Eigen 3.4 does not vectorize selections.
-                const float* const from = d.data();
-                float* const least = best.data();
-                int* const which = index.data();
-                for (Eigen::Index s = 0; s < lanes; ++s) {
-                    which[s] = from[s] < least[s] ? code : which[s];
-                    least[s] = from[s] < least[s] ? from[s] : least[s];
-                }
+            float groups[lanes];
+            switch (values_.cols()) {
+            case 1:
+                nearest_groups<1, 4>(b, spread.data(), count, groups);
+                break;
+            case 2:
+                nearest_groups<2, 4>(b, spread.data(), count, groups);
+                break;
+            case 4:
+                nearest_groups<4, 2>(b, spread.data(), count, groups);
+                break;
+            default:
+                nearest_groups<0, 1>(b, spread.data(), count, groups);
             }
-            nearest.segment<lanes>(b * lanes) = index;
-            distance.segment<lanes>(b * lanes) = best;
-            error += double{(best * weights_.segment<lanes>(b * lanes)).sum()};
+            for (Eigen::Index s = 0; s < lanes; ++s)
+                nearest_of(b * lanes + s, all, static_cast<Eigen::Index>(groups[s]), nearest, distance);
+            error += weighted(b, distance);
         }
         return error;
+    }
+    /// The sum of weight x distance of a block.
+    double weighted(Eigen::Index block, const Eigen::ArrayXf& distance) const {
+        batch sum(0.0f);
+        for (Eigen::Index r = block * lanes; r < (block + 1) * lanes; r += width)
+            sum = sum + batch::load_unaligned(&distance[r]) * batch::load_unaligned(&weights_[r]);
+        return double{total(sum)};
+    }
+
+    /// At most about `most` of the points, evenly spaced; all if those have no weight.
+    point_set some(std::size_t most) const {
+        const std::size_t step = (size_ + most - 1) / most;
+        point_set p = *this;
+        if (step <= 1)
+            return p;
+        p.size_ = (size_ + step - 1) / step;
+        const auto padded = (static_cast<Eigen::Index>(p.size_) + lanes - 1) / lanes * lanes;
+        p.weights_ = Eigen::ArrayXf::Zero(padded);
+        p.values_ = planes::Zero(padded, values_.cols());
+        for (Eigen::Index r = 0; r < static_cast<Eigen::Index>(p.size_); ++r) {
+            p.weights_[r] = weights_[r * static_cast<Eigen::Index>(step)];
+            p.values_.row(r) = values_.row(r * static_cast<Eigen::Index>(step));
+        }
+        p.total_ = p.weights_.cast<double>().sum();
+        return p.total_ > 0 ? p : *this;
     }
 
     /// The points minus the rows of `centroids` that they are assigned to.
@@ -129,12 +183,104 @@ class point_set {
         return out;
     }
     /// Turns a sum of weight x distance into its mean over the points' weights, in the units of x.
-    double in_units(double error) const noexcept {
-        return error / weights_.cast<double>().sum() / (unit_ * unit_);
+    double in_units(double error) const noexcept { return error / total_ / (unit_ * unit_); }
+
+    static float total(const batch& x) noexcept {
+        float all[width], sum = 0;
+        x.store_unaligned(all);
+        for (const float y : all)
+            sum += y;
+        return sum;
     }
 
   private:
     point_set() = default;
+
+    /// Centroids of which only the least distance is kept at first.
+    static constexpr Eigen::Index group = 16;
+    static_assert(group % width == 0 && lanes % (4 * width) == 0);
+
+    /// The group with each point's nearest centroid, as a float. `Dims` 0: any number.
+    template <int Dims, int Vectors>
+    void nearest_groups(Eigen::Index block, const float* spread, Eigen::Index count, float* groups) const {
+        const Eigen::Index dims = Dims > 0 ? Dims : values_.cols();
+        for (Eigen::Index s = 0; s < lanes; s += Vectors * width) {
+            const float* from = values_.data() + block * lanes + s;
+            batch y[Vectors][Dims > 0 ? Dims : 1], best[Vectors], which[Vectors];
+            CRUMB_UNROLL
+            for (int v = 0; v < Vectors; ++v) {
+                best[v] = batch(std::numeric_limits<float>::infinity());
+                which[v] = batch(0.0f);
+                CRUMB_UNROLL
+                for (int i = 0; i < Dims; ++i)
+                    y[v][i] = batch::load_unaligned(from + i * values_.rows() + v * width);
+            }
+            const float* c = spread;
+            for (Eigen::Index k = 0; k < count; k += group) {
+                batch least[Vectors];
+                CRUMB_UNROLL
+                for (int v = 0; v < Vectors; ++v)
+                    least[v] = batch(std::numeric_limits<float>::infinity());
+                for (Eigen::Index n = 0; n < group; ++n, c += dims * width)
+                    CRUMB_UNROLL
+                for (int v = 0; v < Vectors; ++v) {
+                    batch sum(0.0f);
+                    CRUMB_UNROLL
+                    for (int i = 0; i < Dims; ++i) {
+                        const batch d = batch::load_unaligned(c + i * width) - y[v][i];
+                        sum = i == 0 ? d * d : sum + d * d;
+                    }
+                    for (Eigen::Index i = 0; Dims == 0 && i < dims; ++i) {
+                        const batch d = batch::load_unaligned(c + i * width) -
+                                        batch::load_unaligned(from + i * values_.rows() + v * width);
+                        sum = sum + d * d;
+                    }
+                    least[v] = xsimd::min(sum, least[v]);
+                }
+                CRUMB_UNROLL
+                for (int v = 0; v < Vectors; ++v) {
+                    which[v] = xsimd::select(least[v] < best[v], batch(static_cast<float>(k)), which[v]);
+                    best[v] = xsimd::min(least[v], best[v]);
+                }
+            }
+            CRUMB_UNROLL
+            for (int v = 0; v < Vectors; ++v)
+                which[v].store_unaligned(groups + s + v * width);
+        }
+    }
+    /// The nearest of the group that begins with centroid k.
+    void nearest_of(Eigen::Index r, const planes& all, Eigen::Index k, Eigen::ArrayXi& nearest,
+                    Eigen::ArrayXf& distance) const {
+        batch sums[group / width];
+        CRUMB_UNROLL
+        for (Eigen::Index v = 0; v < group / width; ++v) {
+            sums[v] = batch(0.0f);
+            for (Eigen::Index i = 0; i < all.cols(); ++i) {
+                const batch d = batch::load_unaligned(&all(k + v * width, i)) - batch(values_(r, i));
+                sums[v] = sums[v] + d * d;
+            }
+        }
+        batch least = sums[0];
+        for (Eigen::Index v = 1; v < group / width; ++v)
+            least = xsimd::min(least, sums[v]);
+        const float best = lowest(least);
+        static constexpr float order[group] = {0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15};
+        batch where(static_cast<float>(group - 1));
+        CRUMB_UNROLL
+        for (Eigen::Index v = 0; v < group / width; ++v)
+            where = xsimd::min(where, xsimd::select(sums[v] == batch(best),
+                                                    batch::load_unaligned(order + v * width), where));
+        distance[r] = best;
+        nearest[r] = static_cast<int>(k) + static_cast<int>(lowest(where));
+    }
+    static float lowest(const batch& x) noexcept {
+        float all[width];
+        x.store_unaligned(all);
+        float least = all[0];
+        for (Eigen::Index i = 1; i < width; ++i)
+            least = all[i] < least ? all[i] : least;
+        return least;
+    }
 
     void place(const matrix_view<const float>& x, std::span<const float> metric) {
         const std::size_t dims = x.cols;
@@ -166,7 +312,7 @@ class point_set {
     planes values_;
     Eigen::ArrayXf weights_;
     std::vector<double> mean_, scale_;
-    double unit_ = 1;
+    double unit_ = 1, total_ = 0; ///< of x in y's; of the weights
 };
 
 } // namespace crumb::inline CRUMB_ABI

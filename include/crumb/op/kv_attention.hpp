@@ -44,17 +44,22 @@ class kv_attention {
     /// Name of the ISA that `run` executes.
     const char* isa() const noexcept { return functions_->isa; }
 
-    /// Bytes of scratch memory that a call for `rows` rows needs; each thread its own. At most what 64 rows
-    /// need.
+    /// Bytes of scratch memory that calls for up to `rows` rows need; each thread its own. At most what 64
+    /// rows need.
     std::size_t scratch_bytes(std::size_t rows) const noexcept {
-        const std::size_t queries = row_block(rows) * group();
-        return round_up(kernel::kv_scratch(shape_.head_size, codec_, queries).bytes(), alignment);
+        // Tables for a few rows may take more than the floats of many.
+        std::size_t most = 0;
+        for (std::size_t r = 1; r <= row_block(rows); ++r) {
+            const std::size_t bytes = kernel::kv_scratch(shape_.head_size, codec_, r * group()).bytes();
+            most = bytes > most ? bytes : most;
+        }
+        return round_up(most, alignment);
     }
 
     /// The whole result for `part`. q and y: row r is the token at `position` + r, heads * head_size floats.
     /// `cache`: a layer of a cache to which the rows' keys and values have been written, with no code at or
     /// behind `position`. `scratch`: scratch_bytes(rows of the part), aligned. `errors`: null, or
-    /// kv_error::size floats per row and head. Refuses NaN and infinite queries, y unchanged. Threads may run
+    /// one per row and head. Refuses NaN and infinite queries, y unchanged. Threads may run
     /// disjoint parts.
     status run(const matrix_view<const float>& q, const kernel::kv_layer_view& cache, std::size_t position,
                const matrix_view<float>& y, std::span<std::byte> scratch, const attention_part& part = {},
@@ -75,7 +80,7 @@ class kv_attention {
                         std::size_t position, const matrix_view<float>& y, float epsilon,
                         kv_skip_report* skipped, std::span<std::byte> scratch,
                         std::span<std::byte> skip_scratch, const range& kv_heads = {}) const noexcept {
-        if (mode_ != kv_mode::fast || !kernel::kv_scratch::scans(codec_, group()))
+        if (mode_ != kv_mode::fast || !kernel::kv_scratch::scans(codec_, shape_.head_size, group()))
             return status::error(errc::unsupported,
                                  "kv_attention: values are left out in fast mode of pq codecs only, with at "
                                  "most 16 query heads per kv head");
@@ -171,8 +176,8 @@ class kv_attention {
         args.row_block = row_block(args.rows.size());
         args.memory = kernel::kv_scratch(shape_.head_size, codec_, args.row_block * group());
         args.score_tokens = args.memory.tokens();
-        args.by_tables =
-            mode_ == kv_mode::fast && kernel::kv_scratch::scans(codec_, args.row_block * group());
+        args.by_tables = mode_ == kv_mode::fast &&
+                         kernel::kv_scratch::scans(codec_, shape_.head_size, args.row_block * group());
         functions_->attention(args);
         return {};
     }

@@ -209,9 +209,9 @@ class kv_part {
             z = kv_half(low);
             for (std::size_t t = tokens.begin; t < tokens.end; ++t)
                 for (std::size_t i = channels.begin; i < channels.end; ++i)
-                    set_kv_code(row(i), codec().bits, first + t,
-                                static_cast<unsigned>(
-                                    rounded(x.row(t)[i] - to_float(z), to_float(d), 0, most)));
+                    set_kv_code(
+                        row(i), codec().bits, first + t,
+                        static_cast<unsigned>(rounded(x.row(t)[i] - to_float(z), to_float(d), 0, most)));
         };
         if (layout_.keys()) {
             for (std::size_t t = 0; t < x.rows; t += kv_mean_tokens)
@@ -279,8 +279,8 @@ class kv_part {
             gains_.push_back(kv_grid_gain(codec(), tables_, j));
             for (unsigned code = 0; code < 1u << codec().bits; ++code)
                 for (std::size_t i = 0; i < codec().dims; ++i)
-                    grid_.push_back(kv_grid_centroid(
-                        kv_weighted_centroid(codec(), tables_, j, i, code), gains_.back()));
+                    grid_.push_back(
+                        kv_grid_centroid(kv_weighted_centroid(codec(), tables_, j, i, code), gains_.back()));
         }
     }
 

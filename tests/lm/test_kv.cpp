@@ -1,0 +1,524 @@
+// Coded caches in sessions: names, how near they are to halves, codebooks in files.
+#include "commands.hpp"
+#include "evaluate.hpp"
+#include "gguf_writer.hpp"
+#include "kv_file.hpp"
+#include "tiny_model.hpp"
+
+#include <gtest/gtest.h>
+
+#include <cstring>
+#include <limits>
+#include <map>
+
+namespace {
+
+using namespace lm::test;
+using crumb::kv_codec;
+using lm::activation_type;
+using lm::architecture;
+using lm::kv_type;
+using lm::weight_type;
+
+kv_type parsed(const std::string& text) {
+    const auto kv = kv_type::parse(text);
+    EXPECT_TRUE(kv.ok()) << kv.message();
+    return kv ? *kv : kv_type();
+}
+
+TEST(KvType, ReadsNamesAndOptions) {
+    const std::pair<const char*, kv_type> known[] = {
+        {"f32", kv_type::f32},
+        {"f16", kv_type::f16},
+        {"q8_0", {kv_codec::q8_0()}},
+        {"kivi4", {kv_codec::kivi(4)}},
+        {"kivi2", {kv_codec::kivi(2)}},
+        {"pq4", {kv_codec::pq(2, 8, true, true)}},
+        {"pq3", {kv_codec::pq(2, 6, false, true)}},
+        {"pq2", {kv_codec::pq(4, 8, false, true)}},
+        {"pq:2x8", {kv_codec::pq(2, 8, false, false)}},
+        {"pq:4x6", {kv_codec::pq(4, 6, false, false)}},
+        {"pq:1x4", {kv_codec::pq(1, 4, false, false)}},
+        {"pq:2x4+4", {kv_codec::pq(2, 8, true, false)}},
+        {"pq4:sinks=0:window=1", {kv_codec::pq(2, 8, true, true), 0, 1}},
+        {"pq4:exact:window=128:sinks=4096", {kv_codec::pq(2, 8, true, true), 4096, 128, true}},
+        {"pq:4x8:sinks=7", {kv_codec::pq(4, 8, false, false), 7}},
+    };
+    for (const auto& [text, kv] : known) {
+        EXPECT_EQ(parsed(text), kv) << text;
+        EXPECT_EQ(parsed(kv.name()), kv) << kv.name();
+    }
+    EXPECT_EQ(kv_type::f16.name(), "f16");
+    EXPECT_EQ(parsed("pq2").name(), "pq2:sinks=4:window=32");
+    EXPECT_EQ(parsed("pq:2x4+4:exact").name(), "pq:2x4+4:sinks=4:window=32:exact");
+    EXPECT_EQ(lm::codec_name(kv_codec::pq(2, 8, true, true)), "pq4");
+    EXPECT_EQ(lm::codec_name(kv_codec::pq(2, 8, true, false)), "pq:2x4+4");
+}
+
+TEST(KvType, RefusesWhatItDoesNotKnow) {
+    for (const char* text : {"",
+                             "pq",
+                             "pq5",
+                             "PQ4",
+                             "pq4 ",
+                             "q4_0",
+                             "kivi3",
+                             "pq:",
+                             "pq:2",
+                             "pq:2x",
+                             "pq:x8",
+                             "pq:3x8",
+                             "pq:0x8",
+                             "pq:2x5",
+                             "pq:2x264",
+                             "pq:258x8",
+                             "pq:2x-8",
+                             "pq:2x4+5",
+                             "pq:1x8x8",
+                             "pq4:",
+                             "pq4::exact",
+                             "pq4:sinks",
+                             "pq4:sinks=",
+                             "pq4:sinks=-1",
+                             "pq4:sinks=x",
+                             "pq4:sinks=4097",
+                             "pq4:window=65537",
+                             "pq4:window=1 ",
+                             "pq4:window=99999999999999999999",
+                             "pq4:slack=1",
+                             "pq4:exactly",
+                             ":pq4"}) {
+        const auto kv = kv_type::parse(text);
+        ASSERT_FALSE(kv.ok()) << text;
+        EXPECT_NE(std::string(kv.message()).find("known are f32, f16, q8_0, kivi4"), std::string::npos)
+            << kv.message();
+    }
+}
+
+constexpr const char* coded[] = {"q8_0", "kivi4", "kivi2", "pq4", "pq3", "pq2", "pq:2x8"};
+
+class Kv : public testing::TestWithParam<architecture> {
+  protected:
+    static constexpr std::size_t context = 256, training_chunks = 6;
+
+    tiny_shape shape(std::uint64_t seed = 1) const {
+        return {.arch = GetParam(),
+                .width = 64,
+                .hidden = 96,
+                .heads = 2,
+                .kv_heads = GetParam() == architecture::llama ? 1u : 2u,
+                .context = context,
+                .seed = seed};
+    }
+    static lm::model load(const std::string& path) {
+        auto m = lm::model::load(path, {weight_type::f32, activation_type::f32});
+        EXPECT_TRUE(m.ok()) << m.message();
+        return std::move(*m);
+    }
+    lm::kv_training training() const {
+        return {.text = calibration_.path(), .chunks = training_chunks, .threads = 2};
+    }
+    /// Codebooks of `codec`, trained once for all tests; empty ones if it needs none.
+    crumb::kv_codebooks train(const kv_codec& codec) const {
+        if (!codec.has_codebooks())
+            return {};
+        static std::map<std::pair<architecture, std::string>, crumb::kv_codebooks> trained;
+        auto& books = trained[{GetParam(), lm::codec_name(codec)}];
+        if (books.sets == 0) {
+            auto made = lm::train_codebooks(model_, codec, training(), {});
+            EXPECT_TRUE(made.ok()) << made.message();
+            books = std::move(*made);
+        }
+        return books;
+    }
+    lm::session start(const kv_type& kv, std::size_t batch, const crumb::kv_codebooks& books) const {
+        auto s = lm::session::make(model_, lm::team(1), kv, context, batch, books.view());
+        EXPECT_TRUE(s.ok()) << s.message();
+        return std::move(*s);
+    }
+    /// Mean KL divergence from a session with another cache, nats. Token by token, so that all but the newest
+    /// tokens are codes.
+    double divergence(const kv_type& kv, const crumb::kv_codebooks& books, lm::session& reference) const {
+        lm::session s = start(kv, 1, books);
+        const auto e = lm::evaluate(s, &reference, random_tokens(2 * context, 7), context, 0, {});
+        EXPECT_TRUE(e.ok()) << e.message();
+        return e->kl;
+    }
+    /// All logits of a text that is fed piece by piece; the last size repeats.
+    static std::vector<float> run(lm::session& s, std::span<const std::int32_t> text,
+                                  std::vector<std::size_t> pieces) {
+        std::vector<float> out;
+        for (std::size_t at = 0, i = 0; at < text.size(); ++i) {
+            const std::size_t size = std::min(pieces[std::min(i, pieces.size() - 1)], text.size() - at);
+            const auto logits = s.feed(text.subspan(at, size), size);
+            out.insert(out.end(), logits.begin(), logits.end());
+            at += size;
+        }
+        EXPECT_TRUE(s.cache_error().ok()) << s.cache_error().message();
+        return out;
+    }
+
+    /// Random bytes, as the test's text has them.
+    static bytes random_text(std::size_t size, std::uint64_t seed) {
+        bytes out;
+        for (const std::int32_t t : random_tokens(size, seed))
+            out.push_back(static_cast<std::byte>(t));
+        return out;
+    }
+    /// The model's file with codebooks that are said to be of `of`.
+    static bytes with_codebooks(const lm::model& m, const lm::model& of, const crumb::kv_codebooks& books) {
+        lm::gguf_writer writer(3, crumb::alignment);
+        for (const lm::gguf_value& value : m.file().values())
+            writer.set(value);
+        for (const lm::gguf_tensor& t : m.file().tensors())
+            writer.add_tensor(t.name, t.type, std::span(t.dims).first(t.rank), t.data);
+        lm::write_codebooks(writer, of, books);
+        const auto out = writer.bytes();
+        EXPECT_TRUE(out.ok()) << out.message();
+        return *out;
+    }
+    /// What reading the codebooks of a file says.
+    static std::string read_error(const bytes& file, const kv_codec& codec) {
+        const temporary_file on_disk(file);
+        const lm::model m = load(on_disk.path());
+        const auto books = lm::read_codebooks(m, codec);
+        EXPECT_FALSE(books.ok());
+        return books.ok() ? std::string() : std::string(books.message());
+    }
+
+    const temporary_file file_{tiny_model(shape()).file()};
+    const temporary_file calibration_{random_text(training_chunks * context, 11)};
+    const lm::model model_ = load(file_.path());
+};
+
+// The measure is a cache whose keys and values are all 0. A codec that mixes up tokens, channels, scales or
+// means is off by as much as the numbers are large, and so is that cache; to second order the divergence is
+// the square of the error. What is allowed is some times the share of the numbers' energy that the codec
+// loses at most: 2^-14 for 8 bits, and for a range of about 5 deviations in 4 or 2 bits 1/100 or 1/4.
+// Codebooks of a few thousand random tokens lose as much.
+TEST_P(Kv, CodesStayNearHalves) {
+    auto halves = start(kv_type::f16, context, {});
+    const kv_type plain = parsed("pq:2x8:window=1");
+    crumb::kv_codebooks nothing = train(plain.codec);
+    std::fill(nothing.entries.begin(), nothing.entries.end(), std::int8_t{0});
+    const double lost = divergence(plain, nothing, halves);
+    ASSERT_GT(lost, 0.05);
+    const auto share = [&](const char* name, double most) {
+        const kv_type kv = parsed(std::string(name) + ":window=1");
+        const double kl = divergence(kv, train(kv.codec), halves) / lost;
+        EXPECT_LT(kl, most) << name;
+        EXPECT_GT(kl, 0) << name << ": is anything coded?";
+        return kl;
+    };
+    const double q8_0 = share("q8_0", 0.001), kivi4 = share("kivi4", 0.06), kivi2 = share("kivi2", 0.7);
+    const double pq4 = share("pq4", 0.08), pq3 = share("pq3", 0.2), pq2 = share("pq2", 0.5);
+    share("pq:2x8", 0.08);
+    share("pq:2x4+4:exact", 0.08);
+    EXPECT_LT(q8_0, kivi4);
+    EXPECT_LT(kivi4, kivi2);
+    EXPECT_LT(pq4, pq3);
+    EXPECT_LT(pq3, pq2);
+}
+
+// Tables and weights are rounded to 7 and 14 bits: far less than what the codes lose.
+TEST_P(Kv, TablesStayNearDecodedCodes) {
+    for (const char* name : {"pq4", "pq3", "pq2", "pq:2x8", "pq:1x4", "pq:4x4+4"}) {
+        const kv_type fast = parsed(std::string(name) + ":window=1");
+        kv_type exact = fast;
+        exact.exact = true;
+        const auto books = train(fast.codec);
+        auto halves = start(kv_type::f16, context, {}), decoded = start(exact, 1, books);
+        EXPECT_LT(divergence(fast, books, decoded), 0.01 * divergence(fast, books, halves)) << name;
+    }
+}
+
+// With 4 sinks and a window of 32, tokens 4 to 67 become codes when there are 100 tokens, the next 64 when
+// there are 164. Pieces that end there read the same codes as single tokens do.
+TEST_P(Kv, BatchesDoNotChangeABitBetweenEncodings) {
+    const auto text = random_tokens(228, 5);
+    for (const char* name : coded) {
+        kv_type kv = parsed(name);
+        kv.exact = true;
+        const auto books = train(kv.codec);
+        auto s = start(kv, 128, books);
+        const auto expected = run(s, text, {100, 64});
+        for (const std::vector<std::size_t>& pieces :
+             {std::vector<std::size_t>{1}, {37, 63, 1}, {100, 7, 57, 9}}) {
+            s.reset();
+            EXPECT_EQ(run(s, text, pieces), expected) << name << ": " << pieces[0] << " and so on";
+        }
+        for (const std::size_t threads : {2, 3}) {
+            auto parallel = lm::session::make(model_, lm::team(threads), kv, context, 128, books.view());
+            ASSERT_TRUE(parallel.ok()) << parallel.message();
+            EXPECT_EQ(run(*parallel, text, {100, 64}), expected) << name << ": " << threads << " threads";
+        }
+    }
+}
+
+TEST_P(Kv, RewindsWithoutATraceWhereNoCodeIsCut) {
+    const auto text = random_tokens(200, 5);
+    for (const char* name : coded) {
+        const kv_type kv = parsed(name);
+        const auto books = train(kv.codec);
+        auto s = start(kv, 64, books);
+        const auto first = run(s, text, {1});
+        // Tokens 4 to 131 are codes from 164 tokens on.
+        for (const std::size_t length : {199, 180, 164}) {
+            s.rewind(length);
+            EXPECT_EQ(s.length(), length);
+            const auto again = run(s, std::span(text).subspan(length), {1});
+            EXPECT_TRUE(std::equal(again.begin(), again.end(),
+                                   first.begin() + static_cast<std::ptrdiff_t>(length * 256), first.end()))
+                << name << ": rewound to " << length;
+        }
+        s.reset();
+        EXPECT_EQ(run(s, text, {1}), first) << name;
+    }
+}
+
+// What is left of a cut block goes back to the window as it was decoded: the next tokens read the same
+// numbers, rounded to halves. Those fed again before the cut token differ, as they met halves the first time.
+TEST_P(Kv, RewindsIntoCodes) {
+    const auto text = random_tokens(200, 5);
+    for (const char* name : coded) {
+        kv_type kv = parsed(name);
+        kv.exact = true;
+        const auto books = train(kv.codec);
+        auto s = start(kv, 64, books);
+        run(s, text, {1});
+        s.rewind(120);
+        EXPECT_EQ(s.length(), 120u);
+        // Token 120 once behind the codes of tokens 68 to 119 and once behind what became of them: as codes
+        // are cut, they are decoded, so that it makes no difference but for the rounding.
+        const auto one = run(s, std::span(text).subspan(120, 1), {1});
+        s.rewind(120);
+        EXPECT_EQ(run(s, std::span(text).subspan(120, 1), {1}), one) << name;
+        EXPECT_EQ(run(s, std::span(text).subspan(121), {1}).size(), 79u * 256) << name;
+    }
+}
+
+TEST_P(Kv, ReportsItsBytes) {
+    const auto& d = model_.shape();
+    ASSERT_EQ(d.head_size, 32u);
+    const double channels = static_cast<double>(2 * d.layers * d.kv_heads * d.head_size);
+    // Heads of 32: a scale per token adds half a bit, as the means of 32 tokens do.
+    const std::pair<const char*, double> bits[] = {{"f32", 32},   {"f16", 16},   {"q8_0", 8.5}, {"kivi4", 5},
+                                                   {"kivi2", 3},  {"pq4", 5},    {"pq3", 4},    {"pq2", 3},
+                                                   {"pq:2x8", 4}, {"pq:1x4", 4}, {"pq:4x4", 1}};
+    for (const auto& [name, each] : bits) {
+        const kv_type kv = parsed(name);
+        EXPECT_EQ(start(kv, 1, train(kv.codec)).kv_bytes_per_token(), channels * each / 8) << name;
+    }
+}
+
+TEST_P(Kv, RefusesKeysBeyondHalves) {
+    tiny_model big(shape());
+    auto& t =
+        big.tensors[GetParam() == architecture::llama ? "blk.1.attn_k.weight" : "blk.1.attn_qkv.weight"];
+    for (std::size_t i = 0; i + 4 <= t.data.size(); i += 4) {
+        float x;
+        std::memcpy(&x, t.data.data() + i, 4);
+        x *= 1e7f;
+        std::memcpy(t.data.data() + i, &x, 4);
+    }
+    const temporary_file file(big.file());
+    const lm::model m = load(file.path());
+    for (const char* name : {"f16", "q8_0", "kivi2"}) {
+        auto s = lm::session::make(m, lm::team(2), parsed(name), context, 8);
+        ASSERT_TRUE(s.ok()) << s.message();
+        const auto logits = s->feed(random_tokens(3, 1), 1);
+        EXPECT_TRUE(std::isnan(logits[0])) << name;
+        EXPECT_NE(std::string(s->cache_error().message()).find("kv_cache: token 0, kv head "),
+                  std::string::npos)
+            << s->cache_error().message();
+        EXPECT_EQ(s->length(), 0u);
+    }
+    const auto books = lm::train_codebooks(m, kv_codec::pq(2, 8, true, true), training(), {});
+    EXPECT_FALSE(books.ok());
+}
+
+TEST_P(Kv, SessionsWantTheCodebooksOfTheirModel) {
+    const kv_type kv = parsed("pq4");
+    const auto without = lm::session::make(model_, lm::team(1), kv, context, 1);
+    ASSERT_FALSE(without.ok());
+    EXPECT_STREQ(without.message(), "kv_cache: the codec needs codebooks");
+    auto few = train(kv.codec);
+    few.sets = 1;
+    const auto small = lm::session::make(model_, lm::team(1), kv, context, 1, few.view());
+    ASSERT_FALSE(small.ok());
+    EXPECT_NE(std::string(small.message()).find("1 sets of codebooks do not serve 2 layers"),
+              std::string::npos)
+        << small.message();
+}
+
+TEST_P(Kv, SharedCodebooksServeAllHeads) {
+    const kv_codec codec = kv_codec::pq(2, 8, true, true);
+    auto halves = start(kv_type::f16, context, {});
+    std::size_t bytes = std::numeric_limits<std::size_t>::max();
+    for (const auto sharing : {crumb::kv_sharing::none, crumb::kv_sharing::layers, crumb::kv_sharing::all}) {
+        auto how = training();
+        how.sharing = sharing;
+        const auto books = lm::train_codebooks(model_, codec, how, {});
+        ASSERT_TRUE(books.ok()) << books.message();
+        EXPECT_LE(books->bytes(), bytes);
+        bytes = books->bytes();
+        EXPECT_LT(divergence({codec}, *books, halves), 0.1);
+        // A file keeps what is shared.
+        const temporary_file on_disk(with_codebooks(model_, model_, *books));
+        const lm::model m = load(on_disk.path());
+        const auto read = lm::read_codebooks(m, codec);
+        ASSERT_TRUE(read.ok() && read->has_value()) << read.message();
+        EXPECT_EQ((*read)->identity(), books->identity());
+    }
+}
+
+TEST_P(Kv, CalibratedFilesHoldTheirCodebooks) {
+    const kv_codec codecs[] = {kv_codec::pq(2, 8, true, true), kv_codec::pq(2, 4, false, false)};
+    const temporary_file out{bytes()}, both{bytes()};
+    lm::calibrate_options o;
+    o.model = file_.path();
+    o.kv = {codecs[0]};
+    o.text = calibration_.path();
+    o.chunks = training_chunks;
+    o.threads = 2;
+    o.out = out.path();
+    ASSERT_TRUE(lm::calibrate(o).ok()) << lm::calibrate(o).message();
+    o.model = out.path();
+    o.kv = {codecs[1]};
+    o.threads = 1;
+    o.out = both.path();
+    ASSERT_TRUE(lm::calibrate(o).ok()) << lm::calibrate(o).message();
+
+    const auto none = lm::read_codebooks(model_, codecs[0]);
+    ASSERT_TRUE(none.ok()) << none.message();
+    EXPECT_FALSE(none->has_value());
+    const lm::model first = load(out.path()), second = load(both.path());
+    EXPECT_FALSE(lm::read_codebooks(first, codecs[1])->has_value());
+    for (const kv_codec& codec : codecs) {
+        const auto books = lm::read_codebooks(second, codec);
+        ASSERT_TRUE(books.ok() && books->has_value()) << books.message();
+        EXPECT_EQ((*books)->identity(), train(codec).identity()) << lm::codec_name(codec);
+    }
+    // The rest of the file is what it was.
+    EXPECT_EQ(lm::model_identity(second), lm::model_identity(model_));
+    for (const lm::gguf_tensor& t : model_.file().tensors()) {
+        const auto* copy = second.file().find_tensor(t.name);
+        ASSERT_NE(copy, nullptr) << t.name;
+        EXPECT_TRUE(std::equal(t.data.begin(), t.data.end(), copy->data.begin(), copy->data.end())) << t.name;
+    }
+    // Calibrating again replaces.
+    o.model = both.path();
+    o.seed = 2;
+    o.out = out.path();
+    ASSERT_TRUE(lm::calibrate(o).ok()) << lm::calibrate(o).message();
+    const lm::model third = load(out.path());
+    EXPECT_EQ(third.file().tensors().size(), second.file().tensors().size());
+    EXPECT_NE((*lm::read_codebooks(third, codecs[1]))->identity(),
+              (*lm::read_codebooks(second, codecs[1]))->identity());
+
+    // Loading takes the file's codebooks, or trains some.
+    for (const std::string& path : {both.path(), file_.path()}) {
+        lm::common_options common;
+        common.model = path;
+        common.kv = {codecs[1]};
+        common.threads = 1;
+        const auto loaded = lm::load(common, 0, 1);
+        ASSERT_TRUE(loaded.ok()) << loaded.message();
+        ASSERT_NE(loaded->codebooks, nullptr);
+        EXPECT_EQ(loaded->codebooks->identity() == train(codecs[1]).identity(), path == both.path());
+    }
+}
+
+TEST_P(Kv, CalibrationRefusesWhatItCannotDo) {
+    const temporary_file out{bytes()}, empty{bytes()};
+    lm::calibrate_options o;
+    o.model = file_.path();
+    o.kv = parsed("kivi4");
+    o.text = calibration_.path();
+    o.out = out.path();
+    EXPECT_STREQ(lm::calibrate(o).message(), "--kv kivi4:sinks=4:window=32 has no codebooks to calibrate");
+    o.kv = parsed("pq4");
+    o.text = "/nonexistent/text";
+    EXPECT_NE(std::string(lm::calibrate(o).message()).find("/nonexistent/text"), std::string::npos);
+    o.text = empty.path();
+    EXPECT_STREQ(lm::calibrate(o).message(), "the calibration text has 0 tokens, a window takes 256");
+    o.text = calibration_.path();
+    o.kv.sinks = 240;
+    EXPECT_NE(std::string(lm::calibrate(o).message()).find("layer 0 has no whole block of samples"),
+              std::string::npos)
+        << lm::calibrate(o).message();
+    o.kv.sinks = 4;
+    o.chunks = 1;
+    o.out = "/nonexistent/out.gguf";
+    EXPECT_NE(std::string(lm::calibrate(o).message()).find("/nonexistent/out.gguf"), std::string::npos);
+}
+
+TEST_P(Kv, CodebooksOfAnotherModelAreRefused) {
+    const kv_codec codec = kv_codec::pq(2, 8, true, true);
+    const temporary_file other_file(tiny_model(shape(2)).file());
+    const lm::model other = load(other_file.path());
+    EXPECT_NE(lm::model_identity(other), lm::model_identity(model_));
+    EXPECT_EQ(read_error(with_codebooks(model_, other, train(codec)), codec),
+              "the codebooks of pq4 are of another model");
+    // Weights in fewer bits are the same model.
+    const auto rounded = lm::model::load(file_.path(), {weight_type::q4_0, activation_type::int8});
+    ASSERT_TRUE(rounded.ok()) << rounded.message();
+    EXPECT_EQ(lm::model_identity(*rounded), lm::model_identity(model_));
+}
+
+TEST_P(Kv, DamagedCodebooksAreRefused) {
+    const kv_codec codec = kv_codec::pq(2, 8, true, true);
+    const auto books = train(codec);
+    const bytes good = with_codebooks(model_, model_, books);
+    const auto changed = [&](const char* key, std::byte value) {
+        bytes bad = good;
+        const std::string name = std::string("crumb.kv.pq4.") + key;
+        const std::string_view all(reinterpret_cast<const char*>(bad.data()), bad.size());
+        const std::size_t at = all.find(name);
+        EXPECT_NE(at, std::string_view::npos) << key;
+        bad[at + name.size() + 4] = value; // behind the key stands its type
+        return read_error(bad, codec);
+    };
+    EXPECT_EQ(changed("version", std::byte{2}), "key crumb.kv.pq4.version is 2, this program reads 1");
+    EXPECT_EQ(changed("model", good[0] ^ std::byte{0xff}), "the codebooks of pq4 are of another model");
+    for (const char* key : {"head_size", "layer_step", "sets"})
+        EXPECT_NE(changed(key, std::byte{200}), "") << key;
+    if (model_.shape().kv_heads > 1) {
+        EXPECT_NE(changed("head_step", std::byte{200}), "");
+    }
+    EXPECT_NE(changed("sets", std::byte{0}), "");
+
+    const auto damaged = [&](const auto& damage) {
+        auto bad = books;
+        damage(bad);
+        return read_error(with_codebooks(model_, model_, bad), codec);
+    };
+    const auto is_of = [&](const char* tensor, std::size_t numbers) {
+        return std::string("tensor crumb.kv.pq4.") + tensor + " is not of " + std::to_string(numbers) +
+               " numbers";
+    };
+    EXPECT_EQ(damaged([](auto& b) { b.entries.pop_back(); }), is_of("entries", books.entries.size()));
+    EXPECT_EQ(damaged([](auto& b) { b.scales.resize(b.scales.size() / 2); }),
+              is_of("scales", books.scales.size()));
+    EXPECT_EQ(damaged([](auto& b) { b.metric.resize(3); }), is_of("metric", 2 * books.scales.size()));
+    EXPECT_EQ(damaged([](auto& b) { b.entries.clear(); }), "the codebooks of pq4 are incomplete");
+    EXPECT_EQ(damaged([](auto& b) { b.scales.clear(); }), "the codebooks of pq4 are incomplete");
+    for (const float bad : {std::numeric_limits<float>::infinity(), std::nanf(""), -1.0f})
+        EXPECT_NE(damaged([&](auto& b) { b.scales.back() = bad; }).find("the codebooks of pq4 hold"),
+                  std::string::npos);
+    EXPECT_NE(damaged([&](auto& b) {
+                  b.metric.assign(2 * b.scales.size(), 1.0f);
+                  b.metric[5] = std::nanf("");
+              }).find("the codebooks of pq4 hold"),
+              std::string::npos);
+    // Two entries whose sum is no signed byte.
+    EXPECT_EQ(damaged([](auto& b) { b.entries[3] = b.entries[16] = 100; }),
+              "the codebooks of pq4 hold entries whose sum is beyond 127");
+}
+
+INSTANTIATE_TEST_SUITE_P(Architectures, Kv, testing::Values(architecture::llama, architecture::gpt2),
+                         [](const auto& each) {
+                             return std::string(each.param == architecture::llama ? "llama" : "gpt2");
+                         });
+
+} // namespace

@@ -1,0 +1,121 @@
+// Blocks encoded by every ISA against the scalar codec, to the bit.
+#include "isa_test.hpp"
+#include "kv_problem.hpp"
+
+#include <crumb/reference/kv_codec.hpp>
+
+#include <cstring>
+#include <random>
+#include <vector>
+
+namespace {
+
+using crumb::half;
+using crumb::kv_codec;
+using crumb_test::aligned_bytes;
+using crumb_test::for_each_isa;
+
+constexpr std::size_t tokens = crumb::kv_block_tokens;
+
+const std::pair<const char*, kv_codec> codecs[] = {
+    {"q8_0", kv_codec::q8_0()},
+    {"kivi4", kv_codec::kivi(4)},
+    {"kivi2", kv_codec::kivi(2)},
+    {"2x(4+4)", kv_codec::pq(2, 8, true, true)},
+    {"2x8", kv_codec::pq(2, 8, false, true)},
+    {"4x8", kv_codec::pq(4, 8, false, true)},
+    {"4x(4+4)", kv_codec::pq(4, 8, true, true)},
+    {"2x6", kv_codec::pq(2, 6, false, true)},
+    {"1x4", kv_codec::pq(1, 4, false, true)},
+    {"4x4", kv_codec::pq(4, 4, false, false)},
+    {"4x6", kv_codec::pq(4, 6, false, false)},
+    {"1x(4+4) plain", kv_codec::pq(1, 8, true, false)},
+};
+
+enum class numbers { usual, zeros, constant, huge, denormal, mixed };
+const numbers kinds[] = {numbers::usual, numbers::zeros,    numbers::constant,
+                         numbers::huge,  numbers::denormal, numbers::mixed};
+
+std::vector<half> block_of(numbers kind, std::size_t size) {
+    std::mt19937 engine(7);
+    std::normal_distribution<float> normal;
+    std::vector<half> x(tokens * size);
+    for (std::size_t i = 0; i < x.size(); ++i) {
+        const float v = normal(engine);
+        const std::size_t channel = i % size, token = i / size;
+        const bool own = kind == numbers::mixed;
+        const std::size_t of = own ? channel % 5 : 0;
+        float y = v;
+        if (kind == numbers::zeros || of == 1)
+            y = v < 0 ? -0.0f : 0.0f;
+        if (kind == numbers::constant || of == 2)
+            y = static_cast<float>(channel) - 3;
+        if (kind == numbers::huge || of == 3)
+            y = v * 3e4f;
+        if (kind == numbers::denormal || of == 4)
+            y = v * 0x1p-22f;
+        x[i] = crumb::kv_half(own && token % 7 == 3 ? 0.0f : y);
+    }
+    return x;
+}
+
+TEST(KvEncode, EveryIsaEncodesAsTheScalarCodec) {
+    for (const auto& named : codecs)
+        for (const std::size_t size : {20u, 64u, 80u, 128u, 256u})
+            for (const bool with_metric : {false, true}) {
+                const char* const name = named.first;
+                const kv_codec& codec = named.second;
+                if (with_metric && !codec.has_codebooks())
+                    continue;
+                std::mt19937 engine(3);
+                std::normal_distribution<float> normal;
+                const int most = codec.additive ? 63 : 127;
+                std::vector<std::int8_t> entries(size * codec.entries());
+                for (auto& e : entries)
+                    e = static_cast<std::int8_t>(static_cast<int>(engine() % (2u * unsigned(most) + 1)) -
+                                                 most);
+                std::vector<float> scales(size), metric(size * codec.dims);
+                for (std::size_t i = 0; i < size; ++i)
+                    scales[i] = i % 11 == 5 ? 0.0f : i % 11 == 6 ? 1e-30f : 0.01f + 0.001f * float(i % 13);
+                for (float& w : metric)
+                    w = normal(engine);
+                const crumb::pq_tables tables{entries.data(), scales.data(),
+                                              with_metric ? metric.data() : nullptr};
+                for (const bool keys : {true, false})
+                    for (const numbers kind : kinds) {
+                        const auto x = block_of(kind, size);
+                        std::vector<float> floats(x.size());
+                        for (std::size_t i = 0; i < x.size(); ++i)
+                            floats[i] = crumb::to_float(x[i]);
+                        const crumb::kv_part_layout layout(codec, size, keys);
+                        aligned_bytes want(layout.bytes());
+                        std::memset(want.span().data(), 0x5a, layout.bytes());
+                        auto part = crumb::reference::kv_part::make(layout, tables, want.span().data());
+                        ASSERT_TRUE(part.ok()) << part.message();
+                        for (const std::size_t block : {0u, 3u})
+                            ASSERT_TRUE(
+                                part->encode(block, crumb::matrix<const float>(floats.data(), tokens, size))
+                                    .ok());
+                        for_each_isa([&]<class Isa>() {
+                            aligned_bytes got(layout.bytes()),
+                                scratch(crumb::kernel::kv_encode_floats(size) * sizeof(float));
+                            std::memset(got.span().data(), 0x5a, layout.bytes());
+                            crumb::kernel::kv_block_args args;
+                            args.layout = layout;
+                            args.tables = tables;
+                            args.part = got.span().data();
+                            args.from = x.data();
+                            args.scratch = reinterpret_cast<float*>(scratch.span().data());
+                            for (const std::size_t block : {0u, 3u}) {
+                                args.block = block;
+                                crumb::kernel::kv_encode<crumb::plain_isa<Isa>>(args);
+                            }
+                            ASSERT_EQ(std::memcmp(got.span().data(), want.span().data(), layout.bytes()), 0)
+                                << name << ", head size " << size << (with_metric ? ", metric" : "")
+                                << (keys ? ", keys" : ", values") << ", numbers " << int(kind);
+                        });
+                    }
+            }
+}
+
+} // namespace
