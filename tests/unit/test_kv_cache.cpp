@@ -114,7 +114,7 @@ TEST(KvAttention, FastModeStaysWithinItsBound) {
                 ASSERT_NO_FATAL_FAILURE(p.check(0, codec.has_codebooks() ? &errors : nullptr));
                 if (codec.has_codebooks() && spread == 1)
                     for (const auto& e : errors) {
-                        EXPECT_GT(e.score, 0);
+                        EXPECT_GT(e.score, 0.0f);
                         EXPECT_TRUE(std::isfinite(e.score) && std::isfinite(e.weight));
                     }
             }

@@ -77,13 +77,7 @@ struct kv_scan<isa::CRUMB_THIS_ISA> {
     CRUMB_INLINE void end() const noexcept {
         const pq_tables values = cache.tables(pass.kv_head, false);
         float* sum = at.numbers(memory, 0);
-        float largest = 0;
-        for (std::size_t c = 0; c < args.head_size; ++c) {
-            const std::int8_t* entries = values.entries + c * cache.values.codec().entries();
-            largest = largest_entry(entries) * values.scales[c] > largest
-                          ? largest_entry(entries) * values.scales[c]
-                          : largest;
-        }
+        const float largest = args.errors != nullptr ? largest_component(values) : 0.0f;
         for (std::size_t i = 0; i < pass.queries; ++i) {
             float factor = 0;
             if (states[i].reference != -__builtin_inff()) {
@@ -296,6 +290,16 @@ struct kv_scan<isa::CRUMB_THIS_ISA> {
         return I::sum(lost);
     }
 
+    /// The largest magnitude of a centroid's component.
+    CRUMB_INLINE float largest_component(const pq_tables& tables) const noexcept {
+        float largest = 0;
+        for (std::size_t c = 0; c < args.head_size; ++c) {
+            const float x =
+                largest_entry(tables.entries + c * cache.values.codec().entries()) * tables.scales[c];
+            largest = x > largest ? x : largest;
+        }
+        return largest;
+    }
     /// The largest magnitude that entries of one channel make.
     CRUMB_INLINE float largest_entry(const std::int8_t* entries) const noexcept {
         const kv_codec& codec = cache.values.codec();
