@@ -279,7 +279,7 @@ TEST(ModelErrors, HeadsBeyondWhatAttentionAllowsAreAnError) {
     ASSERT_TRUE(m.ok()) << m.message();
     const auto s = lm::session::make(*m, lm::team(1), lm::kv_type::f16, 8, 8);
     ASSERT_FALSE(s.ok());
-    EXPECT_STREQ(s.message(), "attention: head_size is 514, it has to be 1 .. 512");
+    EXPECT_STREQ(s.message(), "kv_cache: head_size is 514, it has to be 1 .. 512");
 }
 
 TEST(ModelErrors, UnknownTypesDoNotMakeTheirDimensionsTrue) {

@@ -53,14 +53,17 @@ struct kv_decode_run<isa::CRUMB_THIS_ISA> {
         const std::size_t size = args.layout.head_size(), groups = args.layout.groups();
         const std::int8_t* codes =
             reinterpret_cast<const std::int8_t*>(args.part + args.layout.codes_offset());
+        float scales[512 / kv_group_channels];
         for (std::size_t t = args.first; t < args.last; ++t) {
             float* to = args.to + (t - args.first) * args.stride;
+            convert(halves_at(args, 0) + t * groups, groups, scales);
             for (std::size_t g = 0; g < groups; ++g) {
-                const float d = number(halves_at(args, 0)[t * groups + g]);
-                const std::size_t begin = g * kv_group_channels;
-                const std::size_t end = begin + kv_group_channels < size ? begin + kv_group_channels : size;
-                for (std::size_t c = begin; c < end; ++c)
-                    to[c] = d * static_cast<float>(codes[t * size + c]);
+                std::size_t c = g * kv_group_channels;
+                const std::size_t end = c + kv_group_channels < size ? c + kv_group_channels : size;
+                for (; c + lanes <= end; c += lanes)
+                    I::store(to + c, I::mul(I::set1(scales[g]), I::load_integers(codes + t * size + c)));
+                for (; c < end; ++c)
+                    to[c] = scales[g] * static_cast<float>(codes[t * size + c]);
             }
         }
     }
@@ -84,10 +87,12 @@ struct kv_decode_run<isa::CRUMB_THIS_ISA> {
                 convert(halves_at(args, l.origins_offset()) + at, args.last - args.first,
                         origins + args.first);
             }
+            std::uint8_t all[kv_page_tokens];
+            unpack(row, l.codec().bits, args.first, args.last, all);
             float* to = args.to + c;
             for (std::size_t t = args.first; t < args.last; ++t, to += args.stride) {
                 const std::size_t i = l.keys() ? t / kv_mean_tokens : t;
-                *to = origins[i] + scales[i] * static_cast<float>(code(row, l.codec().bits, t));
+                *to = origins[i] + scales[i] * static_cast<float>(all[t]);
             }
         }
     }
@@ -100,8 +105,11 @@ struct kv_decode_run<isa::CRUMB_THIS_ISA> {
         if (codec.residual)
             convert(halves_at(args, l.scales_offset()) + args.first, args.last - args.first, scales);
         float entries[256];
+        std::uint8_t all[kv_page_tokens];
         for (std::size_t c = 0; c < l.head_size(); ++c) {
             const std::uint8_t* row = codes + c / codec.dims * l.row_bytes();
+            if (c % codec.dims == 0)
+                unpack(row, codec.bits, args.first, args.last, all);
             const std::int8_t* table = args.tables.entries + c * codec.entries();
             for (std::size_t e = 0; e < codec.entries(); ++e)
                 entries[e] = args.tables.scales[c] * static_cast<float>(table[e]);
@@ -111,15 +119,47 @@ struct kv_decode_run<isa::CRUMB_THIS_ISA> {
                     means[b] = number(halves_at(args, 0)[b * l.head_size() + c]);
             float* to = args.to + c;
             for (std::size_t t = args.first; t < args.last; ++t, to += args.stride) {
-                const unsigned x = code(row, codec.bits, t);
+                const unsigned x = all[t];
                 const float e = codec.additive ? entries[x & 15] + entries[16 + (x >> 4)] : entries[x];
                 *to = codec.residual ? means[t / kv_mean_tokens] + scales[t - args.first] * e : e;
             }
         }
     }
 
-    static CRUMB_INLINE unsigned code(const std::uint8_t* row, int bits, std::size_t t) noexcept {
-        return bits == 8 ? row[t] : kv_code(row, bits, t);
+    /// The codes of a row's tokens first .. last - 1, as bytes at their tokens' places. The loops go through
+    /// whole blocks of 64 tokens, so that the compiler makes vectors of them.
+    static void unpack(const std::uint8_t* row, int bits, std::size_t first, std::size_t last,
+                       std::uint8_t* to) noexcept {
+        for (std::size_t b = first / kv_block_tokens; b * kv_block_tokens < last; ++b) {
+            std::uint8_t* out = to + b * kv_block_tokens;
+            switch (bits) {
+            case 8:
+                __builtin_memcpy(out, row + b * kv_block_tokens, kv_block_tokens);
+                break;
+            case 2:
+                twos(row + b * 16, out);
+                break;
+            default:
+                nibbles(row + b * 32, out);
+                if (bits == 6) {
+                    std::uint8_t high[kv_block_tokens];
+                    twos(row + kv_page_tokens / 2 + b * 16, high);
+                    for (std::size_t i = 0; i < kv_block_tokens; ++i)
+                        out[i] = static_cast<std::uint8_t>(out[i] | high[i] << 4);
+                }
+            }
+        }
+    }
+    static CRUMB_INLINE void nibbles(const std::uint8_t* p, std::uint8_t* out) noexcept {
+        for (std::size_t i = 0; i < 32; ++i) {
+            out[i] = p[i] & 15;
+            out[i + 32] = static_cast<std::uint8_t>(p[i] >> 4);
+        }
+    }
+    static CRUMB_INLINE void twos(const std::uint8_t* p, std::uint8_t* out) noexcept {
+        for (std::size_t i = 0; i < 16; ++i)
+            for (std::size_t k = 0; k < 4; ++k)
+                out[i + 16 * k] = p[i] >> (2 * k) & 3;
     }
 };
 
