@@ -25,7 +25,7 @@ enum class kv_kind : std::uint8_t {
     pq       ///< product quantization, see `kv_codec`
 };
 
-/// What keys and values become. Product quantization (MILLION, 3.1) cuts the vector of a head into
+/// What keys and values become. Product quantization (MILLION) cuts the vector of a head into
 /// head_size / dims sub-vectors and stores for each the index of a centroid:
 ///     x[j * dims + i] = mean[b][j * dims + i] + s[t] * channel_scale[j * dims + i] * entry[j][i][code[j][t]]
 /// where b is the token's block of `kv_mean_tokens` and s the token's scale; without `residual`, mean = 0

@@ -13,7 +13,7 @@ using kernel::kv_skip_report;
 /// y[r, h] = sum over t <= position + r of softmax_t(scale q[r, h] . k[t, h']) v[t, h'], where h' = h /
 /// (heads / kv_heads) and k, v are the cache's. Codes stand for what they decode to. In exact mode the error
 /// bound is that of `attention`. In fast mode a step of few queries per kv head reads codes of product
-/// quantization by tables of 8 bits (MILLION, 3.2); `kv_error` says how far that is from the exact mode. Owns
+/// quantization by tables of 8 bits (MILLION); `kv_error` says how far that is from the exact mode. Owns
 /// nothing; copy it freely.
 class kv_attention {
   public:
