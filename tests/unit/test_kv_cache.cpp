@@ -248,14 +248,14 @@ TEST(KvAttention, RefusesQueriesThatAreNotFinite) {
 }
 
 // ---- the cache
-// -------------------------------------------------------------------------------------------------
+// ----------------------------------------------------------------------------------------------
 TEST(KvCache, EncodesAlikeOnEveryIsa) {
-    for (const auto& [name, codec] : codecs) {
-        SCOPED_TRACE(name);
-        cache_problem first(shape_of(codec, 20, 1), crumb::isa_names.back());
+    for (const auto& each : codecs) {
+        SCOPED_TRACE(each.first);
+        cache_problem first(shape_of(each.second, 20, 1), crumb::isa_names.back());
         first.fill(170);
         for_each_isa([&]<class Isa>() {
-            cache_problem other(shape_of(codec, 20, 1), Isa::name);
+            cache_problem other(shape_of(each.second, 20, 1), Isa::name);
             other.fill(170);
             ASSERT_EQ(other.cache->coded(), first.cache->coded());
             for (std::size_t p = 0; p < first.pages.size(); ++p) {

@@ -105,10 +105,11 @@ TYPED_TEST(Linear, EmptyShapesDoNothing) {
     for (const auto& [n, k, m] :
          {std::array<std::size_t, 3>{0, 64, 3}, {16, 0, 2}, {48, 0, 33}, {16, 64, 0}, {0, 0, 0}}) {
         const problem<TypeParam> p(n, k, m, 1);
+        const bool without_inputs = k == 0;
         for_each_isa([&]<class I>() {
             for (float y : p.run(I::name, true))
-                EXPECT_TRUE(k == 0 && std::isfinite(y));
-            if (k == 0)
+                EXPECT_TRUE(without_inputs && std::isfinite(y));
+            if (without_inputs)
                 check(p, I::name, true);
         });
     }
