@@ -14,22 +14,13 @@ namespace {
 
 constexpr std::size_t head_size = 128;
 
-struct named_codec {
-    const char* name;
-    kv_codec codec;
-};
-constexpr named_codec codecs[] = {
-    {"f16", kv_codec::f16()},
-    {"q8_0", kv_codec::q8_0()},
-    {"kivi4", kv_codec::kivi(4)},
-    {"kivi2", kv_codec::kivi(2)},
-    {"pq4", kv_codec::pq(2, 8, true, true)},
-    {"pq3", kv_codec::pq(2, 6, false, true)},
-    {"pq2", kv_codec::pq(4, 8, false, true)},
+/// Plain product quantization, beside the codecs that have names.
+constexpr named_kv_codec plain_codecs[] = {
     {"pq:2x8", kv_codec::pq(2, 8, false, false)},
     {"pq:2x4+4", kv_codec::pq(2, 8, true, false)},
     {"pq:1x4", kv_codec::pq(1, 4, false, false)},
 };
+constexpr named_kv_codec f16_codec{"f16", kv_codec::f16()};
 
 struct cache_size {
     std::size_t heads, kv_heads, tokens;
@@ -39,7 +30,7 @@ constexpr cache_size sizes[] = {
 
 /// A cache of random codes in as many layers as the working set takes, and the queries of a step.
 struct fixture {
-    fixture(const named_codec& c, const cache_size& s) : of(c), size(s) {
+    fixture(const named_kv_codec& c, const cache_size& s) : of(c), size(s) {
         std::mt19937 engine(1);
         shape.kv_heads = s.kv_heads;
         shape.head_size = head_size;
@@ -148,7 +139,7 @@ struct fixture {
     }
     std::size_t position() const { return size.tokens + cache->sinks(); }
 
-    named_codec of;
+    named_kv_codec of;
     cache_size size;
     kv_cache_shape shape;
     std::vector<std::int8_t> entries;
@@ -159,9 +150,9 @@ struct fixture {
     std::string error;
 };
 
-fixture& fixture_of(const named_codec& codec, const cache_size& size) {
+fixture& fixture_of(const named_kv_codec& codec, const cache_size& size) {
     static std::unique_ptr<fixture> current;
-    if (current == nullptr || current->of.name != codec.name ||
+    if (current == nullptr || !(current->of.codec == codec.codec) ||
         std::memcmp(&current->size, &size, sizeof size) != 0) {
         current.reset();
         current = std::make_unique<fixture>(codec, size);
@@ -208,17 +199,17 @@ struct task {
 /// Steps per second with a cache of halves; from its row, or measured now.
 template <class Isa>
 double f16_rate(const cache_size& size) {
-    return this_run().rate(row_name("f16", Isa::name, size), [&] {
-        task f16(fixture_of(codecs[0], size), Isa::name);
+    return this_run().rate(row_name(f16_codec.name, Isa::name, size), [&] {
+        task f16(fixture_of(f16_codec, size), Isa::name);
         return f16.error.empty() ? 1 / quick_sample(0.1, [&] { f16.run(); }) : 0.0;
     });
 }
 
 template <class Isa>
-void row(benchmark::State& state, const named_codec& codec, const cache_size& size) {
+void row(benchmark::State& state, const named_kv_codec& codec, const cache_size& size) {
     if (!isa_supported(isa_index<Isa>()))
         return skip(state, std::string("this CPU lacks ") + Isa::name);
-    const bool is_f16 = codec.codec == kv_codec::f16();
+    const bool is_f16 = codec.codec == f16_codec.codec;
     const double f16 = is_f16 ? 0 : f16_rate<Isa>(size);
     task t(fixture_of(codec, size), Isa::name);
     if (!t.error.empty())
@@ -232,7 +223,7 @@ void row(benchmark::State& state, const named_codec& codec, const cache_size& si
     if (!of_read.empty())
         state.counters["of_read_bandwidth"] = median(of_read);
     if (is_f16)
-        this_run().record(row_name("f16", Isa::name, size), 1 / seconds);
+        this_run().record(row_name(f16_codec.name, Isa::name, size), 1 / seconds);
     else
         state.counters["vs_f16"] = 1 / seconds / f16;
 }
@@ -241,12 +232,19 @@ void row(benchmark::State& state, const named_codec& codec, const cache_size& si
 
 void register_attention() {
     isa_list::for_each([]<class Isa>() {
-        for (const cache_size& size : sizes)
-            for (const named_codec& codec : codecs)
-                benchmark::RegisterBenchmark(row_name(codec.name, Isa::name, size).c_str(),
-                                             [=](benchmark::State& state) { row<Isa>(state, codec, size); })
-                    ->UseManualTime()
-                    ->Unit(benchmark::kMicrosecond);
+        const auto add = [](const named_kv_codec& codec, const cache_size& size) {
+            benchmark::RegisterBenchmark(row_name(codec.name, Isa::name, size).c_str(),
+                                         [=](benchmark::State& state) { row<Isa>(state, codec, size); })
+                ->UseManualTime()
+                ->Unit(benchmark::kMicrosecond);
+        };
+        for (const cache_size& size : sizes) {
+            for (const named_kv_codec& codec : kv_codecs)
+                if (codec.codec.kind != kv_kind::f32)
+                    add(codec, size);
+            for (const named_kv_codec& codec : plain_codecs)
+                add(codec, size);
+        }
     });
 }
 

@@ -139,11 +139,8 @@ int main() {
                 head_size);
     std::printf("%-10s %13s %11s %12s %15s %12s\n", "codec", "bits/channel", "bytes/token", "tables KiB",
                 "relative error", "step");
-    show("f16", crumb::kv_codec::f16(), s, exact);
-    show("q8_0", crumb::kv_codec::q8_0(), s, exact);
-    show("kivi4", crumb::kv_codec::kivi(4), s, exact);
-    show("pq4", crumb::kv_codec::pq(2, 8, true, true), s, exact);
-    show("pq3", crumb::kv_codec::pq(2, 6, false, true), s, exact);
-    show("pq2", crumb::kv_codec::pq(4, 8, false, true), s, exact);
-    show("kivi2", crumb::kv_codec::kivi(2), s, exact);
+    // The first codec shown is what the others are compared with.
+    for (const crumb::named_kv_codec& each : crumb::kv_codecs)
+        if (each.codec.kind != crumb::kv_kind::f32)
+            show(each.name, each.codec, s, exact);
 }

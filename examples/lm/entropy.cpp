@@ -70,7 +70,7 @@ std::array<double, 3> entropies(const std::vector<float>& rows, std::size_t size
 class head_samples {
   public:
     head_samples(const crumb::kv_samples& samples, const crumb::kv_codebooks& books, std::size_t layer,
-                 std::size_t head, bool keys, const crumb::dispatch::kv_functions& functions)
+                 std::size_t head, bool keys, const crumb::dispatch::kv_cache_functions& functions)
         : size_(books.head_size), codec_(books.codec), layout_(codec_, size_, keys),
           tables_(books.view().tables(codec_, size_, layer, head, keys)), page_(layout_.bytes()),
           rows_of_(layout_.rows()) {
@@ -139,7 +139,9 @@ status write_entropies(const std::string& path, const crumb::kv_samples& samples
     for (std::size_t layer = 0; layer < shape.layers; ++layer)
         for (std::size_t head = 0; head < shape.kv_heads; ++head)
             for (const bool keys : {true, false}) {
-                const head_samples of(samples, books, layer, head, keys, crumb::dispatch::kv_table[*isa]);
+                const head_samples of(
+                    samples, books, layer, head, keys,
+                    crumb::dispatch::functions_at<crumb::dispatch::kv_cache_functions>(*isa));
                 for (std::size_t c = 0; c + 1 < shape.head_size; c += 2) {
                     const auto plain = entropies(of.plain(), shape.head_size, c);
                     const auto residual = entropies(of.residual(), shape.head_size, c);

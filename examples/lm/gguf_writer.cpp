@@ -1,5 +1,7 @@
 #include "gguf_writer.hpp"
 
+#include "gguf.hpp"
+
 #include <algorithm>
 #include <bit>
 #include <cerrno>
@@ -111,6 +113,10 @@ std::optional<std::uint64_t> gguf_writer::check(std::string_view name, ggml_type
     else
         return *size;
     return std::nullopt;
+}
+
+void gguf_writer::add_tensor(const gguf_tensor& t) {
+    add_tensor(t.name, t.type, std::span(t.dims).first(t.rank), t.data);
 }
 
 void gguf_writer::add_tensor(std::string_view name, ggml_type type, std::span<const std::uint64_t> dims,

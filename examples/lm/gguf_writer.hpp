@@ -44,6 +44,8 @@ template <class T>
 concept gguf_number = gguf_kind_of<T>()
 != gguf_kind::array;
 
+struct gguf_tensor;
+
 /// Collects keys and tensors, and writes them as one GGUF file (little-endian).
 ///
 /// What cannot be written is remembered as an error: the first one comes out of `bytes` and `write`.
@@ -72,6 +74,8 @@ class gguf_writer {
     /// stays the caller's, who keeps it until the last `bytes` or `write`.
     void add_tensor(std::string_view name, ggml_type type, std::span<const std::uint64_t> dims,
                     std::span<const std::byte> data);
+    /// The same of a tensor of a file that was read.
+    void add_tensor(const gguf_tensor& t);
 
     /// Fills `out` with a tensor's bytes from number `at` on.
     using source = std::function<void(std::uint64_t at, std::span<std::byte> out)>;

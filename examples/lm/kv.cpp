@@ -12,21 +12,6 @@ using crumb::status;
 
 namespace {
 
-struct named_codec {
-    std::string_view name;
-    kv_codec codec;
-};
-constexpr named_codec codecs[] = {
-    {"f32", kv_codec::f32()},
-    {"f16", kv_codec::f16()},
-    {"q8_0", kv_codec::q8_0()},
-    {"kivi4", kv_codec::kivi(4)},
-    {"kivi2", kv_codec::kivi(2)},
-    {"pq4", kv_codec::pq(2, 8, true, true)},
-    {"pq3", kv_codec::pq(2, 6, false, true)},
-    {"pq2", kv_codec::pq(4, 8, false, true)},
-};
-
 /// Takes what stands before the next colon.
 std::string_view take(std::string_view& rest) {
     const auto colon = rest.find(':');
@@ -71,9 +56,9 @@ crumb::result<kv_type> kv_type::parse(std::string_view text) {
         if (!crumb::is_known(out.codec))
             return unknown(text);
     } else {
-        const auto* found = std::find_if(std::begin(codecs), std::end(codecs),
-                                         [&](const named_codec& c) { return c.name == name; });
-        if (found == std::end(codecs))
+        const auto* found = std::find_if(std::begin(crumb::kv_codecs), std::end(crumb::kv_codecs),
+                                         [&](const crumb::named_kv_codec& c) { return c.name == name; });
+        if (found == std::end(crumb::kv_codecs))
             return unknown(text);
         out.codec = found->codec;
     }
@@ -90,7 +75,7 @@ crumb::result<kv_type> kv_type::parse(std::string_view text) {
 
 std::string kv_type::name() const {
     std::string out;
-    for (const named_codec& c : codecs)
+    for (const crumb::named_kv_codec& c : crumb::kv_codecs)
         if (c.codec == codec)
             out = c.name;
     if (out.empty())

@@ -13,7 +13,7 @@ struct kv_type {
     crumb::kv_codec codec;
     std::size_t sinks = 4;   ///< first tokens
     std::size_t window = 32; ///< newest tokens
-    bool exact = false;      ///< attention decodes codes instead of scanning them by tables of 8 bits
+    bool exact = false;      ///< attention decodes codes instead of scanning them by tables
 
     static const kv_type f32, f16;
 

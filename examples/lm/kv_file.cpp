@@ -251,7 +251,7 @@ status calibrate(const calibrate_options& o) {
             writer.set(value);
     for (const gguf_tensor& t : m.file().tensors())
         if (!t.name.starts_with(own))
-            writer.add_tensor(t.name, t.type, std::span(t.dims).first(t.rank), t.data);
+            writer.add_tensor(t);
     write_codebooks(writer, m, *books);
     if (const status s = writer.write(o.out); !s)
         return s;

@@ -231,7 +231,7 @@ class converter {
             if (const auto found = outputs_.find(std::string(t.name)); found != outputs_.end())
                 writer.add_tensor(t.name, found->second.type, found->second.dims, found->second.bytes());
             else
-                writer.add_tensor(t.name, t.type, std::span(t.dims).first(t.rank), t.data);
+                writer.add_tensor(t);
         }
         return {};
     }

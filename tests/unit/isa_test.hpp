@@ -5,53 +5,47 @@
 
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <cstdio>
 #include <cstdlib>
+#include <functional>
 #include <set>
+#include <sstream>
 #include <string>
 #include <string_view>
 
 namespace crumb_test {
 
-/// Whether the environment variable CRUMB_TEST_REQUIRE_ISA, a comma list, names the ISA.
-inline bool isa_required(std::string_view name) {
-    const char* list = std::getenv("CRUMB_TEST_REQUIRE_ISA");
-    std::string_view rest = list != nullptr ? list : "";
-    while (!rest.empty()) {
-        const std::size_t comma = rest.find(',');
-        if (rest.substr(0, comma) == name)
-            return true;
-        rest = comma == std::string_view::npos ? std::string_view{} : rest.substr(comma + 1);
-    }
-    return false;
+/// The ISAs that an environment variable, a comma list, names.
+inline std::set<std::string, std::less<>> isas_of(const char* variable) {
+    std::set<std::string, std::less<>> names;
+    const char* list = std::getenv(variable);
+    std::istringstream items(list != nullptr ? list : "");
+    for (std::string name; std::getline(items, name, ',');)
+        if (!name.empty())
+            names.insert(name);
+    for (const std::string& name : names)
+        EXPECT_NE(std::find(crumb::isa_names.begin(), crumb::isa_names.end(), name), crumb::isa_names.end())
+            << variable << " names '" << name << "', which this build does not have";
+    return names;
 }
 
-/// Fails for every required ISA that this build does not have.
-inline void check_required_isas() {
-    const char* list = std::getenv("CRUMB_TEST_REQUIRE_ISA");
-    std::string_view rest = list != nullptr ? list : "";
-    while (!rest.empty()) {
-        const std::size_t comma = rest.find(',');
-        const std::string_view name = rest.substr(0, comma);
-        bool built = name.empty();
-        for (const char* known : crumb::isa_names)
-            built = built || name == known;
-        EXPECT_TRUE(built) << "CRUMB_TEST_REQUIRE_ISA names '" << name << "', which this build does not have";
-        rest = comma == std::string_view::npos ? std::string_view{} : rest.substr(comma + 1);
-    }
-}
-
-/// Calls f.operator()<Isa>() for every ISA that this CPU supports. The others are skipped with a line of
-/// output, or are failures where they are required.
+/// Calls f.operator()<Isa>() for every ISA that this CPU supports, or for those among them that
+/// CRUMB_TEST_ONLY_ISA names. What this CPU lacks is skipped with a line of output, or is a failure where
+/// CRUMB_TEST_REQUIRE_ISA names it.
 template <class F>
 void for_each_isa(F&& f) {
-    check_required_isas();
+    const auto required = isas_of("CRUMB_TEST_REQUIRE_ISA"), only = isas_of("CRUMB_TEST_ONLY_ISA");
     std::size_t index = 0;
     crumb::isa_list::for_each([&]<class Isa>() {
-        if (crumb::isa_supported(index++)) {
+        const bool supported = crumb::isa_supported(index++);
+        if (!only.empty() && only.count(std::string_view(Isa::name)) == 0) {
+            EXPECT_EQ(required.count(std::string_view(Isa::name)), 0u)
+                << "CRUMB_TEST_ONLY_ISA leaves out " << Isa::name << ", which is required";
+        } else if (supported) {
             SCOPED_TRACE(Isa::name);
             f.template operator()<Isa>();
-        } else if (isa_required(Isa::name)) {
+        } else if (required.count(std::string_view(Isa::name)) != 0) {
             ADD_FAILURE() << "this CPU lacks the required ISA " << Isa::name;
         } else {
             static std::set<std::string> told;

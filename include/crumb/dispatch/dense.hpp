@@ -1,18 +1,42 @@
-// The function table of dense products, per weight type and ISA.
+// The functions of dense products, per ISA.
 #pragma once
 
-#include <crumb/dispatch/isa.hpp>
+#include <crumb/dispatch/table.hpp>
 #include <crumb/kernel/dense.hpp>
+
+#include <type_traits>
 
 namespace crumb::inline CRUMB_ABI::dispatch {
 
 template <class T>
 using dense_function = void (*)(const kernel::dense_args<T>&) noexcept;
 
-/// The functions for weights of type `T`, in the order of `isa_list`.
-template <class T>
-inline constexpr auto dense_table = []<class... I>(type_list<I...>) {
-    return std::array<dense_function<T>, sizeof...(I)>{&kernel::dense<T, plain_isa<I>>...};
-}(isa_list{});
+/// What `dense_linear` keeps of the ISA it chose.
+struct dense_functions {
+    const char* isa = nullptr;
+    dense_function<float> f32 = nullptr;
+    dense_function<half> f16 = nullptr;
+
+    /// The function for weights of type T.
+    template <class T>
+    dense_function<T> get() const noexcept {
+        if constexpr (std::is_same_v<T, float>)
+            return f32;
+        else
+            return f16;
+    }
+};
+
+template <>
+struct function_table<dense_functions> {
+    template <class Isa>
+    static constexpr dense_functions of{
+        Isa::name,
+        &kernel::dense<float, plain_isa<Isa>>,
+        &kernel::dense<half, plain_isa<Isa>>,
+    };
+};
 
 } // namespace crumb::inline CRUMB_ABI::dispatch
+
+CRUMB_EXTERN_TABLE(dense_functions)

@@ -1,7 +1,7 @@
 // The function tables of the float operations and of attention, per ISA.
 #pragma once
 
-#include <crumb/dispatch/isa.hpp>
+#include <crumb/dispatch/table.hpp>
 #include <crumb/kernel/float_kernels.hpp>
 
 namespace crumb::inline CRUMB_ABI::dispatch {
@@ -34,36 +34,37 @@ struct attention_functions {
     void (*merge)(const kernel::merge_args&) noexcept = nullptr;
 };
 
-/// The functions, in the order of `isa_list`.
-template <class Isa>
-inline constexpr float_functions float_functions_of{
-    Isa::name,
-    &kernel::rms_norm<plain_isa<Isa>>,
-    &kernel::layer_norm<plain_isa<Isa>>,
-    &kernel::softmax<plain_isa<Isa>>,
-    &kernel::rope<plain_isa<Isa>>,
-    &kernel::apply<kernel::function::silu, plain_isa<Isa>>,
-    &kernel::apply_gated<kernel::function::silu, plain_isa<Isa>>,
-    &kernel::apply<kernel::function::gelu_tanh, plain_isa<Isa>>,
-    &kernel::apply_gated<kernel::function::gelu_tanh, plain_isa<Isa>>,
-    &kernel::apply<kernel::function::gelu_erf, plain_isa<Isa>>,
-    &kernel::apply_gated<kernel::function::gelu_erf, plain_isa<Isa>>,
-    &kernel::add<plain_isa<Isa>>,
-    &kernel::to_halves<plain_isa<Isa>>,
-    &kernel::to_floats<plain_isa<Isa>>,
+template <>
+struct function_table<float_functions> {
+    template <class Isa>
+    static constexpr float_functions of{
+        Isa::name,
+        &kernel::rms_norm<plain_isa<Isa>>,
+        &kernel::layer_norm<plain_isa<Isa>>,
+        &kernel::softmax<plain_isa<Isa>>,
+        &kernel::rope<plain_isa<Isa>>,
+        &kernel::apply<kernel::function::silu, plain_isa<Isa>>,
+        &kernel::apply_gated<kernel::function::silu, plain_isa<Isa>>,
+        &kernel::apply<kernel::function::gelu_tanh, plain_isa<Isa>>,
+        &kernel::apply_gated<kernel::function::gelu_tanh, plain_isa<Isa>>,
+        &kernel::apply<kernel::function::gelu_erf, plain_isa<Isa>>,
+        &kernel::apply_gated<kernel::function::gelu_erf, plain_isa<Isa>>,
+        &kernel::add<plain_isa<Isa>>,
+        &kernel::to_halves<plain_isa<Isa>>,
+        &kernel::to_floats<plain_isa<Isa>>,
+    };
 };
-template <class Isa>
-inline constexpr attention_functions attention_functions_of{
-    Isa::name,
-    &kernel::attention<float, plain_isa<Isa>>,
-    &kernel::attention<half, plain_isa<Isa>>,
-    &kernel::merge<plain_isa<Isa>>,
+template <>
+struct function_table<attention_functions> {
+    template <class Isa>
+    static constexpr attention_functions of{
+        Isa::name,
+        &kernel::attention<float, plain_isa<Isa>>,
+        &kernel::attention<half, plain_isa<Isa>>,
+        &kernel::merge<plain_isa<Isa>>,
+    };
 };
-inline constexpr auto float_table = []<class... I>(type_list<I...>) {
-    return std::array<float_functions, sizeof...(I)>{float_functions_of<I>...};
-}(isa_list{});
-inline constexpr auto attention_table = []<class... I>(type_list<I...>) {
-    return std::array<attention_functions, sizeof...(I)>{attention_functions_of<I>...};
-}(isa_list{});
-
 } // namespace crumb::inline CRUMB_ABI::dispatch
+
+CRUMB_EXTERN_TABLE(float_functions)
+CRUMB_EXTERN_TABLE(attention_functions)

@@ -2,6 +2,7 @@
 #pragma once
 
 #include <crumb/dispatch/isa.hpp>
+#include <crumb/format/list.hpp>
 #include <crumb/kernel/kernel.hpp>
 
 namespace crumb::inline CRUMB_ABI::dispatch {
@@ -76,3 +77,13 @@ const linear_functions& functions_of(std::size_t mode, std::size_t isa) noexcept
 }
 
 } // namespace crumb::inline CRUMB_ABI::dispatch
+
+#define CRUMB_INSTANTIATE(format)                                                                            \
+    template const crumb::dispatch::linear_functions& crumb::dispatch::functions_of<crumb::format>(          \
+        std::size_t, std::size_t) noexcept;
+
+#if defined(CRUMB_EXTERN_TEMPLATES)
+#define CRUMB_EXTERN_FORMAT(format) extern CRUMB_INSTANTIATE(format)
+CRUMB_FOR_EACH_FORMAT(CRUMB_EXTERN_FORMAT)
+#undef CRUMB_EXTERN_FORMAT
+#endif

@@ -58,6 +58,40 @@ struct kv_codec {
     constexpr std::size_t entries() const noexcept { return additive ? 32 : std::size_t{1} << bits; }
 };
 
+/// Whether there is such a codec.
+constexpr bool is_known(const kv_codec& c) noexcept {
+    switch (c.kind) {
+    case kv_kind::f32:
+        return c == kv_codec::f32();
+    case kv_kind::f16:
+        return c == kv_codec::f16();
+    case kv_kind::q8_0:
+        return c == kv_codec::q8_0();
+    case kv_kind::uniform:
+        return c == kv_codec::kivi(2) || c == kv_codec::kivi(4);
+    case kv_kind::pq:
+        return (c.bits == 4 || c.bits == 6 || c.bits == 8) && (c.dims == 1 || c.dims == 2 || c.dims == 4) &&
+               (!c.additive || c.bits == 8);
+    }
+    return false;
+}
+
+/// The codecs that have a name of their own: what `pq4`, `pq3` and `pq2` mean, beside the plain forms.
+struct named_kv_codec {
+    const char* name;
+    kv_codec codec;
+};
+inline constexpr named_kv_codec kv_codecs[] = {
+    {"f32", kv_codec::f32()},
+    {"f16", kv_codec::f16()},
+    {"q8_0", kv_codec::q8_0()},
+    {"kivi4", kv_codec::kivi(4)},
+    {"kivi2", kv_codec::kivi(2)},
+    {"pq4", kv_codec::pq(2, 8, true, true)},
+    {"pq3", kv_codec::pq(2, 6, false, true)},
+    {"pq2", kv_codec::pq(4, 8, false, true)},
+};
+
 /// Where the keys or the values of one head lie in their part of a page. All offsets are multiples of
 /// `alignment`, in bytes.
 ///

@@ -26,12 +26,6 @@ struct kv_decode_run<isa::CRUMB_THIS_ISA> {
     static CRUMB_INLINE const half* halves_at(const kv_decode_args& args, std::size_t offset) noexcept {
         return reinterpret_cast<const half*>(args.part + offset);
     }
-    static CRUMB_INLINE float number(half h) noexcept {
-        half all[lanes] = {h};
-        float out[lanes];
-        I::store(out, I::load(all));
-        return out[0];
-    }
     /// Halves as floats: at most a page's tokens.
     static CRUMB_INLINE void convert(const half* from, std::size_t n, float* to) noexcept {
         for (std::size_t i = 0; i < n; i += lanes)
@@ -78,8 +72,8 @@ struct kv_decode_run<isa::CRUMB_THIS_ISA> {
             const bool first_of_group = c % kv_group_channels == 0;
             if (l.keys()) {
                 for (std::size_t b = args.first / kv_mean_tokens; b * kv_mean_tokens < args.last; ++b) {
-                    scales[b] = number(halves_at(args, 0)[b * l.head_size() + c]);
-                    origins[b] = number(halves_at(args, l.origins_offset())[b * l.head_size() + c]);
+                    scales[b] = M::number(halves_at(args, 0)[b * l.head_size() + c]);
+                    origins[b] = M::number(halves_at(args, l.origins_offset())[b * l.head_size() + c]);
                 }
             } else if (first_of_group) {
                 const std::size_t at = c / kv_group_channels * kv_page_tokens + args.first;
@@ -116,7 +110,7 @@ struct kv_decode_run<isa::CRUMB_THIS_ISA> {
             float means[kv_part_layout::mean_blocks] = {};
             if (codec.residual)
                 for (std::size_t b = args.first / kv_mean_tokens; b * kv_mean_tokens < args.last; ++b)
-                    means[b] = number(halves_at(args, 0)[b * l.head_size() + c]);
+                    means[b] = M::number(halves_at(args, 0)[b * l.head_size() + c]);
             float* to = args.to + c;
             for (std::size_t t = args.first; t < args.last; ++t, to += args.stride) {
                 const unsigned x = all[t];

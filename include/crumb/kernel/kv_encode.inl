@@ -26,12 +26,6 @@ struct kv_encode_run<isa::CRUMB_THIS_ISA> {
     static CRUMB_INLINE half* halves_at(const kv_block_args& args, std::size_t offset) noexcept {
         return reinterpret_cast<half*>(args.part + offset);
     }
-    static CRUMB_INLINE float number(half h) noexcept {
-        half all[lanes] = {h};
-        float out[lanes];
-        I::store(out, I::load(all));
-        return out[0];
-    }
     /// The finite half nearest to x.
     static CRUMB_INLINE half to_half(float x) noexcept {
         half out[lanes];
@@ -77,7 +71,7 @@ struct kv_encode_run<isa::CRUMB_THIS_ISA> {
                     most = __builtin_fabsf(x[c]) > most ? __builtin_fabsf(x[c]) : most;
                 const half d = to_half(most / 127);
                 std::int32_t rounded[kv_group_channels];
-                round(x, n, 0, number(d), -127, 127, rounded);
+                round(x, n, 0, M::number(d), -127, 127, rounded);
                 halves_at(args, 0)[t * groups + g] = d;
                 for (std::size_t c = 0; c < n; ++c)
                     codes[t * size + begin + c] = static_cast<std::int8_t>(rounded[c]);
@@ -96,7 +90,7 @@ struct kv_encode_run<isa::CRUMB_THIS_ISA> {
         const float most = static_cast<float>((1 << bits) - 1);
         z = to_half(low);
         d = to_half((high - low) / most);
-        round(x, n, number(z), number(d), 0, most, codes);
+        round(x, n, M::number(z), M::number(d), 0, most, codes);
     }
 
     static void uniform(const kv_block_args& args) noexcept {

@@ -29,14 +29,14 @@ struct kv_layer_view {
     }
 };
 
-/// A block of 64 tokens to encode, or to decode, in one part of a page.
+/// A block of 64 tokens to encode into one part of a page.
 struct kv_block_args {
     kv_part_layout layout;
     pq_tables tables;
     std::size_t block = 0; ///< of the page: tokens 64 * block and following
     std::byte* part = nullptr;
-    const half* from = nullptr; ///< encode: 64 rows of head_size
-    float* scratch = nullptr;   ///< encode: kv_encode_floats(head_size), aligned
+    const half* from = nullptr; ///< 64 rows of head_size
+    float* scratch = nullptr;   ///< kv_encode_floats(head_size), aligned
 };
 
 /// Floats of scratch memory that `kv_encode` needs.
@@ -54,7 +54,7 @@ struct kv_decode_args {
 
 /// How a step attends to codes of product quantization.
 enum class kv_mode : std::uint8_t {
-    fast, ///< 8-bit tables of inner products and 8-bit weights; other codecs: as exact
+    fast, ///< tables of inner products and weights in planes of 7 bits; other codecs: as exact
     exact ///< codes are decoded to floats
 };
 
@@ -101,7 +101,7 @@ class kv_scratch {
         tables_ = take(queries * query_bytes_);
         sums_ = take(queries * sum_floats_ * sizeof(float));
         weights_ = take(queries * 2 * kv_page_tokens);
-        numbers_ = take(3 * kv_page_tokens * sizeof(float));
+        numbers_ = take(2 * kv_page_tokens * sizeof(float));
         queries_ = take(queries * sizeof(pq_query));
         planes_ = take(queries * 2 * sizeof(pq_plane));
         states_ = take(queries * sizeof(kv_scan_state));
@@ -114,6 +114,8 @@ class kv_scratch {
         const std::size_t most = head_size / codec.dims * (codec.additive ? 2 : 1) * pq_most;
         return codec.kind == kv_kind::pq && queries <= 16 && most <= 65535;
     }
+    /// Whether there is room for tables.
+    constexpr bool has_tables() const noexcept { return query_bytes_ != 0; }
     /// Tokens whose scores are kept.
     constexpr std::size_t tokens() const noexcept { return floats_.tokens; }
     constexpr std::size_t bytes() const noexcept { return end_; }
@@ -126,7 +128,7 @@ class kv_scratch {
     std::int8_t* weights(float* s, std::size_t plane) const noexcept {
         return reinterpret_cast<std::int8_t*>(at(s, weights_)) + plane * kv_page_tokens;
     }
-    /// Three rows of numbers of a page's tokens.
+    /// Two rows of numbers of a page's tokens.
     float* numbers(float* s, std::size_t i) const noexcept {
         return reinterpret_cast<float*>(at(s, numbers_)) + i * kv_page_tokens;
     }

@@ -27,6 +27,13 @@ struct math<isa::CRUMB_THIS_ISA> {
         else
             I::store_partial(p, x, n);
     }
+    /// One half as a float.
+    static CRUMB_INLINE float number(half h) noexcept {
+        half all[lanes] = {h};
+        float out[lanes];
+        I::store(out, I::load(all));
+        return out[0];
+    }
     /// x in the first n lanes, 0 in the others.
     static CRUMB_INLINE f32 first(f32 x, std::size_t n) noexcept {
         float all[lanes];

@@ -2,6 +2,7 @@
 #pragma once
 
 #include <crumb/offline/group_search.hpp>
+#include <crumb/offline/random.hpp>
 
 #include <functional>
 #include <optional>
@@ -86,14 +87,6 @@ class codebook_trainer {
 
     explicit codebook_trainer(const training_options& o) : o_(o), random_(o.seed) {}
 
-    double uniform() noexcept { // splitmix64
-        random_ += 0x9e3779b97f4a7c15u;
-        std::uint64_t z = random_;
-        z = (z ^ (z >> 30)) * 0xbf58476d1ce4e5b9u;
-        z = (z ^ (z >> 27)) * 0x94d049bb133111ebu;
-        return static_cast<double>((z ^ (z >> 31)) >> 11) * 0x1p-53;
-    }
-
     status sample(std::span<const training_matrix> matrices) {
         std::size_t all = 0;
         for (const training_matrix& m : matrices)
@@ -125,7 +118,7 @@ class codebook_trainer {
                 if (!next_)
                     next_ = wanted == all ? taken
                                           : static_cast<std::size_t>(
-                                                (static_cast<double>(taken) + uniform()) *
+                                                (static_cast<double>(taken) + random_.uniform()) *
                                                 static_cast<double>(all) / static_cast<double>(wanted));
                 const std::size_t at = std::min(*next_, all - 1) - first;
                 if (at >= w.rows * groups)
@@ -219,14 +212,13 @@ class codebook_trainer {
         for (std::size_t i = 0; i < shapes.size(); ++i)
             shapes[i] = shape_of(samples_[i]);
         // The first center is drawn, the others as well, far from those before them.
-        std::vector<shape> centers = {
-            shapes[static_cast<std::size_t>(uniform() * static_cast<double>(shapes.size()))]};
+        std::vector<shape> centers = {shapes[random_.below(shapes.size())]};
         std::vector<float> nearest(shapes.size(), std::numeric_limits<float>::infinity());
         while (centers.size() < tables) {
             double sum = 0;
             for (std::size_t i = 0; i < shapes.size(); ++i)
                 sum += nearest[i] = std::min(nearest[i], distance(shapes[i], centers.back()));
-            double left = uniform() * sum;
+            double left = random_.uniform() * sum;
             std::size_t i = 0;
             while (i + 1 < shapes.size() && (left -= nearest[i]) > 0)
                 ++i;
@@ -328,7 +320,7 @@ class codebook_trainer {
     }
 
     const training_options& o_;
-    std::uint64_t random_;
+    splitmix64 random_;
     std::optional<std::size_t> next_;
     std::vector<group> samples_;
     double energy_ = 0;

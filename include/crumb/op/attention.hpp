@@ -63,7 +63,7 @@ class attention {
         p.shape_ = shape;
         if (shape.scale == 0)
             p.shape_.scale = 1.0f / std::sqrt(static_cast<float>(shape.head_size));
-        p.functions_ = &dispatch::attention_table[*index];
+        p.functions_ = &dispatch::functions_at<dispatch::attention_functions>(*index);
         return p;
     }
 
@@ -129,6 +129,8 @@ class attention {
     }
 
   private:
+    friend class kv_attention; // the same plan over another cache
+
     std::size_t group() const noexcept { return shape_.heads / shape_.kv_heads; }
     /// Rows per pass over the tokens: as many as make `attention_queries` queries, of those there are.
     std::size_t row_block(std::size_t rows) const noexcept {
@@ -137,26 +139,17 @@ class attention {
         return rows == 0 ? 1 : rows < most ? rows : most;
     }
 
-    template <class T>
-    void start(const matrix_view<const float>& q, const cache_view<T>& k, const cache_view<T>& v,
-               std::size_t position, range tokens, const matrix_view<float>& y, float* partials,
-               std::span<std::byte> scratch, const attention_part& part) const noexcept {
-        kernel::attention_args<T> args;
+    /// All but keys and values; whether there is something to compute.
+    bool describe(kernel::attention_query_args& args, const matrix_view<const float>& q, std::size_t position,
+                  range tokens, const matrix_view<float>& y, float* partials, std::span<std::byte> scratch,
+                  const attention_part& part) const noexcept {
         args.rows = part.rows.within(q.rows);
         args.kv_heads = part.kv_heads.within(shape_.kv_heads);
         if (args.rows.size() == 0 || args.kv_heads.size() == 0)
-            return;
+            return false;
         CRUMB_CHECK(q.cols == shape_.heads * shape_.head_size, "attention: q is not heads * head_size wide");
         args.tokens = tokens.within(position + args.rows.end);
-        CRUMB_CHECK(args.tokens.size() == 0 || (args.tokens.end <= k.tokens && args.tokens.end <= v.tokens),
-                    "attention: rows see tokens that the cache does not have");
-        CRUMB_CHECK(check_buffer(scratch, scratch_bytes(args.rows.size()), "scratch"),
-                    "attention: scratch is too small or not aligned");
         args.q = q;
-        args.k = {k.data, k.token_stride};
-        args.v = {v.data, v.token_stride};
-        args.k_head_stride = k.head_stride;
-        args.v_head_stride = v.head_stride;
         args.head_size = shape_.head_size;
         args.group = group();
         args.scale = shape_.scale;
@@ -165,6 +158,24 @@ class attention {
         args.partials = partials;
         args.scratch = reinterpret_cast<float*>(scratch.data());
         args.row_block = row_block(args.rows.size());
+        return true;
+    }
+
+    template <class T>
+    void start(const matrix_view<const float>& q, const cache_view<T>& k, const cache_view<T>& v,
+               std::size_t position, range tokens, const matrix_view<float>& y, float* partials,
+               std::span<std::byte> scratch, const attention_part& part) const noexcept {
+        kernel::attention_args<T> args;
+        if (!describe(args, q, position, tokens, y, partials, scratch, part))
+            return;
+        CRUMB_CHECK(args.tokens.size() == 0 || (args.tokens.end <= k.tokens && args.tokens.end <= v.tokens),
+                    "attention: rows see tokens that the cache does not have");
+        CRUMB_CHECK(check_buffer(scratch, scratch_bytes(args.rows.size()), "scratch"),
+                    "attention: scratch is too small or not aligned");
+        args.k = {k.data, k.token_stride};
+        args.v = {v.data, v.token_stride};
+        args.k_head_stride = k.head_stride;
+        args.v_head_stride = v.head_stride;
         if constexpr (std::same_as<T, float>)
             functions_->run_f32(args);
         else

@@ -29,7 +29,7 @@ requires(std::same_as<T, float> || std::same_as<T, half>) class dense_linear {
         dense_linear p;
         p.weights_ = weights;
         p.bias_ = options.bias.empty() ? nullptr : options.bias.data();
-        p.run_ = dispatch::dense_table<T>[*isa];
+        p.run_ = dispatch::functions_at<dispatch::dense_functions>(*isa).get<T>();
         p.isa_ = isa_names[*isa];
         return p;
     }

@@ -108,7 +108,7 @@ class float_ops {
         if (!index)
             return index.error();
         float_ops p;
-        p.functions_ = &dispatch::float_table[*index];
+        p.functions_ = &dispatch::functions_at<dispatch::float_functions>(*index);
         return p;
     }
 

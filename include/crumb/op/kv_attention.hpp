@@ -13,7 +13,7 @@ using kernel::kv_skip_report;
 /// y[r, h] = sum over t <= position + r of softmax_t(scale q[r, h] . k[t, h']) v[t, h'], where h' = h /
 /// (heads / kv_heads) and k, v are the cache's. Codes stand for what they decode to. In exact mode the error
 /// bound is that of `attention`. In fast mode a step of few queries per kv head reads codes of product
-/// quantization by tables of 8 bits (MILLION); `kv_error` says how far that is from the exact mode. Owns
+/// quantization by tables of 14 bits (MILLION); `kv_error` says how far that is from the exact mode. Owns
 /// nothing; copy it freely.
 class kv_attention {
   public:
@@ -33,14 +33,14 @@ class kv_attention {
         if (!index)
             return index.error();
         kv_attention p;
-        p.shape_ = dense->shape();
+        p.dense_ = *dense;
         p.codec_ = cache.codec;
         p.mode_ = mode;
-        p.functions_ = &dispatch::kv_table[*index];
+        p.functions_ = &dispatch::functions_at<dispatch::kv_attention_functions>(*index);
         return p;
     }
 
-    const attention_shape& shape() const noexcept { return shape_; }
+    const attention_shape& shape() const noexcept { return dense_.shape(); }
     /// Name of the ISA that `run` executes.
     const char* isa() const noexcept { return functions_->isa; }
 
@@ -49,8 +49,8 @@ class kv_attention {
     std::size_t scratch_bytes(std::size_t rows) const noexcept {
         // Tables for a few rows may take more than the floats of many.
         std::size_t most = 0;
-        for (std::size_t r = 1; r <= row_block(rows); ++r) {
-            const std::size_t bytes = kernel::kv_scratch(shape_.head_size, codec_, r * group()).bytes();
+        for (std::size_t r = 1; r <= dense_.row_block(rows); ++r) {
+            const std::size_t bytes = kernel::kv_scratch(head_size(), codec_, r * group()).bytes();
             most = bytes > most ? bytes : most;
         }
         return round_up(most, alignment);
@@ -80,7 +80,7 @@ class kv_attention {
                         std::size_t position, const matrix_view<float>& y, float epsilon,
                         kv_skip_report* skipped, std::span<std::byte> scratch,
                         std::span<std::byte> skip_scratch, const range& kv_heads = {}) const noexcept {
-        if (mode_ != kv_mode::fast || !kernel::kv_scratch::scans(codec_, shape_.head_size, group()))
+        if (mode_ != kv_mode::fast || !kernel::kv_scratch::scans(codec_, head_size(), group()))
             return status::error(errc::unsupported,
                                  "kv_attention: values are left out in fast mode of pq codecs only, with at "
                                  "most 16 query heads per kv head");
@@ -101,7 +101,7 @@ class kv_attention {
 
     /// As attention::partial_bytes, attention::partial and attention::merge.
     std::size_t partial_bytes(std::size_t rows, std::size_t splits) const noexcept {
-        return round_up(rows * shape_.heads * (shape_.head_size + 2) * sizeof(float), alignment) * splits;
+        return dense_.partial_bytes(rows, splits);
     }
     status partial(const matrix_view<const float>& q, const kernel::kv_layer_view& cache,
                    std::size_t position, range tokens, std::span<std::byte> partials, std::size_t split,
@@ -117,75 +117,45 @@ class kv_attention {
     }
     void merge(std::span<const std::byte> partials, std::size_t splits, const matrix_view<float>& y,
                const attention_part& part = {}) const noexcept {
-        const std::size_t stride = partial_bytes(y.rows, 1);
-        CRUMB_CHECK(partials.size() >= stride * splits, "kv_attention::merge: partials are too small");
-        const range kv_heads = part.kv_heads.within(shape_.kv_heads);
-        functions_->merge({reinterpret_cast<const float*>(partials.data()),
-                           splits,
-                           stride / sizeof(float),
-                           shape_.head_size,
-                           shape_.heads,
-                           y,
-                           part.rows.within(y.rows),
-                           {kv_heads.begin * group(), kv_heads.end * group()}});
+        dense_.merge(partials, splits, y, part);
     }
 
   private:
-    std::size_t group() const noexcept { return shape_.heads / shape_.kv_heads; }
-    /// Rows per pass over the tokens: as many as make `attention_queries` queries, of those there are.
-    std::size_t row_block(std::size_t rows) const noexcept {
-        const std::size_t most =
-            group() < kernel::attention_queries ? kernel::attention_queries / group() : 1;
-        return rows == 0 ? 1 : rows < most ? rows : most;
-    }
+    std::size_t head_size() const noexcept { return shape().head_size; }
+    std::size_t group() const noexcept { return dense_.group(); }
 
     status start(kernel::kv_attention_args args, const matrix_view<const float>& q,
                  const kernel::kv_layer_view& cache, std::size_t position, range tokens,
                  const matrix_view<float>& y, float* partials, std::span<std::byte> scratch,
                  const attention_part& part, kv_error* errors) const noexcept {
-        args.rows = part.rows.within(q.rows);
-        args.kv_heads = part.kv_heads.within(shape_.kv_heads);
-        if (args.rows.size() == 0 || args.kv_heads.size() == 0)
+        if (!dense_.describe(args, q, position, tokens, y, partials, scratch, part))
             return {};
-        CRUMB_CHECK(q.cols == shape_.heads * shape_.head_size,
-                    "kv_attention: q is not heads * head_size wide");
         CRUMB_CHECK(cache.keys.codec() == codec_, "kv_attention: the cache has another codec than the plan");
         CRUMB_CHECK(codec_.is_plain() || cache.coded == 0 ||
                         cache.sinks + cache.coded <= position + args.rows.begin + 1,
                     "kv_attention: codes of tokens that a row must not see");
         CRUMB_CHECK(check_buffer(scratch, scratch_bytes(args.rows.size()), "scratch"),
                     "kv_attention: scratch is too small or not aligned");
-        const range columns = {args.kv_heads.begin * group() * shape_.head_size,
-                               args.kv_heads.end * group() * shape_.head_size};
+        const range columns = {args.kv_heads.begin * group() * head_size(),
+                               args.kv_heads.end * group() * head_size()};
         for (std::size_t r = args.rows.begin; r < args.rows.end; ++r)
             for (std::size_t c = columns.begin; c < columns.end; ++c)
                 if (!(std::fabs(q.row(r)[c]) <= std::numeric_limits<float>::max()))
                     return status::error(errc::not_finite, "kv_attention: row %zu, head %zu: a query is %g",
-                                         r, c / shape_.head_size, double(q.row(r)[c]));
-        args.tokens = tokens.within(position + args.rows.end);
-        args.q = q;
+                                         r, c / head_size(), double(q.row(r)[c]));
         args.cache = cache;
         args.errors = errors;
-        args.head_size = shape_.head_size;
-        args.group = group();
-        args.scale = shape_.scale;
-        args.position = position;
-        args.y = y;
-        args.partials = partials;
-        args.scratch = reinterpret_cast<float*>(scratch.data());
-        args.row_block = row_block(args.rows.size());
-        args.memory = kernel::kv_scratch(shape_.head_size, codec_, args.row_block * group());
+        args.memory = kernel::kv_scratch(head_size(), codec_, args.row_block * group());
         args.score_tokens = args.memory.tokens();
-        args.by_tables = mode_ == kv_mode::fast &&
-                         kernel::kv_scratch::scans(codec_, shape_.head_size, args.row_block * group());
-        functions_->attention(args);
+        args.by_tables = mode_ == kv_mode::fast && args.memory.has_tables();
+        functions_->run(args);
         return {};
     }
 
-    attention_shape shape_;
+    attention dense_;
     kv_codec codec_;
     kv_mode mode_ = kv_mode::fast;
-    const dispatch::kv_functions* functions_ = nullptr;
+    const dispatch::kv_attention_functions* functions_ = nullptr;
 };
 
 } // namespace crumb::inline CRUMB_ABI

@@ -38,7 +38,7 @@ class kv_cache {
         c.at_ = layout(shape);
         if (const status s = check_buffer(state, c.at_.bytes, "kv_cache: state"); !s)
             return s;
-        c.functions_ = &dispatch::kv_table[*index];
+        c.functions_ = &dispatch::functions_at<dispatch::kv_cache_functions>(*index);
         c.state_ = state.data();
         c.control_ = new (state.data()) control;
         __builtin_memset(state.data() + c.at_.pages, 0, c.at_.bytes - c.at_.pages);
@@ -313,7 +313,7 @@ class kv_cache {
 
     kv_cache_shape shape_;
     state_layout at_;
-    const dispatch::kv_functions* functions_ = nullptr;
+    const dispatch::kv_cache_functions* functions_ = nullptr;
     std::byte* state_ = nullptr;
     control* control_ = nullptr;
 };

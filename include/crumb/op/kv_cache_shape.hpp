@@ -22,24 +22,6 @@ struct kv_cache_shape {
     std::uint64_t model_id = 0;    ///< identity of the model, likewise
 };
 
-/// Whether there is such a codec.
-constexpr bool is_known(const kv_codec& c) noexcept {
-    switch (c.kind) {
-    case kv_kind::f32:
-        return c == kv_codec::f32();
-    case kv_kind::f16:
-        return c == kv_codec::f16();
-    case kv_kind::q8_0:
-        return c == kv_codec::q8_0();
-    case kv_kind::uniform:
-        return c == kv_codec::kivi(2) || c == kv_codec::kivi(4);
-    case kv_kind::pq:
-        return (c.bits == 4 || c.bits == 6 || c.bits == 8) && (c.dims == 1 || c.dims == 2 || c.dims == 4) &&
-               (!c.additive || c.bits == 8);
-    }
-    return false;
-}
-
 /// What is wrong with a shape, or nothing.
 inline status check_shape(const kv_cache_shape& s) noexcept {
     const kv_codec& c = s.codec;

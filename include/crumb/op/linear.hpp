@@ -1,7 +1,6 @@
 // y = x W^T + bias with group-quantized weights: plan once, run from any thread.
 #pragma once
 
-#include <crumb/dispatch/instantiate.hpp>
 #include <crumb/dispatch/linear.hpp>
 #include <crumb/op/activations.hpp>
 

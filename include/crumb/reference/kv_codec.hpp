@@ -35,26 +35,7 @@ class kv_part {
     static status check(const kv_part_layout& layout, const pq_tables& tables) {
         const kv_codec& c = layout.codec();
         const std::size_t d = layout.head_size();
-        bool known = false;
-        switch (c.kind) {
-        case kv_kind::f32:
-            known = c == kv_codec::f32();
-            break;
-        case kv_kind::f16:
-            known = c == kv_codec::f16();
-            break;
-        case kv_kind::q8_0:
-            known = c == kv_codec::q8_0();
-            break;
-        case kv_kind::uniform:
-            known = (c.bits == 2 || c.bits == 4) && c == kv_codec::kivi(c.bits);
-            break;
-        case kv_kind::pq:
-            known = (c.bits == 4 || c.bits == 6 || c.bits == 8) &&
-                    (c.dims == 1 || c.dims == 2 || c.dims == 4) && (!c.additive || c.bits == 8);
-            break;
-        }
-        if (!known)
+        if (!is_known(c))
             return status::error(errc::invalid_argument, "kv codec: kind %d with %d bits, %d dims",
                                  static_cast<int>(c.kind), int{c.bits}, int{c.dims});
         if (d == 0 || d % c.dims != 0)

@@ -1,0 +1,3 @@
+#include <crumb/dispatch/kv.hpp>
+#include <crumb/crumb.hpp>
+const crumb::dispatch::kv_functions* f(){return crumb::dispatch::kv_table.data();}
