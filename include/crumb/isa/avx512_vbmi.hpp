@@ -59,15 +59,17 @@ struct avx512_vbmi : avx512_vnni {
 #include <crumb/kernel/attention_pass.inl>
 #include <crumb/kernel/blocks.inl>
 #include <crumb/kernel/expand.inl>
-#include <crumb/kernel/kv_decode.inl>
+#include <crumb/kernel/kv_unpack.inl>
 #include <crumb/kernel/lookup_vbmi.inl>
 #include <crumb/kernel/operands.inl>
 #include <crumb/kernel/pq_lookup.inl>
 #include <crumb/kernel/pq_scan.inl>
 #include <crumb/kernel/pq_tables.inl>
 
+#include <crumb/kernel/kv_decode.inl>
 #include <crumb/kernel/kv_scan.inl>
 #include <crumb/kernel/kv_skip.inl>
+#include <crumb/kernel/kv_uniform.inl>
 
 #include <crumb/kernel/kv_attention.inl>
 #include <crumb/kernel/linear.inl>

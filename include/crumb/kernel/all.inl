@@ -2,13 +2,13 @@
 #include <crumb/kernel/math.inl> // what the others are written with
 
 #include <crumb/kernel/attention_pass.inl>
+#include <crumb/kernel/kv_unpack.inl>
 
 #include <crumb/kernel/activation.inl>
 #include <crumb/kernel/attention.inl>
 #include <crumb/kernel/blocks.inl>
 #include <crumb/kernel/dense.inl>
 #include <crumb/kernel/expand.inl>
-#include <crumb/kernel/kv_decode.inl>
 #include <crumb/kernel/lookup.inl>
 #include <crumb/kernel/norm.inl>
 #include <crumb/kernel/operands.inl>
@@ -19,8 +19,10 @@
 #include <crumb/kernel/rope.inl>
 #include <crumb/kernel/softmax.inl>
 
+#include <crumb/kernel/kv_decode.inl>
 #include <crumb/kernel/kv_scan.inl>
 #include <crumb/kernel/kv_skip.inl>
+#include <crumb/kernel/kv_uniform.inl>
 
 #include <crumb/kernel/kv_attention.inl>
 #include <crumb/kernel/kv_encode.inl>

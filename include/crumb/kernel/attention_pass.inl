@@ -98,6 +98,16 @@ struct attention_pass<isa::CRUMB_THIS_ISA> {
         for (std::size_t c = 0; c < args.head_size; c += 64 / sizeof(T))
             __builtin_prefetch(row_of_cache + c);
     }
+    CRUMB_INLINE void prefetch(const kv_byte_row& r) const noexcept { prefetch(r.codes); }
+
+    // Channels c .. c + lanes - 1 of a row.
+    template <class T>
+    static CRUMB_INLINE f32 read(const T* r, std::size_t c) noexcept {
+        return I::load(r + c);
+    }
+    static CRUMB_INLINE f32 read(const kv_byte_row& r, std::size_t c) noexcept {
+        return I::mul(I::set1(r.scales[c / kv_group_channels]), I::load_integers(r.codes + c));
+    }
 
     template <class T>
     CRUMB_INLINE void convert(kv_rows<T> from, std::size_t n) const noexcept {
@@ -128,7 +138,7 @@ struct attention_pass<isa::CRUMB_THIS_ISA> {
                 for (std::size_t j = 0; j < 4; ++j)
                     prefetch(ahead.row(t + j < n ? t + j : n - 1));
             }
-            const T* key[4];
+            decltype(k.row(0)) key[4];
             CRUMB_UNROLL
             for (std::size_t j = 0; j < 4; ++j)
                 key[j] = k.row(t + j < n ? t + j : n - 1);
@@ -141,7 +151,7 @@ struct attention_pass<isa::CRUMB_THIS_ISA> {
                 f32 keys[4];
                 CRUMB_UNROLL
                 for (int j = 0; j < 4; ++j)
-                    keys[j] = I::load(key[j] + c);
+                    keys[j] = read(key[j], c);
                 CRUMB_UNROLL
                 for (int a = 0; a < Queries; ++a) {
                     const f32 x = I::load(query + static_cast<std::size_t>(a) * padded + c);
@@ -238,11 +248,11 @@ struct attention_pass<isa::CRUMB_THIS_ISA> {
             for (std::size_t t = first; t < last; ++t) {
                 if (ahead.data != nullptr)
                     prefetch(ahead.row(t));
-                const T* value = v.row(t) + c;
+                const auto value = v.row(t);
                 const float* weight = scores + i * stride + t;
                 CRUMB_UNROLL
                 for (std::size_t j = 0; j < std::size_t{Vectors}; ++j) {
-                    const f32 x = I::load(value + j * lanes);
+                    const f32 x = read(value, c + j * lanes);
                     CRUMB_UNROLL
                     for (std::size_t a = 0; a < std::size_t{Queries}; ++a)
                         sum[a * Vectors + j] = I::fma(I::set1(weight[a * stride]), x, sum[a * Vectors + j]);

@@ -3,6 +3,7 @@
 
 #include <crumb/core/half.hpp>
 #include <crumb/core/view.hpp>
+#include <crumb/format/kv_codec.hpp>
 
 namespace crumb::inline CRUMB_ABI::kernel {
 
@@ -88,6 +89,23 @@ struct kv_rows {
 
     constexpr const T* row(std::size_t t) const noexcept { return data + t * stride; }
     constexpr kv_rows from(std::size_t t) const noexcept { return {row(t), stride}; }
+};
+
+/// The row of a token of `q8_0`: channel c is scales[c / 32] * codes[c].
+struct kv_byte_row {
+    const std::int8_t* codes = nullptr;
+    const float* scales = nullptr;
+};
+struct kv_bytes;
+template <>
+struct kv_rows<kv_bytes> {
+    const std::int8_t* data = nullptr;
+    const float* scales = nullptr;
+    std::size_t stride = 0, groups = 0;
+
+    constexpr kv_byte_row row(std::size_t t) const noexcept {
+        return {data + t * stride, scales + t * groups};
+    }
 };
 
 /// What attention needs besides keys and values.

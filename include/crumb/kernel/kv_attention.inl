@@ -76,9 +76,18 @@ struct kv_attention_run<isa::CRUMB_THIS_ISA> {
                 case kv_kind::f16:
                     rows<half>(p, t, first, stop);
                     break;
+                case kv_kind::q8_0:
+                    if (base::padded == args.head_size && base::queries <= base::few)
+                        bytes(p, t, first, stop, end);
+                    else
+                        decoded(p, t, first, stop);
+                    break;
                 default:
+                    const bool more = stop == t + kv_page_tokens && stop < end;
                     if (args.by_tables)
-                        scan.page(p, t, first - t, stop - t, stop == t + kv_page_tokens && stop < end);
+                        scan.page(p, t, first - t, stop - t, more);
+                    else if (args.memory.has_channels())
+                        kv_uniform<I>(*this, args).page(p, t, first - t, stop - t, more);
                     else
                         decoded(p, t, first, stop);
                 }
@@ -92,6 +101,39 @@ struct kv_attention_run<isa::CRUMB_THIS_ISA> {
             base::dense(kv_rows<T>{reinterpret_cast<const T*>(cache.part(p, base::kv_head, true)), size},
                         kv_rows<T>{reinterpret_cast<const T*>(cache.part(p, base::kv_head, false)), size}, t,
                         first, stop);
+        }
+
+        // Bytes as they lie; `converted` is free for their scales.
+        CRUMB_INLINE void bytes(std::size_t p, std::size_t t, std::size_t first, std::size_t stop,
+                                std::size_t end) const noexcept {
+            for (std::size_t from = first; from < stop; from += attention_block) {
+                const std::size_t n = stop - from < attention_block ? stop - from : attention_block;
+                const kv_rows<kv_bytes> k = byte_rows(p, true, from - t, n);
+                const kv_rows<kv_bytes> v = byte_rows(p, false, from - t, n);
+                const std::size_t next = from + attention_block;
+                kv_rows<kv_bytes> ahead;
+                if (n == attention_block && next + attention_block <= end) {
+                    ahead = k;
+                    ahead.data = next < t + kv_page_tokens ? k.data + n * k.stride : codes_of(p + 1, true);
+                }
+                base::score(k, from, n, v);
+                base::weigh(from, n);
+                base::add(v, from, n, ahead);
+            }
+        }
+        CRUMB_INLINE const std::int8_t* codes_of(std::size_t p, bool keys) const noexcept {
+            return reinterpret_cast<const std::int8_t*>(cache.part(p, base::kv_head, keys) +
+                                                        cache.keys.codes_offset());
+        }
+        /// Tokens first .. first + n - 1 of page p.
+        CRUMB_INLINE kv_rows<kv_bytes> byte_rows(std::size_t p, bool keys, std::size_t first,
+                                                 std::size_t n) const noexcept {
+            const std::size_t size = args.head_size, groups = cache.keys.groups();
+            float* scales = base::converted + (keys ? 0 : attention_block * groups);
+            const half* from = reinterpret_cast<const half*>(cache.part(p, base::kv_head, keys));
+            for (std::size_t i = 0; i < n * groups; i += lanes)
+                I::store(scales + i, M::load(from + first * groups + i, n * groups - i));
+            return {codes_of(p, keys) + first * size, scales, size, groups};
         }
 
         CRUMB_INLINE void decoded(std::size_t p, std::size_t t, std::size_t first,

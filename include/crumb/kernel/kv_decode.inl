@@ -32,6 +32,14 @@ struct kv_decode_run<isa::CRUMB_THIS_ISA> {
             M::store(to + i, M::load(from + i, n - i), n - i);
     }
 
+    /// Codes of a row, at their tokens' places.
+    static CRUMB_INLINE void unpack(const std::uint8_t* row, int bits, const kv_decode_args& args,
+                                    std::uint8_t* to) noexcept {
+        const std::size_t first = args.first / kv_block_tokens;
+        kv_unpack<I>::run(row, bits, first, (args.last + kv_block_tokens - 1) / kv_block_tokens,
+                          to + first * kv_block_tokens);
+    }
+
     static void rows(const kv_decode_args& args) noexcept {
         const std::size_t size = args.layout.head_size();
         for (std::size_t t = args.first; t < args.last; ++t) {
@@ -82,7 +90,7 @@ struct kv_decode_run<isa::CRUMB_THIS_ISA> {
                         origins + args.first);
             }
             std::uint8_t all[kv_page_tokens];
-            unpack(row, l.codec().bits, args.first, args.last, all);
+            unpack(row, l.codec().bits, args, all);
             float* to = args.to + c;
             for (std::size_t t = args.first; t < args.last; ++t, to += args.stride) {
                 const std::size_t i = l.keys() ? t / kv_mean_tokens : t;
@@ -103,7 +111,7 @@ struct kv_decode_run<isa::CRUMB_THIS_ISA> {
         for (std::size_t c = 0; c < l.head_size(); ++c) {
             const std::uint8_t* row = codes + c / codec.dims * l.row_bytes();
             if (c % codec.dims == 0)
-                unpack(row, codec.bits, args.first, args.last, all);
+                unpack(row, codec.bits, args, all);
             const std::int8_t* table = args.tables.entries + c * codec.entries();
             for (std::size_t e = 0; e < codec.entries(); ++e)
                 entries[e] = args.tables.scales[c] * static_cast<float>(table[e]);
@@ -118,42 +126,6 @@ struct kv_decode_run<isa::CRUMB_THIS_ISA> {
                 *to = codec.residual ? means[t / kv_mean_tokens] + scales[t - args.first] * e : e;
             }
         }
-    }
-
-    /// The codes of a row's tokens first .. last - 1, as bytes at their tokens' places. The loops go through
-    /// whole blocks of 64 tokens, so that the compiler makes vectors of them.
-    static void unpack(const std::uint8_t* row, int bits, std::size_t first, std::size_t last,
-                       std::uint8_t* to) noexcept {
-        for (std::size_t b = first / kv_block_tokens; b * kv_block_tokens < last; ++b) {
-            std::uint8_t* out = to + b * kv_block_tokens;
-            switch (bits) {
-            case 8:
-                __builtin_memcpy(out, row + b * kv_block_tokens, kv_block_tokens);
-                break;
-            case 2:
-                twos(row + b * 16, out);
-                break;
-            default:
-                nibbles(row + b * 32, out);
-                if (bits == 6) {
-                    std::uint8_t high[kv_block_tokens];
-                    twos(row + kv_page_tokens / 2 + b * 16, high);
-                    for (std::size_t i = 0; i < kv_block_tokens; ++i)
-                        out[i] = static_cast<std::uint8_t>(out[i] | high[i] << 4);
-                }
-            }
-        }
-    }
-    static CRUMB_INLINE void nibbles(const std::uint8_t* p, std::uint8_t* out) noexcept {
-        for (std::size_t i = 0; i < 32; ++i) {
-            out[i] = p[i] & 15;
-            out[i + 32] = static_cast<std::uint8_t>(p[i] >> 4);
-        }
-    }
-    static CRUMB_INLINE void twos(const std::uint8_t* p, std::uint8_t* out) noexcept {
-        for (std::size_t i = 0; i < 16; ++i)
-            for (std::size_t k = 0; k < 4; ++k)
-                out[i + 16 * k] = p[i] >> (2 * k) & 3;
     }
 };
 

@@ -87,15 +87,20 @@ class kv_scratch {
     kv_scratch() = default;
     constexpr kv_scratch(std::size_t head_size, const kv_codec& codec, std::size_t queries) noexcept
         : floats_{queries, round_up(head_size, 16),
-                  scans(codec, head_size, queries) ? kv_page_tokens : attention_block},
+                  scans(codec, head_size, queries) || goes_by_channels(codec, queries) ? kv_page_tokens
+                                                                                       : attention_block},
           end_(round_up(floats_.size() * sizeof(float), alignment)) {
-        if (!scans(codec, head_size, queries))
-            return;
         const auto take = [&](std::size_t bytes) {
             const std::size_t at = end_;
             end_ += round_up(bytes, alignment);
             return at;
         };
+        if (goes_by_channels(codec, queries)) {
+            factors_ = take(queries * (2 * floats_.padded + kv_page_tokens) * sizeof(float));
+            codes_ = take((head_size < 128 ? 128 : head_size) * kv_block_tokens);
+        }
+        if (!scans(codec, head_size, queries))
+            return;
         query_bytes_ = pq_query_memory(codec, head_size).bytes;
         sum_floats_ = round_up(head_size, 16) * 16;
         tables_ = take(queries * query_bytes_);
@@ -114,6 +119,17 @@ class kv_scratch {
         const std::size_t most = head_size / codec.dims * (codec.additive ? 2 : 1) * pq_most;
         return codec.kind == kv_kind::pq && queries <= 16 && most <= 65535;
     }
+    /// Whether uniform codes are used as they lie: channel by channel, which more queries make slower than
+    /// decoding once.
+    static constexpr bool goes_by_channels(const kv_codec& codec, std::size_t queries) noexcept {
+        return codec.kind == kv_kind::uniform && queries <= 16;
+    }
+    /// Whether there is room to go through channels.
+    constexpr bool has_channels() const noexcept { return codes_ != 0; }
+    /// Of scores 2 * padded floats per query, of values 256.
+    float* factors(float* s) const noexcept { return reinterpret_cast<float*>(at(s, factors_)); }
+    /// Codes of 64 tokens of all channels, or of 256 of a group's.
+    std::uint8_t* codes(float* s) const noexcept { return reinterpret_cast<std::uint8_t*>(at(s, codes_)); }
     /// Whether there is room for tables.
     constexpr bool has_tables() const noexcept { return query_bytes_ != 0; }
     /// Tokens whose scores are kept.
@@ -145,6 +161,7 @@ class kv_scratch {
     attention_scratch floats_;
     std::size_t end_ = 0, query_bytes_ = 0, sum_floats_ = 0;
     std::size_t tables_ = 0, sums_ = 0, weights_ = 0, numbers_ = 0, queries_ = 0, planes_ = 0, states_ = 0;
+    std::size_t factors_ = 0, codes_ = 0;
 };
 
 /// What was left out for a kv head.
@@ -187,6 +204,10 @@ template <class Isa>
 struct kv_encode_run;
 template <class Isa>
 struct kv_decode_run;
+template <class Isa>
+struct kv_unpack;
+template <class Isa>
+struct kv_uniform;
 template <class Isa>
 struct kv_scan;
 template <class Isa>

@@ -1,0 +1,48 @@
+// Packed codes of caches as bytes. The loops go through whole blocks of 64 tokens, so that the compiler makes
+// vectors of them.
+namespace crumb::inline CRUMB_ABI::kernel {
+
+template <>
+struct kv_unpack<isa::CRUMB_THIS_ISA> {
+    /// The codes of a row's blocks first .. last - 1, one after another.
+    static CRUMB_INLINE void run(const std::uint8_t* row, int bits, std::size_t first, std::size_t last,
+                                 std::uint8_t* to) noexcept {
+        for (std::size_t b = first; b < last; ++b, to += kv_block_tokens) {
+            switch (bits) {
+            case 8:
+                __builtin_memcpy(to, row + b * kv_block_tokens, kv_block_tokens);
+                break;
+            case 2:
+                twos(row + b * 16, to);
+                break;
+            default:
+                nibbles(row + b * 32, to);
+                if (bits == 6) {
+                    std::uint8_t high[kv_block_tokens];
+                    twos(row + kv_page_tokens / 2 + b * 16, high);
+                    for (std::size_t i = 0; i < kv_block_tokens; ++i)
+                        to[i] = static_cast<std::uint8_t>(to[i] | high[i] << 4);
+                }
+            }
+        }
+    }
+
+  private:
+    static CRUMB_INLINE void nibbles(const std::uint8_t* p, std::uint8_t* out) noexcept {
+        std::uint8_t x[32];
+        __builtin_memcpy(x, p, 32);
+        for (std::size_t i = 0; i < 32; ++i)
+            out[i] = x[i] & 15;
+        for (std::size_t i = 0; i < 32; ++i)
+            out[i + 32] = static_cast<std::uint8_t>(x[i] >> 4);
+    }
+    static CRUMB_INLINE void twos(const std::uint8_t* p, std::uint8_t* out) noexcept {
+        std::uint8_t x[16];
+        __builtin_memcpy(x, p, 16);
+        for (unsigned k = 0; k < 4; ++k)
+            for (std::size_t i = 0; i < 16; ++i)
+                out[i + 16 * k] = x[i] >> (2 * k) & 3;
+    }
+};
+
+} // namespace crumb::inline CRUMB_ABI::kernel
