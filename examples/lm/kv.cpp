@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <charconv>
+#include <cstdio>
 #include <iterator>
 
 namespace lm {
@@ -25,11 +26,16 @@ bool read(std::string_view text, std::size_t& to) {
     return error == std::errc() && end == text.data() + text.size();
 }
 
+bool read(std::string_view text, float& to) {
+    const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), to);
+    return error == std::errc() && end == text.data() + text.size() && to >= 0 && to < 1;
+}
+
 status unknown(std::string_view text) {
     return status::error(
         errc::invalid_argument,
         "--kv %.*s: known are f32, f16, q8_0, kivi4, kivi2, pq4, pq3, pq2, pq:<1|2|4>x<4|6|8|4+4>, "
-        "with :sinks=S, :window=W, :exact",
+        "with :sinks=S, :window=W, :exact, and :skip=E below 1 for pq codecs that are not exact",
         static_cast<int>(std::min<std::size_t>(text.size(), 40)), text.data());
 }
 
@@ -66,10 +72,13 @@ crumb::result<kv_type> kv_type::parse(std::string_view text) {
         const std::string_view option = take(rest);
         const bool read_it = option.starts_with("sinks=")    ? read(option.substr(6), out.sinks)
                              : option.starts_with("window=") ? read(option.substr(7), out.window)
+                             : option.starts_with("skip=")   ? read(option.substr(5), out.skip)
                                                              : (out.exact = option == "exact");
         if (!read_it || out.sinks > 4096 || out.window > 65536)
             return unknown(text);
     }
+    if (out.skip > 0 && (!out.codec.has_codebooks() || out.exact))
+        return unknown(text);
     return out;
 }
 
@@ -83,6 +92,11 @@ std::string kv_type::name() const {
             "pq:" + std::to_string(codec.dims) + "x" + (codec.additive ? "4+4" : std::to_string(codec.bits));
     if (!codec.is_plain())
         out += ":sinks=" + std::to_string(sinks) + ":window=" + std::to_string(window);
+    if (skip > 0) {
+        char number[32];
+        std::snprintf(number, sizeof number, ":skip=%g", static_cast<double>(skip));
+        out += number;
+    }
     return exact ? out + ":exact" : out;
 }
 

@@ -64,7 +64,7 @@ CLI::Option* add_kv(CLI::App* app, lm::kv_type& to) {
             to = *kv;
         },
         "What keys and values are kept as: f32, f16, q8_0, kivi4, kivi2, pq4, pq3, pq2, pq:<dims>x<bits>; "
-        "then :sinks=S, :window=W, :exact");
+        "then :sinks=S, :window=W, :exact, :skip=E");
 }
 
 void add_common(CLI::App* app, lm::common_options& o) {

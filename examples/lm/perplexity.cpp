@@ -58,6 +58,8 @@ crumb::status perplexity(const perplexity_options& o) {
             .put("ppl", std::exp(e->nll));
         out.put("bits_per_weight", m.bits_per_weight())
             .put("kv_bytes_per_token", loaded->run->kv_bytes_per_token());
+        if (o.kv.skip > 0)
+            out.put("kv_left_unread", loaded->run->kv_left_unread());
         out.put("tokens_per_second", speed);
         if (reference.run)
             out.put("kl_divergence", e->kl)
@@ -74,6 +76,8 @@ crumb::status perplexity(const perplexity_options& o) {
     if (reference.run)
         std::printf("KL divergence   %.6f +- %.6f nats\ntop-1 agreement %.2f %%\n", e->kl, e->kl_error,
                     100 * e->agreement);
+    if (o.kv.skip > 0)
+        std::printf("values unread   %.1f %% of coded blocks\n", 100 * loaded->run->kv_left_unread());
     std::printf("speed           %.0f tokens/s\n", speed);
     return {};
 }

@@ -38,6 +38,9 @@ struct session::state {
         buffer copies;  ///< quantized copies of one row
         std::vector<float> row;
         stopwatch watch;
+        buffer weights; ///< of all coded tokens, if values may be left unread
+        std::vector<crumb::kv_skip_report> reports;
+        std::size_t blocks = 0, unread = 0;
     };
     /// A thread's part of a forward pass.
     struct share {
@@ -259,7 +262,18 @@ void session::state::attention_block(const model_layer& l, std::size_t layer, sh
             part = {.rows = s.mine};
     }
     const auto out = crumb::matrix(attended.data(), s.rows, d.width);
-    static_cast<void>(attend->run(to.q, cache->layer(layer), length, out, s.own.scratch.bytes(), part));
+    if (kv.skip > 0 && s.rows == 1) {
+        std::vector<crumb::kv_skip_report>& reports = s.own.reports;
+        static_cast<void>(attend->run_skipping(to.q, cache->layer(layer), length, out, kv.skip,
+                                               reports.data(), s.own.scratch.bytes(), s.own.weights.bytes(),
+                                               part.kv_heads));
+        for (std::size_t head = part.kv_heads.begin; head < part.kv_heads.end; ++head) {
+            s.own.blocks += reports[head].blocks;
+            s.own.unread += reports[head].skipped;
+        }
+    } else {
+        static_cast<void>(attend->run(to.q, cache->layer(layer), length, out, s.own.scratch.bytes(), part));
+    }
     s.own.watch.lap(section::attention);
     wait(s);
     add(s, l.output, prepared(s, out, {&l.output}), section::output);
@@ -354,6 +368,10 @@ result<session> session::make(const model& m, team threads, const kv_type& kv, s
     s->workers.resize(s->threads.size());
     for (state::worker& w : s->workers) {
         w.scratch = buffer(std::max(attend->scratch_bytes(batch), cache->encode_scratch_bytes()));
+        if (kv.skip > 0) {
+            w.weights = buffer(attend->skip_scratch_bytes(context));
+            w.reports.resize(d.kv_heads);
+        }
         w.copies = copies(1);
         w.row.resize(d.width);
     }
@@ -424,6 +442,15 @@ std::span<const float> session::feed(std::span<const std::int32_t> tokens, std::
     if (!collected.empty())
         std::copy(collected.begin(), collected.end(), s.logits.begin());
     return all;
+}
+
+double session::kv_left_unread() const noexcept {
+    std::size_t blocks = 0, unread = 0;
+    for (const state::worker& w : state_->workers) {
+        blocks += w.blocks;
+        unread += w.unread;
+    }
+    return blocks == 0 ? 0 : static_cast<double>(unread) / static_cast<double>(blocks);
 }
 
 double session::kv_bytes_per_token() const noexcept { return state_->cache->bytes_per_token(); }

@@ -38,6 +38,9 @@ class session {
     /// Bytes that the cache holds per token: codes, scales and means; sinks, window and codebooks not
     /// counted.
     double kv_bytes_per_token() const noexcept;
+    /// Share of the blocks of coded values that were left unread since `make`, all layers and heads; 0
+    /// without `kv_type::skip`.
+    double kv_left_unread() const noexcept;
     /// Why the last `feed` has yielded NaN: keys or values that the cache refuses.
     const crumb::status& cache_error() const noexcept;
 

@@ -7,6 +7,8 @@
 
 #include <gtest/gtest.h>
 
+#include <algorithm>
+#include <cmath>
 #include <cstring>
 #include <limits>
 #include <map>
@@ -43,6 +45,7 @@ TEST(KvType, ReadsNamesAndOptions) {
         {"pq4:sinks=0:window=1", {kv_codec::pq(2, 8, true, true), 0, 1}},
         {"pq4:exact:window=128:sinks=4096", {kv_codec::pq(2, 8, true, true), 4096, 128, true}},
         {"pq:4x8:sinks=7", {kv_codec::pq(4, 8, false, false), 7}},
+        {"pq2:skip=0.001", {kv_codec::pq(4, 8, false, true), 4, 32, false, 0.001f}},
     };
     for (const auto& [text, kv] : known) {
         EXPECT_EQ(parsed(text), kv) << text;
@@ -87,6 +90,12 @@ TEST(KvType, RefusesWhatItDoesNotKnow) {
                              "pq4:window=99999999999999999999",
                              "pq4:slack=1",
                              "pq4:exactly",
+                             "pq4:skip=",
+                             "pq4:skip=1",
+                             "pq4:skip=-0.1",
+                             "pq4:skip=nan",
+                             "pq4:skip=0.1:exact",
+                             "f16:skip=0.1",
                              ":pq4"}) {
         const auto kv = kv_type::parse(text);
         ASSERT_FALSE(kv.ok()) << text;
@@ -230,6 +239,29 @@ TEST_P(Kv, TablesStayNearDecodedCodes) {
         auto halves = start(kv_type::f16, context, {}), decoded = start(exact, 1, books);
         EXPECT_LT(divergence(fast, books, decoded), 0.01 * divergence(fast, books, halves)) << name;
     }
+}
+
+// Without anything left unread only the order of the sums is another, and with it how weights are rounded.
+TEST_P(Kv, ValuesOfLittleWeightMayStayUnread) {
+    const kv_type all = parsed("pq4:window=1");
+    const auto books = train(all.codec);
+    const auto text = random_tokens(context, 5);
+    auto whole = start(all, 1, books);
+    const auto expected = run(whole, text, {1});
+    EXPECT_EQ(whole.kv_left_unread(), 0);
+    double unread = 0;
+    for (const char* share : {"0.0000001", "0.5", "0.99"}) {
+        auto s = start(parsed("pq4:window=1:skip=" + std::string(share)), 1, books);
+        const auto logits = run(s, text, {1});
+        double most = 0;
+        for (std::size_t i = 0; i < logits.size(); ++i)
+            most = std::max(most, std::fabs(static_cast<double>(logits[i] - expected[i])));
+        const bool first = std::string(share) == "0.0000001";
+        EXPECT_EQ(s.kv_left_unread() > unread, !first) << share;
+        EXPECT_TRUE(first ? most < 0.02 : most > 0.1) << share << ": " << most;
+        unread = s.kv_left_unread();
+    }
+    EXPECT_LT(unread, 1);
 }
 
 // With 4 sinks and a window of 32, tokens 4 to 67 become codes when there are 100 tokens, the next 64 when

@@ -86,7 +86,7 @@ struct kv_attention_run<isa::CRUMB_THIS_ISA> {
                     const bool more = stop == t + kv_page_tokens && stop < end;
                     if (args.by_tables)
                         scan.page(p, t, first - t, stop - t, more);
-                    else if (args.memory.has_channels())
+                    else if (args.by_channels)
                         kv_uniform<I>(*this, args).page(p, t, first - t, stop - t, more);
                     else
                         decoded(p, t, first, stop);

@@ -192,7 +192,8 @@ class kv_skip_scratch {
 /// Attention over a cache.
 struct kv_attention_args : attention_query_args {
     kv_layer_view cache;
-    bool by_tables = false;            ///< codes are scanned, not decoded
+    bool by_tables = false;            ///< codes are scanned by tables, not decoded
+    bool by_channels = false;          ///< uniform codes are used as they lie, not decoded
     kv_scratch memory;                 ///< of `scratch`
     kv_error* errors = nullptr;        ///< per row and head, or null
     float epsilon = 0;                 ///< share of a query's weights whose values may be left out

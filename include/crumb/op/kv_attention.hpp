@@ -12,9 +12,10 @@ using kernel::kv_skip_report;
 
 /// y[r, h] = sum over t <= position + r of softmax_t(scale q[r, h] . k[t, h']) v[t, h'], where h' = h /
 /// (heads / kv_heads) and k, v are the cache's. Codes stand for what they decode to. In exact mode the error
-/// bound is that of `attention`. In fast mode a step of few queries per kv head reads codes of product
-/// quantization by tables of 14 bits (MILLION); `kv_error` says how far that is from the exact mode. Owns
-/// nothing; copy it freely.
+/// bound is that of `attention`. In fast mode a step of few queries per kv head reads codes as
+/// they lie: of product quantization by tables of 14 bits (MILLION), and `kv_error` says how far that is from
+/// the exact mode; uniform ones (KIVI) with their scales multiplied to the queries or weights. Owns nothing;
+/// copy it freely.
 class kv_attention {
   public:
     /// Checks the shape against the cache's and chooses the ISA: the one named, or that of `choose_isa`.
@@ -148,6 +149,7 @@ class kv_attention {
         args.memory = kernel::kv_scratch(head_size(), codec_, args.row_block * group());
         args.score_tokens = args.memory.tokens();
         args.by_tables = mode_ == kv_mode::fast && args.memory.has_tables();
+        args.by_channels = mode_ == kv_mode::fast && args.memory.has_channels();
         functions_->run(args);
         return {};
     }
