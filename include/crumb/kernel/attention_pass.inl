@@ -92,11 +92,12 @@ struct attention_pass<isa::CRUMB_THIS_ISA> {
     CRUMB_INLINE kv_rows<float> block() const noexcept { return {converted, padded}; }
 
     // With few queries memory is the limit, and the hardware does not foresee jumps from row to row: the
-    // values of a block are asked for while its keys are read, the next keys while the values are.
+    // values of a block are asked for while its keys are read, the next keys while the values are. Into the
+    // second cache, which has more lines on their way at a time.
     template <class T>
     CRUMB_INLINE void prefetch(const T* row_of_cache) const noexcept {
         for (std::size_t c = 0; c < args.head_size; c += 64 / sizeof(T))
-            __builtin_prefetch(row_of_cache + c);
+            __builtin_prefetch(row_of_cache + c, 0, 2);
     }
     CRUMB_INLINE void prefetch(const kv_byte_row& r) const noexcept { prefetch(r.codes); }
 

@@ -43,26 +43,28 @@ struct kv_scan<isa::CRUMB_THIS_ISA> {
     CRUMB_INLINE void page(std::size_t p, std::size_t t, std::size_t first, std::size_t stop,
                            bool more) const noexcept {
         const std::byte* values = cache.part(p, pass.kv_head, false);
-        const std::byte* next = more ? cache.part(p + 1, pass.kv_head, true) : nullptr;
-        prefetch_head(values, cache.values);
-        score_page(p, t, first, stop, values);
+        // Each step asks for what it will read of the next page, so that memory is busy all the time.
+        const std::byte* next = more ? cache.part(p + 1, pass.kv_head, false) : nullptr;
+        score_page(p, t, first, stop, more ? cache.part(p + 1, pass.kv_head, true) : nullptr);
         const kv_page_weights weights{pass.scores, pass.stride, pass.maxima};
+        prefetch_head(next, cache.values, 0);
         const std::size_t planes = round_weights(values, weights, stop);
-        if (next != nullptr)
-            prefetch_head(next, cache.keys);
-        add_values(values, planes, {first, stop}, next);
+        prefetch_head(next, cache.values, 1);
         if (cache.values.codec().residual)
             add_means(values, weights, first, stop);
+        add_values(values, planes, {first, stop}, next);
     }
 
     /// Scores tokens first .. stop - 1 of a page and turns them into weights, relative to the pass's maxima.
-    /// `ahead`: what is read next, or null.
+    /// `ahead`: the keys to be scored next, or null.
     CRUMB_INLINE void score_page(std::size_t p, std::size_t t, std::size_t first, std::size_t stop,
                                  const std::byte* ahead) const noexcept {
         const std::byte* keys = cache.part(p, pass.kv_head, true);
         pq_scan_run<I>::scores(
             {codes(keys, cache.keys, ahead, {first, stop}), queries, pass.queries, pass.scores});
+        prefetch_head(ahead, cache.keys, 0);
         finish_scores(keys, first, stop);
+        prefetch_head(ahead, cache.keys, 1);
         pass.weigh(t, stop);
     }
 
@@ -99,10 +101,13 @@ struct kv_scan<isa::CRUMB_THIS_ISA> {
         }
     }
 
-    /// Asks for means and scales.
-    CRUMB_INLINE void prefetch_head(const std::byte* part, const kv_part_layout& layout) const noexcept {
-        for (std::size_t i = 0; i < layout.codes_offset(); i += 64)
-            __builtin_prefetch(part + i);
+    /// Asks for a half of the means and scales, or for nothing.
+    CRUMB_INLINE void prefetch_head(const std::byte* part, const kv_part_layout& layout,
+                                    std::size_t which) const noexcept {
+        const std::size_t half_way = layout.codes_offset() / 2;
+        if (part != nullptr)
+            for (std::size_t i = which * half_way; i < (which + 1) * half_way; i += 64)
+                __builtin_prefetch(part + i, 0, 2);
     }
     /// Weights of a page's tokens 0 .. stop - 1, scaled and rounded, for all queries; the number of planes
     /// they take.

@@ -39,6 +39,7 @@ struct kv_unpack<isa::CRUMB_THIS_ISA> {
     static CRUMB_INLINE void twos(const std::uint8_t* p, std::uint8_t* out) noexcept {
         std::uint8_t x[16];
         __builtin_memcpy(x, p, 16);
+        CRUMB_UNROLL
         for (unsigned k = 0; k < 4; ++k)
             for (std::size_t i = 0; i < 16; ++i)
                 out[i + 16 * k] = x[i] >> (2 * k) & 3;

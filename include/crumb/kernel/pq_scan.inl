@@ -107,8 +107,7 @@ struct pq_scan_run<isa::CRUMB_THIS_ISA> {
             return Queries;
         }
 
-        /// The sums of one plane. Either plane asks for every other line of what comes next, so that memory
-        /// is busy all the time.
+        /// The sums of one plane. The second one, which finds its codes near by, asks for what comes next.
         template <int Queries, std::size_t Plane>
         static CRUMB_INLINE void all_units(const pq_codes& codes, const std::uint8_t* const* tables,
                                            const std::uint8_t* ahead,
@@ -177,7 +176,7 @@ struct pq_scan_run<isa::CRUMB_THIS_ISA> {
                         x[r][i] = L::load(codes + at[r], u + n + i);
                     CRUMB_UNROLL
                     for (std::size_t i = 0; i < pair; ++i)
-                        if (L::begins_line(n + i) && (n + i) % 2 == Plane)
+                        if (L::begins_line(n + i) && Plane == 1)
                             L::prefetch(next + at[r], u + n + i);
                 }
                 CRUMB_UNROLL
