@@ -38,6 +38,9 @@ struct pq_scan_run<isa::CRUMB_THIS_ISA> {
     }
 
   private:
+    /// Whether registers are arrays, whose loops gain nothing from being unrolled.
+    static constexpr bool loops = P::most == 1;
+
     // ---- scores ----
     template <pq_kind Kind>
     struct scorer {
@@ -61,6 +64,8 @@ struct pq_scan_run<isa::CRUMB_THIS_ISA> {
                                                                              : 1;
         /// Units of a pass for some queries.
         static constexpr std::size_t units_of(int queries) noexcept {
+            if (loops)
+                return 1;
             const std::size_t n = static_cast<std::size_t>(room(queries) / (queries * L::sets));
             return n == 0 ? 1 : n > L::units ? L::units : n;
         }
@@ -259,26 +264,37 @@ struct pq_scan_run<isa::CRUMB_THIS_ISA> {
                     planes[i].weights = weights[i];
                 }
             }
-            if (last - first < L::units) {
-                for (std::size_t left = codes.rows(); left > 0; --left) {
-                    for (int c = 0; c < Dims; c += step) {
-                        pass<step, Planes> run(entries);
-                        for (std::size_t u = first; u < last; ++u) {
-                            if (L::begins_line(u))
-                                L::prefetch(next, u);
-                            typename P::reg w[L::sets * Planes];
-                            load_weights<Planes>(planes, u, w);
-                            run.unit(L::load(row, u), w);
-                        }
-                        run.end(planes);
-                        entries += step * L::entries;
-                    }
-                    row += L::row_bytes;
-                    next += L::row_bytes;
+            if constexpr (!loops) {
+                if (last - first == L::units) {
+                    whole_page<Dims, Planes>(codes.rows(), row, next, entries, planes);
+                    return Planes;
                 }
-                return Planes;
             }
-            // A whole page, whose weights stay in registers where there is room.
+            for (std::size_t left = codes.rows(); left > 0; --left) {
+                for (int c = 0; c < Dims; c += step) {
+                    pass<step, Planes> run(entries);
+                    for (std::size_t u = first; u < last; ++u) {
+                        if (L::begins_line(u))
+                            L::prefetch(next, u);
+                        typename P::reg w[L::sets * Planes];
+                        load_weights<Planes>(planes, u, w);
+                        run.unit(L::load(row, u), w);
+                    }
+                    run.end(planes);
+                    entries += step * L::entries;
+                }
+                row += L::row_bytes;
+                next += L::row_bytes;
+            }
+            return Planes;
+        }
+
+        template <int Dims, int Planes>
+        static CRUMB_INLINE void whole_page(std::size_t rows, const std::uint8_t* row,
+                                            const std::uint8_t* next, const std::int8_t* entries,
+                                            pq_plane* planes) noexcept {
+            constexpr int step = channels(Dims, Planes);
+            // Weights stay in registers where there is room.
             constexpr int per_unit = L::sets * Planes, all_weights = per_unit * static_cast<int>(L::units);
             constexpr bool keep = all_weights + step * (Planes + L::table_registers) <= I::registers - 8;
             typename P::reg kept[keep ? all_weights : 1];
@@ -288,7 +304,7 @@ struct pq_scan_run<isa::CRUMB_THIS_ISA> {
                     load_weights<Planes>(planes, u, kept + u * per_unit);
             }
             constexpr std::size_t pair = !L::six && L::units % 2 == 0 ? 2 : 1;
-            for (std::size_t left = codes.rows(); left > 0; --left) {
+            for (; rows > 0; --rows) {
                 for (int c = 0; c < Dims; c += step) {
                     pass<step, Planes> run(entries);
                     CRUMB_UNROLL
@@ -317,7 +333,6 @@ struct pq_scan_run<isa::CRUMB_THIS_ISA> {
                 row += L::row_bytes;
                 next += L::row_bytes;
             }
-            return Planes;
         }
 
         template <int Planes>
