@@ -349,12 +349,12 @@ result<session> session::make(const model& m, team threads, const kv_type& kv, s
                                   kv.exact ? crumb::kv_mode::exact : crumb::kv_mode::fast);
     if (!attend)
         return attend.error();
-    if (kv.skip > 0 && d.heads / d.kv_heads > crumb::kernel::kv_skip_scratch::most_queries)
+    if (kv.skip > 0 && !crumb::kernel::kv_scratch::scans(shape.codec, d.head_size, d.heads / d.kv_heads))
         return status::error(
             errc::unsupported,
-            "--kv %s: values can be left unread with at most %zu query heads per key-value head, "
-            "this model has %zu",
-            kv.name().c_str(), crumb::kernel::kv_skip_scratch::most_queries, d.heads / d.kv_heads);
+            "--kv %s: values cannot be left unread in heads of %zu channels that serve %zu query "
+            "heads each",
+            kv.name().c_str(), d.head_size, d.heads / d.kv_heads);
     s->attend.emplace(*attend);
     if (d.arch == architecture::llama) {
         s->rope_memory = buffer(crumb::rope_table_bytes(context, d.rope_dims));

@@ -18,6 +18,7 @@ constexpr double eps = 2 * 0x1p-24;
 struct run_problem : cache_problem {
     std::size_t heads, rows, position;
     std::vector<float> q, y;
+    crumb::kv_mode ran = crumb::kv_mode::fast; ///< the mode of the last run
 
     run_problem(const crumb::kv_cache_shape& s, std::size_t group, std::size_t tokens, std::size_t m,
                 const char* isa, float spread = 1)
@@ -41,6 +42,7 @@ struct run_problem : cache_problem {
         return *p;
     }
     std::vector<crumb::kv_error> run(crumb::kv_mode mode, const char* isa, std::size_t layer = 0) {
+        ran = mode;
         const auto p = plan(mode, isa);
         aligned_bytes memory(p.scratch_bytes(rows));
         std::vector<crumb::kv_error> errors(rows * heads);
@@ -78,10 +80,10 @@ struct run_problem : cache_problem {
                     const auto size = crumb::reference::attention(q.data() + r * cols() + head * d,
                                                                   keys.data(), d, values.data(), d, seen, d,
                                                                   1 / std::sqrt(double(d)), want.data());
-                    // Uniform codes are summed as q . z + (q d) . code: with z and d code between them up to
-                    // three times as large as the largest key of the block.
+                    // In fast mode uniform codes are summed as q . z + (q d) . code: with z and d code
+                    // between them up to three times as large as the largest key of the block.
                     double score = size.score, value = size.value;
-                    if (shape.codec.kind == crumb::kv_kind::uniform) {
+                    if (ran == crumb::kv_mode::fast && shape.codec.kind == crumb::kv_kind::uniform) {
                         score = 3 * largest_score(q.data() + r * cols() + head * d, keys, d);
                         value *= 3;
                     }

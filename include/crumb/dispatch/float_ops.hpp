@@ -64,6 +64,7 @@ struct function_table<attention_functions> {
         &kernel::merge<plain_isa<Isa>>,
     };
 };
+
 } // namespace crumb::inline CRUMB_ABI::dispatch
 
 CRUMB_EXTERN_TABLE(float_functions)
