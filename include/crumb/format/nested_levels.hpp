@@ -1,0 +1,82 @@
+// What the codes of nested weights stand for: one table of levels per precision.
+#pragma once
+
+#include <crumb/core/half.hpp>
+#include <crumb/core/status.hpp>
+#include <crumb/format/traits.hpp>
+
+#include <array>
+#include <cstddef>
+#include <cstdint>
+#include <span>
+
+namespace crumb::inline CRUMB_ABI {
+
+/// Fewest and most bits per weight that nested weights have.
+inline constexpr int fewest_nested_bits = 2;
+inline constexpr int most_nested_bits = 4;
+
+/// Levels of nested weights. A code has `parent` bits, most significant first; at precision p it is its upper
+/// p bits, q_p = q >> (parent - p), and the weight is scale(group) * table(p)[q_p]. Tables ascend.
+struct nested_levels {
+    int seed = fewest_nested_bits; ///< the lowest precision
+    int parent = most_nested_bits; ///< bits that are stored: the highest precision
+    /// The tables of 2, 3 and 4 bits, one after another; those outside seed .. parent count for nothing.
+    std::array<std::int8_t, 4 + 8 + 16> levels = {};
+
+    static constexpr std::size_t first_of(int bits) noexcept { return (std::size_t{1} << bits) - 4; }
+    constexpr std::span<const std::int8_t> table(int bits) const noexcept {
+        return {levels.data() + first_of(bits), std::size_t{1} << bits};
+    }
+    constexpr std::span<std::int8_t> table(int bits) noexcept {
+        return {levels.data() + first_of(bits), std::size_t{1} << bits};
+    }
+    constexpr bool has(int bits) const noexcept { return bits >= seed && bits <= parent; }
+    friend constexpr bool operator==(const nested_levels&, const nested_levels&) = default;
+
+    /// Evenly spaced levels; those of fewer bits are the middles of what they stand for:
+    /// (2 q + 1 - 2^p) 2^(4 - p), so that all precisions share a scale.
+    static constexpr nested_levels uniform(int seed_bits, int parent_bits) noexcept {
+        nested_levels l;
+        l.seed = seed_bits;
+        l.parent = parent_bits;
+        for (int p = fewest_nested_bits; p <= most_nested_bits; ++p)
+            for (int q = 0; q < 1 << p; ++q)
+                l.table(p)[static_cast<std::size_t>(q)] =
+                    static_cast<std::int8_t>((2 * q + 1 - (1 << p)) * (1 << (most_nested_bits - p)));
+        return l;
+    }
+};
+
+/// Refuses precisions outside 2 to 4 bits, and tables that do not ascend.
+inline status check_levels(const nested_levels& l) noexcept {
+    if (l.seed < fewest_nested_bits || l.parent > most_nested_bits || l.seed > l.parent)
+        return status::error(errc::invalid_argument, "nested weights of %d to %d bits: %d to %d are possible",
+                             l.seed, l.parent, fewest_nested_bits, most_nested_bits);
+    for (int p = l.seed; p <= l.parent; ++p)
+        for (std::size_t i = 1; i < l.table(p).size(); ++i)
+            if (l.table(p)[i] <= l.table(p)[i - 1])
+                return status::error(errc::invalid_argument,
+                                     "nested weights: the levels of %d bits do not ascend at %zu", p, i);
+    return {};
+}
+
+/// Nested weights as quantizers leave them; the memory is the caller's.
+struct nested_storage_view {
+    const std::uint8_t* codes = nullptr; ///< n x k, one `parent`-bit code per byte
+    const half* scales = nullptr;        ///< n x ceil(k / 32)
+    std::size_t n = 0;                   ///< output channels
+    std::size_t k = 0;                   ///< input channels
+    nested_levels levels;
+
+    constexpr std::size_t groups() const noexcept { return (k + group_size - 1) / group_size; }
+    /// Weight i of a row in units of its group's scale, at a precision.
+    constexpr int value(std::size_t row, std::size_t i, int bits) const noexcept {
+        return levels.table(bits)[static_cast<std::size_t>(codes[row * k + i] >> (levels.parent - bits))];
+    }
+    constexpr double weight(std::size_t row, std::size_t i, int bits) const noexcept {
+        return double(to_float(scales[row * groups() + i / group_size])) * value(row, i, bits);
+    }
+};
+
+} // namespace crumb::inline CRUMB_ABI

@@ -1,0 +1,32 @@
+// Nested weights that own their memory.
+#pragma once
+
+#include <crumb/format/nested_levels.hpp>
+
+#include <vector>
+
+namespace crumb::inline CRUMB_ABI {
+
+/// What quantizers of nested weights fill.
+struct nested_quantized {
+    std::size_t n = 0;
+    std::size_t k = 0;
+    std::vector<std::uint8_t> codes; ///< n x k, one code per byte
+    std::vector<half> scales;        ///< n x ceil(k / 32)
+    nested_levels levels;
+
+    std::size_t groups() const noexcept { return (k + group_size - 1) / group_size; }
+    operator nested_storage_view() const noexcept { return {codes.data(), scales.data(), n, k, levels}; }
+    /// Codes and scales 0.
+    static nested_quantized zeros(const nested_levels& levels, std::size_t n, std::size_t k) {
+        nested_quantized q;
+        q.n = n;
+        q.k = k;
+        q.levels = levels;
+        q.codes.resize(n * k);
+        q.scales.resize(n * q.groups());
+        return q;
+    }
+};
+
+} // namespace crumb::inline CRUMB_ABI
