@@ -1,7 +1,7 @@
 // Rows of matrix products: crumb's, and the plain baseline's.
 #include "plain.hpp"
 #include "problem.hpp"
-#include "rows.hpp"
+#include "product_rows.hpp"
 
 #include <crumb/op/linear.hpp>
 
@@ -16,20 +16,6 @@ constexpr std::size_t most_rows = 512;
 constexpr std::size_t row_counts[] = {1, 2, 4, 8, 16, 32, 128, most_rows};
 constexpr std::size_t panel_row_counts[] = {32, 64, 128, 256, most_rows};
 constexpr std::size_t team_row_counts[] = {128, most_rows};
-
-/// Equal copies of weights, one after another on huge pages.
-struct copies {
-    copies(std::size_t one, std::size_t working_set)
-        : stride(round_up(one, alignment)),
-          count(std::max<std::size_t>(1, (working_set + stride - 1) / stride)), memory(stride * count) {}
-    void fill() {
-        for (std::size_t i = 1; i < count; ++i)
-            std::memcpy(at(i), at(0), stride);
-    }
-    std::byte* at(std::size_t i) const noexcept { return memory.data() + i * stride; }
-    std::size_t stride, count;
-    buffer memory;
-};
 
 /// Weights and activations that the rows of one format and memory level share. One is alive at a time.
 template <weight_format F>
@@ -221,38 +207,6 @@ double plain_rate(std::size_t m, const memory_level& level) {
     });
 }
 
-/// Times a task whose result has been checked and fills the counters. The ceilings are measured again every
-/// few milliseconds: on shared machines and warm boards they drift within a row. The fractions are medians of
-/// what neighbouring measurements give.
-template <weight_format F, class Isa, linear_mode Mode, class Task>
-double time_task(benchmark::State& state, Task& task, const memory_level& level, double working_set) {
-    constexpr bool exact = Mode == linear_mode::exact;
-    // Panels multiply bytes, whatever they were made of, and so do codebooks.
-    using codes =
-        std::conditional_t<exact && !indexed_codes<typename F::codes>, typename F::codes, byte_codes>;
-    std::vector<double> of_read, of_peak, of_mix;
-    const auto bytes = static_cast<double>(task.weight_bytes);
-    const double seconds = sample(
-        state, level.bytes != 0 ? 1 : 16, [&] { task.run(); },
-        [&](double s) {
-            of_read.push_back(bytes / s / read_bandwidth(level));
-            of_peak.push_back(task.macs() / s / mac_rate<Isa, codes>());
-            if constexpr (exact && has_mix<Isa>)
-                of_mix.push_back(task.macs() / s / mix_rate<Isa, codes>());
-        });
-    const double macs = task.macs() / seconds;
-    state.counters["bytes_per_second"] = bytes / seconds;
-    state.counters["mac_per_second"] = macs;
-    state.counters["working_set_bytes"] = working_set;
-    if (of_read.empty())
-        return macs;
-    state.counters["of_read_bandwidth"] = median(of_read);
-    state.counters["of_mac_peak"] = median(of_peak);
-    if (!of_mix.empty())
-        state.counters["of_mix"] = median(of_mix);
-    return macs;
-}
-
 template <weight_format F, class Isa>
 void plain_row_of(benchmark::State& state, std::size_t m, const memory_level& level) {
     if (!isa_supported(isa_index<Isa>()))
@@ -260,8 +214,8 @@ void plain_row_of(benchmark::State& state, std::size_t m, const memory_level& le
     plain_task<F, Isa> task(fixture_of<F>(level), m);
     if (!task.error.empty())
         return fail(state, task.error);
-    const double macs = time_task<F, Isa, linear_mode::exact>(state, task, level,
-                                                              static_cast<double>(task.blocks.memory.size()));
+    const double macs = time_task<peak_codes<F, linear_mode::exact>, Isa, linear_mode::exact>(
+        state, task, level, static_cast<double>(task.blocks.memory.size()));
     this_run().record(plain_name<F, Isa>(m, level), macs);
 }
 
@@ -272,7 +226,8 @@ void linear_row_of(benchmark::State& state, std::size_t m, const memory_level& l
     linear_task<F, Isa> task(fixture_of<F>(level), m, Mode);
     if (!task.error.empty())
         return fail(state, task.error);
-    const double macs = time_task<F, Isa, Mode>(state, task, level, static_cast<double>(task.working_set));
+    const double macs =
+        time_task<peak_codes<F, Mode>, Isa, Mode>(state, task, level, static_cast<double>(task.working_set));
     if constexpr (has_plain<F, Isa>)
         state.counters["vs_plain"] = macs / plain_rate<F, Isa>(m, level);
 }
@@ -298,14 +253,6 @@ void team_row_of(benchmark::State& state, std::size_t m, const memory_level& lev
     state.counters["mac_per_second"] = two.macs() / median(seconds);
     state.counters["bytes_per_second"] = static_cast<double>(two.weight_bytes) / median(seconds);
     state.counters["vs_one_thread"] = median(ratios);
-}
-
-template <class Function>
-benchmark::internal::Benchmark* add(const std::string& name, Function f, std::size_t m,
-                                    const memory_level& level) {
-    return benchmark::RegisterBenchmark(name.c_str(), [=](benchmark::State& state) { f(state, m, level); })
-        ->UseManualTime()
-        ->Unit(benchmark::kMicrosecond);
 }
 
 template <weight_format F>

@@ -75,6 +75,8 @@ class table : public benchmark::BenchmarkReporter {
         column(run, "vs_plain", "%8.2fx", 1, 9);
         if (run.counters.find("vs_f16") != run.counters.end())
             column(run, "vs_f16", "  %.2fx f16", 1, 0);
+        if (run.counters.find("vs_parent") != run.counters.end())
+            column(run, "vs_parent", ", %.2fx 4 bits", 1, 0);
         if (run.counters.find("vs_one_thread") != run.counters.end())
             column(run, "vs_one_thread", "  %.2fx one thread", 1, 0);
         std::printf("%s%s\n", run.report_label.empty() ? "" : "  ", run.report_label.c_str());
@@ -131,6 +133,7 @@ int main(int argc, char** argv) {
     benchmark::AddCustomContext("dram_working_set_bytes", std::to_string(dram_working_set()));
     register_ceilings();
     register_linear();
+    register_nested();
     register_attention();
     table as_table;
     json as_json, as_json_file;

@@ -85,6 +85,8 @@ inline constexpr bool has_mix = CRUMB_BUILDS_X86 && !std::is_same_v<Isa, isa::po
 void register_ceilings();
 /// `plain/...`, `linear/...` and `panels/...`: products by format, ISA and shape.
 void register_linear();
+/// `nested/...`: products with nested weights by precision, ISA and shape; `layers/...`: shapes of layers.
+void register_nested();
 /// `attention/...`: decode steps by codec, ISA and size of the cache.
 void register_attention();
 

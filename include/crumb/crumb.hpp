@@ -9,3 +9,4 @@
 #include <crumb/op/kv_attention.hpp>
 #include <crumb/op/kv_snapshot.hpp>
 #include <crumb/op/linear.hpp>
+#include <crumb/op/nested_linear.hpp>

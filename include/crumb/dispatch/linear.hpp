@@ -3,6 +3,7 @@
 
 #include <crumb/dispatch/isa.hpp>
 #include <crumb/format/list.hpp>
+#include <crumb/format/nested.hpp>
 #include <crumb/kernel/kernel.hpp>
 
 namespace crumb::inline CRUMB_ABI::dispatch {
@@ -17,7 +18,7 @@ struct linear_functions {
 };
 
 /// The functions for `Format`, in the order of `isa_list`.
-template <weight_format Format>
+template <multiplied_format Format>
 struct linear_table {
     /// The ISA whose kernels an ISA uses for the format.
     template <class Isa>
@@ -71,7 +72,7 @@ struct linear_table {
 
 /// The functions of a format for a `linear_mode` on an ISA. Not inline, so that a program may compile the
 /// kernels of a format once: see dispatch/instantiate.hpp.
-template <weight_format Format>
+template <multiplied_format Format>
 const linear_functions& functions_of(std::size_t mode, std::size_t isa) noexcept {
     return linear_table<Format>::entries[mode][isa];
 }
@@ -85,5 +86,6 @@ const linear_functions& functions_of(std::size_t mode, std::size_t isa) noexcept
 #if defined(CRUMB_EXTERN_TEMPLATES)
 #define CRUMB_EXTERN_FORMAT(format) extern CRUMB_INSTANTIATE(format)
 CRUMB_FOR_EACH_FORMAT(CRUMB_EXTERN_FORMAT)
+CRUMB_FOR_EACH_PRECISION(CRUMB_EXTERN_FORMAT)
 #undef CRUMB_EXTERN_FORMAT
 #endif

@@ -110,6 +110,22 @@ struct packed_header {
 };
 static_assert(sizeof(packed_header) == alignment);
 
+/// The tiles of 16 channels and the groups of 32 inputs that n x k weights fill.
+struct packed_units {
+    std::size_t tiles = 0;
+    std::size_t groups = 0;
+    std::size_t count() const noexcept { return tiles * groups; }
+    static result<packed_units> of(std::size_t n, std::size_t k) noexcept {
+        // Weights of a petabyte overflow nothing that is computed of this, and exist nowhere.
+        std::size_t units = 0;
+        if (n <= (std::size_t{1} << 40) && k <= (std::size_t{1} << 40) &&
+            multiply((n + tile_channels - 1) / tile_channels, (k + group_size - 1) / group_size, units) &&
+            units <= (std::size_t{1} << 50))
+            return packed_units{(n + tile_channels - 1) / tile_channels, (k + group_size - 1) / group_size};
+        return status::error(errc::bad_shape, "%zu x %zu weights are beyond any memory", n, k);
+    }
+};
+
 /// Sizes of the packed form of n x k weights. Streams follow the header: the exponents if the format has
 /// them, all scales, all codes, each ordered by tile of 16 channels and by group (exponents: by 8 groups)
 /// within the tile (paper section 4.1.1: scales first). Scales and codes begin at multiples of 64 bytes, as
@@ -131,15 +147,13 @@ struct packed_layout {
         return (groups + F::scales::block_groups - 1) / F::scales::block_groups;
     }
     static result<packed_layout> of(std::size_t n, std::size_t k) noexcept {
-        // Weights of a petabyte overflow nothing below and exist nowhere.
-        if (n > (std::size_t{1} << 40) || k > (std::size_t{1} << 40))
-            return status::error(errc::bad_shape, "%zu x %zu weights are beyond any memory", n, k);
+        const auto size = packed_units::of(n, k);
+        if (!size)
+            return size.error();
         packed_layout p;
-        p.tiles = (n + tile_channels - 1) / tile_channels;
-        p.groups = (k + group_size - 1) / group_size;
-        std::size_t units = 0;
-        if (!multiply(p.tiles, p.groups, units) || units > (std::size_t{1} << 50))
-            return status::error(errc::bad_shape, "%zu x %zu weights are beyond any memory", n, k);
+        p.tiles = size->tiles;
+        p.groups = size->groups;
+        const std::size_t units = size->count();
         const std::size_t exponents = has_exponents ? p.tiles * p.blocks() * tile_channels : 0;
         p.scales_offset = round_up(sizeof(packed_header) + exponents, alignment);
         p.codes_offset = round_up(p.scales_offset + units * scale_bytes, alignment);

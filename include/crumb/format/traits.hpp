@@ -83,16 +83,35 @@ concept indexed_codes = requires {
     Codes::selector_bits;
 };
 
-/// A group-quantized weight format: weight = scale(group) * value(code), where value is the code itself or,
-/// if the bit layout is one of indices, an entry of a codebook. Anyone's type that satisfies this can be
-/// packed and multiplied; the library's own are listed in format/list.hpp. A block holds
-/// `F::scales::block_groups` groups of 32.
+/// Bit layouts with planes of further bits beside the first; see format/nested.hpp.
+template <class Codes>
+concept codes_in_planes = indexed_codes<Codes> && requires {
+    Codes::planes;
+};
+/// How many.
+template <class Codes>
+inline constexpr std::size_t planes_of = [] {
+    if constexpr (codes_in_planes<Codes>)
+        return Codes::planes;
+    else
+        return std::size_t{0};
+}();
+
+/// What kernels have to know of weights.
 template <class F>
-concept weight_format = requires(const typename F::block& block, typename F::block& out,
-                                 typename F::scales::value scale) {
-    { F::name } -> std::convertible_to<const char*>;     // up to 15 characters, the tag of packed weights
+concept multiplied_format = requires {
+    { F::name } -> std::convertible_to<const char*>;
     requires F::codes::rows == 4 || F::codes::rows == 8; // bit layout of the packed codes
     requires F::scales::block_groups == 1 || F::scales::block_groups == 8;
+};
+
+/// A group-quantized weight format: weight = scale(group) * value(code), where value is the code itself or,
+/// if the bit layout is one of indices, an entry of a codebook. Anyone's type that satisfies this can be
+/// packed and multiplied; the library's own are listed in format/list.hpp. A name has up to 15 characters: it
+/// is the tag of packed weights. A block holds `F::scales::block_groups` groups of 32.
+template <class F>
+concept weight_format = multiplied_format<F> &&
+    requires(const typename F::block& block, typename F::block& out, typename F::scales::value scale) {
     { F::scale(block, std::size_t{}) } -> std::same_as<typename F::scales::value>; // of a group
     { F::code(block, std::size_t{}) } -> std::same_as<int>;                        // i of the block
     {F::set(out, scale, static_cast<const int*>(nullptr), std::size_t{})}; // scale and codes of a group

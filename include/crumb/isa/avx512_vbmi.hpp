@@ -30,6 +30,7 @@ struct avx512_vbmi : avx512_vnni {
 
     // Operand = entry + 128.
     struct lookups : avx512_vnni::lookups {
+        using avx512_vnni::lookups::load_table;
         /// Byte i: entry order[i] of 16.
         static CRUMB_INLINE table load_table(const std::int8_t* entries, const std::uint8_t* order) noexcept {
             return _mm512_permutexvar_epi8(load_bytes(order), avx512_vnni::lookups::load_table(entries));
@@ -60,6 +61,7 @@ struct avx512_vbmi : avx512_vnni {
 #include <crumb/kernel/blocks.inl>
 #include <crumb/kernel/expand.inl>
 #include <crumb/kernel/kv_unpack.inl>
+#include <crumb/kernel/lookup_planes.inl>
 #include <crumb/kernel/lookup_vbmi.inl>
 #include <crumb/kernel/operands.inl>
 #include <crumb/kernel/pq_lookup.inl>

@@ -10,6 +10,7 @@
 #include <crumb/kernel/dense.inl>
 #include <crumb/kernel/expand.inl>
 #include <crumb/kernel/lookup.inl>
+#include <crumb/kernel/lookup_planes.inl>
 #include <crumb/kernel/norm.inl>
 #include <crumb/kernel/operands.inl>
 #include <crumb/kernel/pq_lookup.inl>

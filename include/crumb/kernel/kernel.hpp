@@ -3,7 +3,7 @@
 
 #include <crumb/core/view.hpp>
 #include <crumb/format/activations.hpp>
-#include <crumb/format/index_codes.hpp>
+#include <crumb/format/nested.hpp>
 #include <crumb/format/packed.hpp>
 
 #include <type_traits>
@@ -16,6 +16,7 @@ struct linear_args {
     const std::int8_t* multipliers = nullptr; ///< packed_view::scales of `block_scales`
     const std::uint8_t* exponents = nullptr;  ///< packed_view::exponents
     const std::uint8_t* codes = nullptr;      ///< packed_view::codes
+    const std::uint8_t* planes[2] = {};       ///< nested_view::plane(1) and (2)
     const std::int8_t* codebooks = nullptr;   ///< tables of 16 entries, see `lookup_tables`
     std::size_t groups = 0;                   ///< groups of 32 inputs
     std::size_t n = 0;                        ///< output channels of the weights
@@ -78,6 +79,8 @@ template <class Isa, class Format>
 struct tile_shape;
 template <class Isa, class Scales, int Vectors>
 struct scale_reader;
+template <class Isa, std::size_t Planes, int Vectors>
+struct plane_reader;
 template <class Isa, class Format, int Vectors>
 struct packed_reader;
 template <class Isa, class Format, class Product, int Vectors>

@@ -232,7 +232,7 @@ template <class Format, class Tile>
 struct lookup_asm<isa::CRUMB_THIS_ISA, Format, Tile> : Tile {
     static CRUMB_INLINE void single(const linear_args& args, std::size_t tile, std::size_t row,
                                     float* out) noexcept {
-        if constexpr (indexed_codes<typename Format::codes>) {
+        if constexpr (indexed_codes<typename Format::codes> && !codes_in_planes<typename Format::codes>) {
             // Whole passes, and as many as share powers of two.
             const std::size_t groups = args.groups / pass_groups * pass_groups;
             if (groups == 0)

@@ -66,6 +66,48 @@ struct scale_reader<isa::CRUMB_THIS_ISA, block_scales, Vectors> {
     }
 };
 
+/// The planes beside the first, a register row per tile and group each.
+template <std::size_t Planes, int Vectors>
+struct plane_reader<isa::CRUMB_THIS_ISA, Planes, Vectors> {
+    using I = isa::CRUMB_THIS_ISA;
+    static constexpr int per_tile = static_cast<int>(tile_row_bytes) / I::width;
+    const std::uint8_t* at[Planes];
+    std::size_t tile_stride;
+
+    CRUMB_INLINE plane_reader(const linear_args& args, std::size_t tile, int first) noexcept
+        : tile_stride(args.groups * tile_row_bytes) {
+        CRUMB_UNROLL
+        for (std::size_t p = 0; p < Planes; ++p)
+            at[p] = args.planes[p] + tile * tile_stride + first * I::width;
+    }
+    CRUMB_INLINE typename I::bytes raw(std::size_t plane, int v) const noexcept {
+        return I::load_bytes(at[plane] + static_cast<std::size_t>(v / per_tile) * tile_stride +
+                             v % per_tile * I::width);
+    }
+    /// Asks for `groups` groups further on, `tiles` tiles later, in each of `Tiles` tiles.
+    template <int Tiles, int Locality>
+    CRUMB_INLINE void ask(std::size_t groups, std::size_t tiles) const noexcept {
+        CRUMB_UNROLL
+        for (std::size_t p = 0; p < Planes; ++p) {
+            CRUMB_UNROLL
+            for (std::size_t t = 0; t < Tiles; ++t)
+                __builtin_prefetch(at[p] + groups * tile_row_bytes + (tiles + t) * tile_stride, 0, Locality);
+        }
+    }
+    CRUMB_INLINE void skip(std::size_t groups) noexcept {
+        CRUMB_UNROLL
+        for (std::size_t p = 0; p < Planes; ++p)
+            at[p] += groups * tile_row_bytes;
+    }
+};
+template <int Vectors>
+struct plane_reader<isa::CRUMB_THIS_ISA, 0, Vectors> {
+    CRUMB_INLINE plane_reader(const linear_args&, std::size_t, int) noexcept {}
+    template <int, int>
+    CRUMB_INLINE void ask(std::size_t, std::size_t) const noexcept {}
+    CRUMB_INLINE void skip(std::size_t) const noexcept {}
+};
+
 /// The codes and scales of `Vectors` registers of channels, from register `first` of a tile on.
 template <class Format, int Vectors>
 struct packed_reader<isa::CRUMB_THIS_ISA, Format, Vectors> {
@@ -76,11 +118,12 @@ struct packed_reader<isa::CRUMB_THIS_ISA, Format, Vectors> {
     std::size_t tile_codes;       ///< stride
     const std::uint8_t* tile_end; ///< of the first tile's codes
     scale_reader<I, typename Format::scales, Vectors> scales;
+    plane_reader<I, planes_of<typename Format::codes>, Vectors> planes;
 
     CRUMB_INLINE packed_reader(const linear_args& args, std::size_t tile, int first) noexcept
         : codes(args.codes + tile * args.groups * shape::code_bytes + first * I::width),
           tile_codes(args.groups * shape::code_bytes), tile_end(codes + tile_codes),
-          scales(args, tile, first) {}
+          scales(args, tile, first), planes(args, tile, first) {}
 
     /// Asks for a later group of each tile. Where a tile ends, that is one of the next pass: the tile that
     /// follows in memory is of this pass.
@@ -100,6 +143,7 @@ struct packed_reader<isa::CRUMB_THIS_ISA, Format, Vectors> {
                     __builtin_prefetch(at + t * tile_codes + line);
                 __builtin_prefetch(scales_at + t * scales.tile_stride);
             }
+            planes.template ask<tiles, 3>(ahead, passes ? others : 0);
         }
     }
     /// Asks for half (0 or 1) of this group, for later. Two blocks of rows share this: all at once would fill
@@ -115,6 +159,8 @@ struct packed_reader<isa::CRUMB_THIS_ISA, Format, Vectors> {
                 if constexpr (Half == 1)
                     __builtin_prefetch(scales.of(t * shape::vectors), 0, 2);
             }
+            if constexpr (Half == 1)
+                planes.template ask<tiles, 2>(0, 0);
         }
     }
     /// Asks for `bytes` bytes of each tile's codes from byte `at` on, and for their scales.
@@ -140,6 +186,7 @@ struct packed_reader<isa::CRUMB_THIS_ISA, Format, Vectors> {
     CRUMB_INLINE void skip(std::size_t groups) noexcept {
         codes += groups * shape::code_bytes;
         scales.skip(groups);
+        planes.skip(groups);
     }
     CRUMB_INLINE void next_group() noexcept { skip(1); }
 };

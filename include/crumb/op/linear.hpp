@@ -37,6 +37,40 @@ struct linear_part {
     range channels = {};
 };
 
+namespace detail {
+
+/// What all products with quantized weights check of a plan's options, n output channels.
+inline status check_linear(const linear_options& options, std::size_t n) noexcept {
+    if (!options.bias.empty() && options.bias.size() != n)
+        return status::error(errc::bad_shape, "bias has %zu values, the weights have %zu output channels",
+                             options.bias.size(), n);
+    return {};
+}
+
+/// Completes `args`, which have the weights and the bias, and runs them.
+inline void run_linear(const dispatch::linear_functions& functions, kernel::linear_args args,
+                       const activations& x, const matrix_view<float>& y, const linear_part& part) noexcept {
+    CRUMB_CHECK(y.rows == x.rows() && y.cols == args.n, "linear::run: y is not x.rows() x n");
+    CRUMB_CHECK(y.rows <= 1 || y.stride >= y.cols, "linear::run: the rows of y overlap");
+    args.x_codes = x.codes();
+    args.x_scales = x.scales();
+    args.x_starts = x.starts();
+    args.x_shifts = x.shifts();
+    args.x_rows = x.rows();
+    args.y = y.data;
+    args.y_stride = y.stride;
+    args.rows = part.rows.within(x.rows());
+    args.channels = part.channels.within(args.n);
+    if (args.rows.size() == 0 || args.channels.size() == 0)
+        return;
+    if (x.rows() == 1)
+        functions.gemv(args);
+    else
+        functions.gemm(args);
+}
+
+} // namespace detail
+
 /// A matrix product with weights in format `F`. Refers to the packed weights and the bias, owns nothing; copy
 /// it freely. Integer sums are exact; a group adds its sum times the activations' scale, rounded, times the
 /// weights' scale with one fused multiply-add, in order, so a result does not depend on the split into parts,
@@ -50,9 +84,8 @@ class linear {
         const auto isa = choose_isa(options.isa);
         if (!isa)
             return isa.error();
-        if (!options.bias.empty() && options.bias.size() != weights.n())
-            return status::error(errc::bad_shape, "bias has %zu values, the weights have %zu output channels",
-                                 options.bias.size(), weights.n());
+        if (const status s = detail::check_linear(options, weights.n()); !s)
+            return s;
         // Behind the end of a row, 2-bit indices stand for weights that are not 0.
         if (options.mode == linear_mode::absorbed && codebook_entries<F> != 0 &&
             weights.k() % group_size != 0)
@@ -95,8 +128,6 @@ class linear {
     /// output, x.rows() x n. Writes nothing else. Any number of threads may call it for disjoint parts.
     void run(const activations& x, const matrix_view<float>& y, const linear_part& part = {}) const noexcept {
         CRUMB_CHECK(x.layout() == activation_layout().layout, "linear::run: activations of another layout");
-        CRUMB_CHECK(y.rows == x.rows() && y.cols == n(), "linear::run: y is not x.rows() x n");
-        CRUMB_CHECK(y.rows <= 1 || y.stride >= y.cols, "linear::run: the rows of y overlap");
         CRUMB_CHECK(x.rows() <= max_rows_, "linear::run: more rows than max_rows");
         kernel::linear_args args;
         if constexpr (packed_layout<F>::has_exponents) {
@@ -109,22 +140,8 @@ class linear {
         args.codes = weights_.codes();
         args.groups = weights_.groups();
         args.n = weights_.n();
-        args.x_codes = x.codes();
-        args.x_scales = x.scales();
-        args.x_starts = x.starts();
-        args.x_shifts = x.shifts();
-        args.x_rows = x.rows();
-        args.y = y.data;
-        args.y_stride = y.stride;
         args.bias = bias_;
-        args.rows = part.rows.within(x.rows());
-        args.channels = part.channels.within(n());
-        if (args.rows.size() == 0 || args.channels.size() == 0)
-            return;
-        if (x.rows() == 1)
-            functions().gemv(args);
-        else
-            functions().gemm(args);
+        detail::run_linear(functions(), args, x, y, part);
     }
 
   private:

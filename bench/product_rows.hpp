@@ -1,0 +1,69 @@
+// What the rows of matrix products share.
+#pragma once
+
+#include "rows.hpp"
+
+#include <crumb/op/linear.hpp>
+
+#include <cstring>
+
+namespace crumb::bench {
+
+/// Equal copies of weights, one after another on huge pages.
+struct copies {
+    copies(std::size_t one, std::size_t working_set)
+        : stride(round_up(one, alignment)),
+          count(std::max<std::size_t>(1, (working_set + stride - 1) / stride)), memory(stride * count) {}
+    void fill() {
+        for (std::size_t i = 1; i < count; ++i)
+            std::memcpy(at(i), at(0), stride);
+    }
+    std::byte* at(std::size_t i) const noexcept { return memory.data() + i * stride; }
+    std::size_t stride, count;
+    buffer memory;
+};
+
+/// The bit layout whose multiply-accumulate peak a product is compared with: panels multiply bytes, whatever
+/// they were made of, and so do codebooks.
+template <class F, linear_mode Mode>
+using peak_codes = std::conditional_t<Mode == linear_mode::exact && !indexed_codes<typename F::codes>,
+                                      typename F::codes, byte_codes>;
+
+/// Times a task whose result has been checked and fills the counters. The ceilings are measured again every
+/// few milliseconds: on shared machines and warm boards they drift within a row. The fractions are medians of
+/// what neighbouring measurements give. `Codes`: see `peak_codes`.
+template <class Codes, class Isa, linear_mode Mode, class Task>
+double time_task(benchmark::State& state, Task& task, const memory_level& level, double working_set) {
+    constexpr bool exact = Mode == linear_mode::exact;
+    std::vector<double> of_read, of_peak, of_mix;
+    const auto bytes = static_cast<double>(task.weight_bytes);
+    const double seconds = sample(
+        state, level.bytes != 0 ? 1 : 16, [&] { task.run(); },
+        [&](double s) {
+            of_read.push_back(bytes / s / read_bandwidth(level));
+            of_peak.push_back(task.macs() / s / mac_rate<Isa, Codes>());
+            if constexpr (exact && has_mix<Isa>)
+                of_mix.push_back(task.macs() / s / mix_rate<Isa, Codes>());
+        });
+    const double macs = task.macs() / seconds;
+    state.counters["bytes_per_second"] = bytes / seconds;
+    state.counters["mac_per_second"] = macs;
+    state.counters["working_set_bytes"] = working_set;
+    if (of_read.empty())
+        return macs;
+    state.counters["of_read_bandwidth"] = median(of_read);
+    state.counters["of_mac_peak"] = median(of_peak);
+    if (!of_mix.empty())
+        state.counters["of_mix"] = median(of_mix);
+    return macs;
+}
+
+template <class Function>
+benchmark::internal::Benchmark* add(const std::string& name, Function f, std::size_t m,
+                                    const memory_level& level) {
+    return benchmark::RegisterBenchmark(name.c_str(), [=](benchmark::State& state) { f(state, m, level); })
+        ->UseManualTime()
+        ->Unit(benchmark::kMicrosecond);
+}
+
+} // namespace crumb::bench

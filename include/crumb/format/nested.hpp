@@ -1,0 +1,302 @@
+// Nested weights as they are packed: planes of bits, most significant first, each a stream of its own.
+#pragma once
+
+#include <crumb/core/memory.hpp>
+#include <crumb/core/type_list.hpp>
+#include <crumb/core/view.hpp>
+#include <crumb/format/index_codes.hpp>
+#include <crumb/format/nested_levels.hpp>
+#include <crumb/format/packed.hpp>
+
+#include <cstring>
+
+namespace crumb::inline CRUMB_ABI {
+
+/// Codes of 3 or 4 bits in planes. The first plane is that of `index_codes<2, 0>`: two register rows of pairs
+/// of bits per tile and group. Each further bit is one register row per tile and group in a stream of its
+/// own: with j = k % 16 / 4, the third bit of input k of channel c is in byte 4 c + k % 4 at bit {0, 2, 1,
+/// 3}[j] + (k < 16 ? 0 : 4), the fourth at {1, 3, 0, 2}[j] + (k < 16 ? 0 : 4).
+///
+/// So rows come together without a shift: with 3 bits, row j takes the half of a nibble that its pair is in
+/// from the first plane and the other half from the second; with 4 bits, one bit-select of the second and the
+/// third plane makes the other halves of two rows first. In which order the bits of an index end up differs
+/// from row to row, and so do the tables.
+template <int Bits>
+struct plane_codes {
+    static_assert(Bits == 3 || Bits == 4);
+    static constexpr int bits = Bits;
+    static constexpr int selector_bits = 0;
+    static constexpr bool paired = false;
+    static constexpr std::size_t planes = Bits - 2;          ///< beside the first
+    static constexpr std::size_t rows = 4;                   ///< register rows of nibbles
+    static constexpr std::size_t bytes = 2 * tile_row_bytes; ///< of the first plane, per tile and group
+    static constexpr std::size_t table_entries = 16;
+    static constexpr std::size_t tables = rows;
+    static constexpr int minimum = 0;
+    static constexpr int maximum = (1 << Bits) - 1;
+    static constexpr int panel_shift = 7; ///< as in `index_codes`
+
+    /// Where the third and the fourth bits of register row `row` lie in a nibble of their plane.
+    static constexpr unsigned third_of(std::size_t row) noexcept {
+        constexpr unsigned at[4] = {0, 2, 1, 3};
+        return at[row];
+    }
+    static constexpr unsigned fourth_of(std::size_t row) noexcept { return third_of(row) ^ 1; }
+    /// The index that a merged nibble of register row `row` stands for.
+    static constexpr std::size_t index_of(std::size_t row, std::size_t nibble) noexcept {
+        const bool even = row % 2 == 0; // the pair is in the upper half
+        const std::size_t pair = even ? nibble >> 2 : nibble & 3;
+        const std::size_t third = nibble >> third_of(row) & 1, fourth = nibble >> fourth_of(row) & 1;
+        return Bits == 3 ? 2 * pair + third : 4 * pair + 2 * third + fourth;
+    }
+};
+template <int Bits>
+struct nested_codes {
+    using type = plane_codes<Bits>;
+};
+template <>
+struct nested_codes<2> {
+    using type = index_codes<2, 0>;
+};
+
+/// Nested weights at one precision, as kernels see them.
+template <int Bits>
+struct nested_precision {
+    static constexpr int bits = Bits;
+    using scales = half_scales;
+    using codes = typename nested_codes<Bits>::type;
+};
+struct nested2 : nested_precision<2> {
+    static constexpr const char* name = "nested2";
+};
+struct nested3 : nested_precision<3> {
+    static constexpr const char* name = "nested3";
+};
+struct nested4 : nested_precision<4> {
+    static constexpr const char* name = "nested4";
+};
+
+/// Calls F(name) for every precision, from the lowest on.
+#define CRUMB_FOR_EACH_PRECISION(F) F(nested2) F(nested3) F(nested4)
+
+#define CRUMB_PRECISION_ITEM(precision) , precision
+using precision_list = type_list_tail<void CRUMB_FOR_EACH_PRECISION(CRUMB_PRECISION_ITEM)>;
+#undef CRUMB_PRECISION_ITEM
+
+/// What kernels look the indices of a precision up in: a table of 16 entries per register row of nibbles, or
+/// those of `index_codes<2, 0>` for 2 bits.
+using nested_tables = std::array<std::int8_t, 64>;
+template <class Precision>
+constexpr nested_tables nested_lookup_tables(const nested_levels& l) noexcept {
+    using codes = typename Precision::codes;
+    const auto levels = l.table(Precision::bits);
+    nested_tables t{};
+    for (std::size_t v = 0; v < 16; ++v) {
+        if constexpr (codes::bits == 2) {
+            t[v] = levels[v / 4];
+            t[16 + v] = levels[v % 4];
+        } else {
+            for (std::size_t row = 0; row < codes::rows; ++row)
+                t[16 * row + v] = levels[codes::index_of(row, v)];
+        }
+    }
+    return t;
+}
+
+/// Sizes of packed nested weights. The streams: a header, the levels, all scales, then the planes, each
+/// ordered by tile of 16 channels and by group within the tile. Precision p reads the first p - 1 planes, so
+/// a prefix of the bytes. Ragged n and k are padded with zero scales and zero codes.
+struct nested_layout {
+    static constexpr std::size_t levels_offset = sizeof(packed_header);
+    static constexpr std::size_t scales_offset = levels_offset + alignment;
+    std::size_t tiles = 0, groups = 0;
+    std::size_t plane_offset[3] = {}; ///< of the pairs, the third, the fourth bits
+    std::size_t bytes = 0;
+
+    /// Bytes that a product at a precision reads.
+    std::size_t bytes_at(int bits) const noexcept {
+        return bits == most_nested_bits ? bytes : plane_offset[bits - 1];
+    }
+    static result<nested_layout> of(std::size_t n, std::size_t k, int parent) noexcept {
+        const auto size = packed_units::of(n, k);
+        if (!size)
+            return size.error();
+        nested_layout l;
+        l.tiles = size->tiles;
+        l.groups = size->groups;
+        const std::size_t units = size->count();
+        const std::size_t codes = round_up(scales_offset + units * tile_channels * sizeof(half), alignment);
+        l.plane_offset[0] = codes;
+        for (std::size_t p = 1; p < 3; ++p)
+            l.plane_offset[p] = codes + units * (p + 1) * tile_row_bytes;
+        l.bytes = codes + units * static_cast<std::size_t>(parent) * tile_row_bytes;
+        return l;
+    }
+};
+
+/// Bytes of packed nested weights with `parent` bits; 0 if shape or bits are absurd.
+inline std::size_t nested_packed_bytes(std::size_t n, std::size_t k, int parent) noexcept {
+    if (parent < fewest_nested_bits || parent > most_nested_bits)
+        return 0;
+    const auto layout = nested_layout::of(n, k, parent);
+    return layout ? layout->bytes : 0;
+}
+
+/// Packed nested weights in memory that somebody else owns: a buffer or a mapped file.
+class nested_view {
+  public:
+    static constexpr const char* name = "nested"; ///< the format that the header names
+
+    nested_view() noexcept = default;
+
+    /// Checks tag, version, precisions, levels, shape and size, and refers to the bytes, which must be
+    /// aligned to `crumb::alignment` and outlive the view.
+    static result<nested_view> open(std::span<const std::byte> bytes) noexcept {
+        if (auto s = check_buffer(bytes, nested_layout::scales_offset, "packed nested weights"); !s)
+            return s;
+        packed_header header;
+        std::memcpy(&header, bytes.data(), sizeof header);
+        const packed_header expected;
+        if (std::memcmp(header.magic, expected.magic, sizeof header.magic) != 0)
+            return status::error(errc::wrong_format, "packed nested weights: the tag CRMB is missing");
+        if (header.version != expected.version)
+            return status::error(errc::wrong_version,
+                                 "packed nested weights: layout version %u, this build reads %u",
+                                 header.version, expected.version);
+        char format[sizeof header.format + 1] = {};
+        std::memcpy(format, header.format, sizeof header.format);
+        if (std::strcmp(format, name) != 0)
+            return status::error(errc::wrong_format, "packed nested weights: format %s", format);
+        nested_view v;
+        v.levels_.seed = header.reserved[0];
+        v.levels_.parent = header.reserved[1];
+        std::memcpy(v.levels_.levels.data(), bytes.data() + nested_layout::levels_offset,
+                    v.levels_.levels.size());
+        if (auto s = check_levels(v.levels_); !s)
+            return s;
+        const auto layout = nested_layout::of(header.n, header.k, v.levels_.parent);
+        if (!layout)
+            return layout.error();
+        if (layout->bytes != header.bytes)
+            return status::error(errc::corrupt, "packed nested weights: %zu bytes by shape, %llu by header",
+                                 layout->bytes, static_cast<unsigned long long>(header.bytes));
+        if (auto s = check_buffer(bytes, layout->bytes, "packed nested weights"); !s)
+            return s;
+        v.base_ = bytes.data();
+        v.n_ = header.n;
+        v.k_ = header.k;
+        v.layout_ = *layout;
+        return v;
+    }
+
+    std::size_t n() const noexcept { return n_; }
+    std::size_t k() const noexcept { return k_; }
+    std::size_t tiles() const noexcept { return layout_.tiles; }
+    std::size_t groups() const noexcept { return layout_.groups; }
+    const nested_levels& levels() const noexcept { return levels_; }
+    std::size_t bytes() const noexcept { return layout_.bytes; }
+    /// Bytes that a product at a precision reads, header included.
+    std::size_t bytes_at(int bits) const noexcept { return layout_.bytes_at(bits); }
+    /// 16 halves per tile and group.
+    const half* scales() const noexcept {
+        return reinterpret_cast<const half*>(base_ + nested_layout::scales_offset);
+    }
+    /// Plane 0: 128 bytes of pairs per tile and group; planes 1 and 2: 64 bytes of third and fourth bits.
+    const std::uint8_t* plane(std::size_t i) const noexcept {
+        return reinterpret_cast<const std::uint8_t*>(base_ + layout_.plane_offset[i]);
+    }
+
+    half scale(std::size_t row, std::size_t group) const noexcept {
+        return scales()[unit(row, group) * tile_channels + row % tile_channels];
+    }
+    /// The code of a weight, all `parent` bits.
+    int code(std::size_t row, std::size_t i) const noexcept {
+        const std::size_t u = unit(row, i / group_size), channel = row % tile_channels, in = i % group_size;
+        int code = nested2::codes::get(plane(0) + u * nested2::codes::bytes, channel, in);
+        for (int p = 1; p < levels_.parent - 1; ++p) {
+            const auto index = static_cast<std::size_t>(p);
+            const int byte = plane(index)[u * tile_row_bytes + 4 * channel + in % 4];
+            code = code << 1 | (byte >> bit_of(index, in) & 1);
+        }
+        return code;
+    }
+    /// Weight i of a row at a precision.
+    double weight(std::size_t row, std::size_t i, int bits) const noexcept {
+        const auto q = static_cast<std::size_t>(code(row, i) >> (levels_.parent - bits));
+        return double(to_float(scale(row, i / group_size))) * levels_.table(bits)[q];
+    }
+
+    /// The bit of a byte of plane 1 or 2 that belongs to input `in` of a group.
+    static constexpr unsigned bit_of(std::size_t plane, std::size_t in) noexcept {
+        using codes = plane_codes<4>;
+        const std::size_t row = in % 16 / 4;
+        return (plane == 1 ? codes::third_of(row) : codes::fourth_of(row)) + (in < 16 ? 0 : 4);
+    }
+
+  private:
+    std::size_t unit(std::size_t row, std::size_t group) const noexcept {
+        return row / tile_channels * layout_.groups + group;
+    }
+    const std::byte* base_ = nullptr;
+    std::size_t n_ = 0, k_ = 0;
+    nested_levels levels_;
+    nested_layout layout_;
+};
+
+/// Packs nested weights into `buffer` (at least `nested_packed_bytes`, aligned to `crumb::alignment`; nothing
+/// is written on error). Refuses levels that `check_levels` refuses, codes beyond the parent's bits, and
+/// scales that are infinite or NaN.
+inline result<nested_view> pack(const nested_storage_view& w, std::span<std::byte> buffer) noexcept {
+    if (auto s = check_levels(w.levels); !s)
+        return s;
+    const auto layout = nested_layout::of(w.n, w.k, w.levels.parent);
+    if (!layout)
+        return layout.error();
+    if (auto s = check_buffer(buffer, layout->bytes, "buffer for packed nested weights"); !s)
+        return s;
+    for (std::size_t row = 0; row < w.n; ++row) {
+        for (std::size_t g = 0; g < layout->groups; ++g)
+            if (!is_finite(w.scales[row * layout->groups + g]))
+                return status::error(errc::not_finite,
+                                     "nested weights: scale of row %zu, group %zu is not finite", row, g);
+        for (std::size_t i = 0; i < w.k; ++i)
+            if (w.codes[row * w.k + i] >> w.levels.parent != 0)
+                return status::error(errc::invalid_argument,
+                                     "nested weights: code (%zu, %zu) is %d, of %d bits", row, i,
+                                     w.codes[row * w.k + i], w.levels.parent);
+    }
+
+    packed_header header;
+    std::memcpy(header.format, nested_view::name, std::strlen(nested_view::name));
+    header.n = w.n;
+    header.k = w.k;
+    header.bytes = layout->bytes;
+    header.reserved[0] = static_cast<std::uint8_t>(w.levels.seed);
+    header.reserved[1] = static_cast<std::uint8_t>(w.levels.parent);
+    std::memset(buffer.data(), 0, layout->bytes);
+    std::memcpy(buffer.data(), &header, sizeof header);
+    std::memcpy(buffer.data() + nested_layout::levels_offset, w.levels.levels.data(), w.levels.levels.size());
+    auto* scales = reinterpret_cast<half*>(buffer.data() + nested_layout::scales_offset);
+    const auto plane = [&](std::size_t p) {
+        return reinterpret_cast<std::uint8_t*>(buffer.data() + layout->plane_offset[p]);
+    };
+    for (std::size_t row = 0; row < w.n; ++row) {
+        const std::size_t channel = row % tile_channels;
+        for (std::size_t i = 0; i < w.k; ++i) {
+            const std::size_t u = row / tile_channels * layout->groups + i / group_size, in = i % group_size;
+            if (in == 0)
+                scales[u * tile_channels + channel] = w.scales[row * layout->groups + i / group_size];
+            const int code = w.codes[row * w.k + i];
+            nested2::codes::put(plane(0) + u * nested2::codes::bytes, channel, in,
+                                code >> (w.levels.parent - 2));
+            for (std::size_t p = 1; p + 1 < static_cast<std::size_t>(w.levels.parent); ++p) {
+                auto& byte = plane(p)[u * tile_row_bytes + 4 * channel + in % 4];
+                const int bit = code >> (w.levels.parent - 2 - static_cast<int>(p)) & 1;
+                byte = static_cast<std::uint8_t>(byte | bit << nested_view::bit_of(p, in));
+            }
+        }
+    }
+    return nested_view::open(buffer.first(layout->bytes));
+}
+
+} // namespace crumb::inline CRUMB_ABI
