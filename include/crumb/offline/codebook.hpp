@@ -1,19 +1,13 @@
 // Training of codebooks: tables of int8 levels that serve a whole model.
 #pragma once
 
+#include <crumb/offline/group_samples.hpp>
 #include <crumb/offline/group_search.hpp>
-#include <crumb/offline/random.hpp>
+#include <crumb/offline/int8_grid.hpp>
 
 #include <functional>
-#include <optional>
 
 namespace crumb::inline CRUMB_ABI {
-
-/// A matrix to train on, n x k, and the mean squared input of each of its k columns (empty: all equal).
-struct training_matrix {
-    matrix_view<const float> w;
-    std::span<const float> importance;
-};
 
 /// Parameters of `train_codebooks`.
 struct training_options {
@@ -49,8 +43,12 @@ class codebook_trainer {
             return status::error(errc::invalid_argument, "codebooks: %zu levels, %u selector bits", o.entries,
                                  o.selector_bits);
         codebook_trainer t(o);
-        if (const status s = t.sample(matrices); !s)
-            return s;
+        const auto samples = sample_groups(matrices, o.most_groups, t.random_);
+        if (!samples)
+            return samples.error();
+        t.energy_ = samples->energy;
+        for (const group_sample& g : samples->groups)
+            t.samples_.push_back({g, {}});
         trained_codebooks out;
         out.levels = t.initial();
         if (t.samples_.empty())
@@ -78,72 +76,12 @@ class codebook_trainer {
     }
 
   private:
-    struct group {
-        std::array<float, group_size> w = {}, a = {};
-        std::size_t size = 0;
+    struct group : group_sample {
         group_search::candidate now;
     };
     using shape = std::array<float, group_size>;
 
     explicit codebook_trainer(const training_options& o) : o_(o), random_(o.seed) {}
-
-    status sample(std::span<const training_matrix> matrices) {
-        std::size_t all = 0;
-        for (const training_matrix& m : matrices)
-            all += m.w.rows * ((m.w.cols + group_size - 1) / group_size);
-        const std::size_t wanted = std::min(all, o_.most_groups);
-        std::size_t first = 0, taken = 0; // of the matrix; samples so far
-        for (std::size_t n = 0; n < matrices.size(); ++n) {
-            const auto& w = matrices[n].w;
-            const auto& importance = matrices[n].importance;
-            if (!importance.empty() && importance.size() != w.cols)
-                return status::error(errc::bad_shape,
-                                     "codebooks: matrix %zu has %zu columns and %zu importances", n, w.cols,
-                                     importance.size());
-            double energy = 0;
-            for (std::size_t r = 0; r < w.rows; ++r)
-                for (std::size_t i = 0; i < w.cols; ++i)
-                    energy += (importance.empty() ? 1.0 : double{importance[i]}) * double{w.row(r)[i]} *
-                              double{w.row(r)[i]};
-            bool valid = std::isfinite(energy);
-            for (const float a : importance)
-                valid = valid && a >= 0;
-            if (!valid)
-                return status::error(errc::not_finite,
-                                     "codebooks: matrix %zu or its importance is not finite", n);
-            const std::size_t groups = (w.cols + group_size - 1) / group_size;
-            const double scale = energy > 0 ? static_cast<double>(w.rows * w.cols) / energy : 0.0;
-            // One sample from each of `wanted` equal stretches of all groups.
-            for (; taken < wanted; ++taken) {
-                if (!next_)
-                    next_ = wanted == all ? taken
-                                          : static_cast<std::size_t>(
-                                                (static_cast<double>(taken) + random_.uniform()) *
-                                                static_cast<double>(all) / static_cast<double>(wanted));
-                const std::size_t at = std::min(*next_, all - 1) - first;
-                if (at >= w.rows * groups)
-                    break;
-                next_.reset();
-                group g;
-                const std::size_t i0 = at % groups * group_size;
-                g.size = std::min(group_size, w.cols - i0);
-                float most = 0;
-                for (std::size_t i = 0; i < g.size; ++i) {
-                    g.w[i] = w.row(at / groups)[i0 + i];
-                    g.a[i] =
-                        static_cast<float>((importance.empty() ? 1.0 : double{importance[i0 + i]}) * scale);
-                    most = std::max(most, g.a[i] > 0 ? std::fabs(g.w[i]) : 0.0f);
-                }
-                if (most > 1e-30f)
-                    samples_.push_back(g);
-            }
-            first += w.rows * groups;
-        }
-        for (const group& g : samples_)
-            for (std::size_t i = 0; i < g.size; ++i)
-                energy_ += double{g.a[i]} * double{g.w[i]} * double{g.w[i]};
-        return {};
-    }
 
     level_set empty_set() const {
         level_set s;
@@ -156,19 +94,13 @@ class codebook_trainer {
     /// Writes a table on the int8 grid: largest magnitude 127, ascending, distinct. Returns what the numbers
     /// were multiplied with.
     static double put(level_set& s, std::size_t table, std::array<double, 16> t) {
+        const std::span<double> level(t.data(), s.entries);
         double most = 1e-30;
-        std::sort(t.begin(), t.begin() + static_cast<std::ptrdiff_t>(s.entries));
-        for (std::size_t i = 0; i < s.entries; ++i)
-            most = std::max(most, std::fabs(t[i]));
+        std::sort(level.begin(), level.end());
+        for (const double x : level)
+            most = std::max(most, std::fabs(x));
         const double scale = 127 / most;
-        int last = -128;
-        std::array<int, 16> q = {};
-        for (std::size_t i = 0; i < s.entries; ++i)
-            last = q[i] = std::max(last + 1, static_cast<int>(std::lrint(t[i] * scale)));
-        for (std::size_t i = s.entries, limit = 127; i-- > 0;) {
-            q[i] = std::min(q[i], static_cast<int>(limit) - static_cast<int>(s.entries - 1 - i));
-            s.levels[table * s.entries + i] = static_cast<std::int8_t>(q[i]);
-        }
+        put_on_int8_grid(level, scale, {s.levels.data() + table * s.entries, s.entries});
         return scale;
     }
 
@@ -321,7 +253,6 @@ class codebook_trainer {
 
     const training_options& o_;
     splitmix64 random_;
-    std::optional<std::size_t> next_;
     std::vector<group> samples_;
     double energy_ = 0;
 };

@@ -1,13 +1,8 @@
 // Quantization with error feedback across columns, in the manner of GPTQ.
 #pragma once
 
-#include <crumb/offline/column_order.hpp>
+#include <crumb/offline/feedback_system.hpp>
 #include <crumb/offline/group_search.hpp>
-
-#include <Eigen/Cholesky>
-#include <Eigen/Core>
-
-#include <numeric>
 
 namespace crumb::inline CRUMB_ABI {
 
@@ -22,94 +17,41 @@ struct feedback_options {
 
 /// Quantizes rows w so that (w - q) H (w - q)^T is small, H = sum x x^T over calibration inputs.
 ///
-/// With H = R R^T, R upper triangular, that is sum_j R_jj^2 (w_j + sum_{i<j} R_ij / R_jj (w_i - q_i) -
-/// q_j)^2: columns are quantized in order, each corrected by the errors of those before it, and a group's
-/// scale and table are chosen when it begins. One object serves all matrices that read the same inputs.
-/// Immutable after `make`: threads may quantize disjoint rows at a time.
+/// Columns are quantized in order, each corrected by the errors of those before it (`feedback_system`), and a
+/// group's scale and table are chosen when it begins. One object serves all matrices that read the same
+/// inputs. Immutable after `make`: threads may quantize disjoint rows at a time.
 class error_feedback {
-    using matrix_f = Eigen::Matrix<float, Eigen::Dynamic, Eigen::Dynamic, Eigen::RowMajor>;
+    using matrix_f = feedback_system::matrix_f;
     using index = Eigen::Index;
-    static constexpr float most_weight = 65504.0f;
 
   public:
     /// From H, k x k; its lower triangle is read.
     static result<error_feedback> make(const matrix_view<const double>& h,
                                        const feedback_options& options = {}) {
-        if (h.rows != h.cols || h.rows == 0)
-            return status::error(errc::bad_shape, "error feedback: H is %zu x %zu", h.rows, h.cols);
-        if (!(options.damping >= 0) || !std::isfinite(options.length_power))
-            return status::error(errc::invalid_argument, "error feedback: damping %g, length power %g",
-                                 options.damping, options.length_power);
-        std::vector<double> energy(h.rows);
-        for (std::size_t i = 0; i < h.rows; ++i)
-            energy[i] = h.row(i)[i];
-        const double mean = std::accumulate(energy.begin(), energy.end(), 0.0) / static_cast<double>(h.rows);
-        if (!std::isfinite(mean) || mean < 0)
-            return status::error(errc::not_finite,
-                                 "error feedback: the diagonal of H is not finite and positive");
-        error_feedback f(options.reorder ? column_order::by_energy(energy) : column_order::ascending(h.rows),
-                         options);
-        const index size = static_cast<index>(f.order_.at.size());
-        const double scale = mean > 0 ? 1 / mean : 1;
-        // Reversed in both directions, the lower factor becomes the upper one.
-        Eigen::MatrixXd reversed = Eigen::MatrixXd::Identity(size, size);
-        for (index i = 0; i < size; ++i) {
-            for (index j = 0; j < size; ++j) {
-                const std::size_t a = f.order_.at[static_cast<std::size_t>(i)],
-                                  b = f.order_.at[static_cast<std::size_t>(j)];
-                if (a < f.order_.k && b < f.order_.k)
-                    reversed(size - 1 - i, size - 1 - j) =
-                        (a >= b ? h.row(a)[b] : h.row(b)[a]) * scale + (a == b ? options.damping : 0.0);
-            }
-        }
-        if (!reversed.allFinite())
-            return status::error(errc::not_finite, "error feedback: H is not finite");
-        f.h_ = reversed.reverse().cast<float>();
-        const Eigen::LLT<Eigen::Ref<Eigen::MatrixXd>> factor(reversed);
-        if (factor.info() != Eigen::Success)
-            return status::error(errc::invalid_argument,
-                                 "error feedback: H is not positive definite, more damping is needed");
-        f.factor([&](index i, index j) { return reversed(size - 1 - i, size - 1 - j); });
-        return f;
+        return with(feedback_system::make(h, options.damping, options.reorder), options);
     }
 
     /// From a diagonal H: importance weights without feedback. Empty: all 1.
     static result<error_feedback> independent(std::size_t k, std::span<const float> importance,
                                               const feedback_options& options = {}) {
-        if (k == 0 || (!importance.empty() && importance.size() != k))
-            return status::error(errc::bad_shape, "%zu importances for %zu inputs", importance.size(), k);
-        error_feedback f(column_order::ascending(k), options);
-        f.weight_.assign(f.order_.at.size(), 0);
-        double mean = 0;
-        for (std::size_t i = 0; i < k; ++i) {
-            const float a = importance.empty() ? 1.0f : importance[i];
-            if (!std::isfinite(a) || a < 0)
-                return status::error(errc::not_finite, "importance %zu is not finite and positive", i);
-            f.weight_[i] = a;
-            mean += double{a} / static_cast<double>(k);
-        }
-        for (std::size_t i = 0; i < k; ++i)
-            f.weight_[i] = mean > 0 ? static_cast<float>(f.weight_[i] / mean + options.damping) : 1.0f;
-        return f;
+        return with(feedback_system::independent(k, importance, options.damping), options);
     }
 
-    std::size_t k() const noexcept { return order_.k; }
+    std::size_t k() const noexcept { return system_.k(); }
+    const feedback_system& system() const noexcept { return system_; }
 
     /// Quantizes `rows` of `w` into `out`, made by `leveled_matrix::zeros` with w's shape. Weights that are
     /// not finite or beyond a half's range are refused; `out` may then be partly written.
     status quantize(const matrix_view<const float>& w, leveled_matrix& out, range rows = {}) const {
-        if (w.cols != order_.k || out.k != order_.k || out.n != w.rows)
+        if (w.cols != system_.k() || out.k != system_.k() || out.n != w.rows)
             return status::error(errc::bad_shape,
                                  "error feedback for %zu inputs: weights are %zu x %zu, out is %zu x %zu",
-                                 order_.k, w.rows, w.cols, out.n, out.k);
+                                 system_.k(), w.rows, w.cols, out.n, out.k);
         if (const status s = check_levels(out.levels); !s)
             return s;
         rows = rows.within(w.rows);
-        for (std::size_t r = rows.begin; r < rows.end; ++r)
-            for (std::size_t i = 0; i < order_.k; ++i)
-                if (!(std::fabs(w.row(r)[i]) <= most_weight))
-                    return status::error(errc::not_finite, "weight (%zu, %zu) is not finite or beyond 65504",
-                                         r, i);
+        if (const status s = system_.check_weights(w, rows); !s)
+            return s;
         const group_search search(out.levels, options_.search);
         constexpr std::size_t batch = 64;
         for (std::size_t r = rows.begin; r < rows.end; r += batch)
@@ -119,11 +61,8 @@ class error_feedback {
 
     /// (w - q) H (w - q)^T of a row, H as damped and scaled to a mean diagonal of 1.
     double error(const float* w, const leveled_matrix& q, std::size_t row) const {
-        Eigen::RowVectorXf e = Eigen::RowVectorXf::Zero(static_cast<index>(order_.at.size()));
-        for (std::size_t i = 0; i < order_.at.size(); ++i)
-            if (order_.at[i] < order_.k)
-                e[static_cast<index>(i)] = w[order_.at[i]] - q.weight(row, order_.at[i]);
-        return static_cast<double>(product(e, e));
+        const Eigen::RowVectorXf e = system_.in_order([&](std::size_t c) { return w[c] - q.weight(row, c); });
+        return static_cast<double>(system_.product(e, e));
     }
 
   private:
@@ -133,74 +72,31 @@ class error_feedback {
         std::array<group_choice, scale_block / group_size> group;
     };
 
-    error_feedback(column_order order, const feedback_options& options)
-        : options_(options), order_(std::move(order)) {}
+    error_feedback(feedback_system system, const feedback_options& options)
+        : options_(options), system_(std::move(system)) {}
 
-    /// Takes the upper factor R apart: weights R_jj^2 and mix R_ij / R_jj.
-    template <class F>
-    void factor(const F& r) {
-        const index size = static_cast<index>(order_.at.size());
-        weight_.assign(order_.at.size(), 0);
-        mix_ = matrix_f::Zero(size, size);
-        for (index j = 0; j < size; ++j) {
-            if (order_.at[static_cast<std::size_t>(j)] >= order_.k)
-                continue;
-            const double d = r(j, j);
-            weight_[static_cast<std::size_t>(j)] = static_cast<float>(d * d);
-            for (index i = 0; i < j; ++i)
-                mix_(i, j) = static_cast<float>(r(i, j) / d);
-        }
-        // The same for each group by itself: what sweeps need.
-        const std::size_t groups = order_.group_at.size();
-        own_weight_.resize(order_.at.size());
-        own_mix_.resize(order_.at.size() * group_size);
-        solve_.resize(groups);
-        constexpr index g_size = static_cast<index>(group_size);
-        for (std::size_t g = 0; g < groups; ++g) {
-            const Eigen::MatrixXd tile =
-                h_.block(static_cast<index>(g) * g_size, static_cast<index>(g) * g_size, g_size, g_size)
-                    .cast<double>();
-            const Eigen::MatrixXd l = Eigen::LLT<Eigen::MatrixXd>(tile.reverse()).matrixL();
-            solve_[g] = Eigen::LLT<Eigen::MatrixXd>(tile)
-                            .solve(Eigen::MatrixXd::Identity(g_size, g_size))
-                            .cast<float>();
-            for (index j = 0; j < g_size; ++j) {
-                const std::size_t at = g * group_size + static_cast<std::size_t>(j);
-                const double d = l(g_size - 1 - j, g_size - 1 - j);
-                own_weight_[at] = order_.at[at] < order_.k ? static_cast<float>(d * d) : 0.0f;
-                for (index i = 0; i < g_size; ++i)
-                    own_mix_[(g * group_size + static_cast<std::size_t>(i)) * group_size +
-                             static_cast<std::size_t>(j)] =
-                        i < j ? static_cast<float>(l(g_size - 1 - i, g_size - 1 - j) / d) : 0.0f;
-            }
-        }
-    }
-
-    bool has_feedback() const noexcept { return mix_.size() != 0; }
-
-    float product(const Eigen::RowVectorXf& a, const Eigen::RowVectorXf& b) const {
-        if (has_feedback())
-            return (a * h_).dot(b);
-        float s = 0;
-        for (std::size_t i = 0; i < order_.at.size(); ++i)
-            s += weight_[i] * a[static_cast<index>(i)] * b[static_cast<index>(i)];
-        return s;
+    static result<error_feedback> with(result<feedback_system> system, const feedback_options& options) {
+        if (!system)
+            return system.error();
+        if (!std::isfinite(options.length_power))
+            return status::error(errc::invalid_argument, "error feedback: length power %g",
+                                 options.length_power);
+        return error_feedback(std::move(*system), options);
     }
 
     void quantize_batch(const group_search& search, const matrix_view<const float>& w, leveled_matrix& out,
                         range rows) const {
-        const index n = static_cast<index>(rows.size()), size = static_cast<index>(order_.at.size());
-        matrix_f own = matrix_f::Zero(n, size);
+        const index n = static_cast<index>(rows.size()), size = static_cast<index>(system_.size());
+        matrix_f own(n, size);
         for (index r = 0; r < n; ++r)
-            for (index i = 0; i < size; ++i)
-                if (order_.at[static_cast<std::size_t>(i)] < order_.k)
-                    own(r, i) = w.row(rows.begin +
-                                      static_cast<std::size_t>(r))[order_.at[static_cast<std::size_t>(i)]];
+            own.row(r) = system_.in_order(
+                [&](std::size_t c) { return w.row(rows.begin + static_cast<std::size_t>(r))[c]; });
         pass(search, own, out, rows);
-        const bool sweeps = has_feedback() && options_.sweeps != 0;
+        const bool sweeps = system_.has_feedback() && options_.sweeps != 0;
         if (options_.length_power != 0) {
             for (index r = 0; r < n; ++r)
-                own.row(r) *= gain(own.row(r), decoded(out, rows.begin + static_cast<std::size_t>(r)));
+                own.row(r) *= system_.gain(own.row(r), decoded(out, rows.begin + static_cast<std::size_t>(r)),
+                                           options_.length_power);
             if (!sweeps)
                 pass(search, own, out, rows);
         }
@@ -209,39 +105,27 @@ class error_feedback {
     }
 
     Eigen::RowVectorXf decoded(const leveled_matrix& q, std::size_t row) const {
-        Eigen::RowVectorXf v = Eigen::RowVectorXf::Zero(static_cast<index>(order_.at.size()));
-        for (std::size_t i = 0; i < order_.at.size(); ++i)
-            if (order_.at[i] < order_.k)
-                v[static_cast<index>(i)] = q.weight(row, order_.at[i]);
-        return v;
-    }
-
-    /// What a quantized row lacks of its length in the direction of the row.
-    float gain(const Eigen::RowVectorXf& w, const Eigen::RowVectorXf& q) const {
-        const double ww = static_cast<double>(product(w, w)), wq = static_cast<double>(product(w, q));
-        if (!(wq > 0) || !(ww > 0))
-            return 1.0f;
-        return static_cast<float>(std::pow(std::clamp(ww / wq, 0.5, 2.0), options_.length_power));
+        return system_.in_order([&](std::size_t c) { return q.weight(row, c); });
     }
 
     /// All columns in order.
     void pass(const group_search& search, const matrix_f& w, leveled_matrix& out, range rows) const {
         const index n = w.rows();
         matrix_f e = matrix_f::Zero(n, w.cols());
-        for (std::size_t p = 0, g = 0; p < order_.parts.size(); g += order_.parts[p++].groups) {
-            const index first = static_cast<index>(order_.parts[p].first);
-            const index size = static_cast<index>(order_.parts[p].groups * group_size);
+        const auto& parts = system_.order().parts;
+        for (std::size_t p = 0, g = 0; p < parts.size(); g += parts[p++].groups) {
+            const index first = static_cast<index>(parts[p].first);
+            const index size = static_cast<index>(parts[p].groups * group_size);
             matrix_f target = w.middleCols(first, size);
-            if (has_feedback() && first != 0)
-                target.noalias() += e.leftCols(first) * mix_.block(0, first, first, size);
+            if (system_.has_feedback() && first != 0)
+                target.noalias() += e.leftCols(first) * system_.mix().block(0, first, first, size);
             for (index r = 0; r < n; ++r) {
                 const std::size_t row = rows.begin + static_cast<std::size_t>(r);
-                const auto q = block(search, order_.parts[p], target.row(r).data(), w.row(r).data() + first,
+                const auto q = block(search, parts[p], target.row(r).data(), w.row(r).data() + first,
                                      e.row(r).data() + first);
                 if (!out.exponent.empty())
-                    out.exponent[row * out.blocks() + order_.parts[p].block] =
-                        static_cast<std::int8_t>(q.exponent);
-                for (std::size_t i = 0; i < order_.parts[p].groups; ++i)
+                    out.exponent[row * out.blocks() + parts[p].block] = static_cast<std::int8_t>(q.exponent);
+                for (std::size_t i = 0; i < parts[p].groups; ++i)
                     store(search, out, row, g + i, q.group[i]);
             }
         }
@@ -249,10 +133,10 @@ class error_feedback {
 
     void store(const group_search& search, leveled_matrix& out, std::size_t row, std::size_t g,
                const group_choice& q) const {
-        out.scale[row * out.groups() + order_.group_at[g]] = q.scale.bits;
+        out.scale[row * out.groups() + system_.order().group_at[g]] = q.scale.bits;
         for (std::size_t i = 0; i < group_size; ++i)
-            if (const std::size_t c = order_.at[g * group_size + i]; c < order_.k)
-                out.index[row * order_.k + c] = search.index(q.selector, q.value[i]);
+            if (const std::size_t c = system_.column(g * group_size + i); c < system_.k())
+                out.index[row * system_.k() + c] = search.index(q.selector, q.value[i]);
     }
 
     /// A block of a row; its errors go to `e`.
@@ -263,7 +147,7 @@ class error_feedback {
             return block(search, p, target, own, e, 0);
         float most = 0;
         for (std::size_t g = 0; g < p.groups; ++g)
-            if (search.propose(target + g * group_size, weight_.data() + p.first + g * group_size, c) != 0)
+            if (search.propose(target + g * group_size, system_.weight() + p.first + g * group_size, c) != 0)
                 most = std::max(most, std::fabs(c[0].d));
         if (most == 0)
             return block(search, p, target, own, e, 0);
@@ -281,20 +165,20 @@ class error_feedback {
         for (std::size_t g = 0; g < p.groups; ++g) {
             const std::size_t at = g * group_size;
             std::array<float, group_size * group_size> mix;
-            if (has_feedback())
+            if (system_.has_feedback())
                 for (std::size_t i = 0; i < group_size; ++i)
-                    std::copy_n(mix_.data() + (p.first + at + i) * order_.at.size() + p.first + at,
+                    std::copy_n(system_.mix().data() + (p.first + at + i) * system_.size() + p.first + at,
                                 group_size, mix.data() + i * group_size);
-            const group_problem problem{t.data() + at, own + at, weight_.data() + p.first + at,
-                                        has_feedback() ? mix.data() : nullptr};
+            const group_problem problem{t.data() + at, own + at, system_.weight() + p.first + at,
+                                        system_.has_feedback() ? mix.data() : nullptr};
             group_search::candidates c;
             const std::size_t found = search.propose(problem.target, problem.weight, c);
             const auto q = search.solve(problem, c, found, exponent);
             out.group[g] = q;
             for (std::size_t i = 0; i < group_size; ++i) {
                 e[at + i] = own[at + i] - q.scale.d * q.value[i];
-                if (has_feedback()) {
-                    const float* m = mix_.data() + (p.first + at + i) * order_.at.size() + p.first;
+                if (system_.has_feedback()) {
+                    const float* m = system_.mix().data() + (p.first + at + i) * system_.size() + p.first;
                     for (std::size_t j = at + group_size; j < size; ++j)
                         t[j] += e[at + i] * m[j];
                 }
@@ -312,17 +196,16 @@ class error_feedback {
         for (index r = 0; r < n; ++r)
             e.row(r) = w.row(r) - decoded(out, rows.begin + static_cast<std::size_t>(r));
         for (std::size_t s = 0; s < options_.sweeps; ++s) {
-            for (std::size_t g = 0; g < order_.group_at.size(); ++g) {
+            for (std::size_t g = 0; g < system_.groups(); ++g) {
                 const index first = static_cast<index>(g) * g_size;
-                const matrix_f pull = e * h_.middleCols(first, g_size);
+                const matrix_f pull = e * system_.h().middleCols(first, g_size);
                 const matrix_f target =
-                    w.middleCols(first, g_size) - e.middleCols(first, g_size) + pull * solve_[g];
+                    w.middleCols(first, g_size) - e.middleCols(first, g_size) + pull * system_.solve(g);
                 for (index r = 0; r < n; ++r) {
                     const std::size_t row = rows.begin + static_cast<std::size_t>(r);
-                    const group_problem p{target.row(r).data(), target.row(r).data(),
-                                          own_weight_.data() + first,
-                                          own_mix_.data() + static_cast<std::size_t>(first) * group_size};
-                    const std::size_t orig = order_.group_at[g];
+                    const group_problem p{target.row(r).data(), target.row(r).data(), system_.own_weight(g),
+                                          system_.own_mix(g)};
+                    const std::size_t orig = system_.order().group_at[g];
                     const int exponent =
                         out.exponent.empty()
                             ? 0
@@ -330,7 +213,8 @@ class error_feedback {
                     // What there is.
                     const Eigen::RowVectorXf now =
                         target.row(r) - (w.block(r, first, 1, g_size) - e.block(r, first, 1, g_size));
-                    const float before = now * h_.block(first, first, g_size, g_size) * now.transpose();
+                    const float before =
+                        now * system_.h().block(first, first, g_size, g_size) * now.transpose();
                     group_search::candidates c;
                     const std::size_t found = search.propose(p.target, p.weight, c);
                     auto q = search.solve(p, c, found, exponent);
@@ -342,7 +226,7 @@ class error_feedback {
                         continue;
                     store(search, out, row, g, q);
                     for (std::size_t i = 0; i < group_size; ++i)
-                        if (order_.at[g * group_size + i] < order_.k)
+                        if (system_.column(g * group_size + i) < system_.k())
                             e(r, first + static_cast<index>(i)) =
                                 w(r, first + static_cast<index>(i)) - q.scale.d * q.value[i];
                 }
@@ -351,10 +235,7 @@ class error_feedback {
     }
 
     feedback_options options_;
-    column_order order_;
-    std::vector<float> weight_, own_weight_, own_mix_;
-    matrix_f mix_, h_;
-    std::vector<matrix_f> solve_;
+    feedback_system system_;
 };
 
 } // namespace crumb::inline CRUMB_ABI

@@ -1,0 +1,26 @@
+// Tables of real numbers as tables of signed bytes.
+#pragma once
+
+#include <crumb/config.hpp>
+
+#include <algorithm>
+#include <cmath>
+#include <cstdint>
+#include <span>
+
+namespace crumb::inline CRUMB_ABI {
+
+/// Writes at most 255 ascending numbers t, times `scale`, to the nearest integers within -127 .. 127 that are
+/// distinct and ascend: where several would be one, the larger ones are moved up, and down again at 127.
+/// `out` is as long as t.
+inline void put_on_int8_grid(std::span<const double> t, double scale, std::span<std::int8_t> out) noexcept {
+    int last = -128;
+    for (std::size_t i = 0; i < t.size(); ++i) {
+        const int highest = 127 - static_cast<int>(t.size() - 1 - i);
+        const double x = std::clamp(t[i] * scale, -127.0, 127.0);
+        last = std::min(std::max(last + 1, static_cast<int>(std::lrint(x))), highest);
+        out[i] = static_cast<std::int8_t>(last);
+    }
+}
+
+} // namespace crumb::inline CRUMB_ABI
