@@ -10,3 +10,4 @@
 #include <crumb/op/kv_snapshot.hpp>
 #include <crumb/op/linear.hpp>
 #include <crumb/op/nested_linear.hpp>
+#include <crumb/op/precision_scheduler.hpp>
