@@ -8,6 +8,7 @@
 #include <crumb/op/float_ops.hpp>
 #include <crumb/op/kv_attention.hpp>
 #include <crumb/op/kv_snapshot.hpp>
+#include <crumb/op/learned_schedule.hpp>
 #include <crumb/op/linear.hpp>
 #include <crumb/op/nested_linear.hpp>
 #include <crumb/op/precision_scheduler.hpp>
