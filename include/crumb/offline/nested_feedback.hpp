@@ -1,0 +1,298 @@
+// Quantization to nested weights with error feedback, for all precisions together.
+#pragma once
+
+#include <crumb/offline/feedback_system.hpp>
+#include <crumb/offline/nested_quantized.hpp>
+#include <crumb/offline/nested_search.hpp>
+
+namespace crumb::inline CRUMB_ABI {
+
+/// Parameters of `nested_feedback`.
+struct nested_feedback_options {
+    precision_weights lambda = even_precisions; ///< what each precision's error counts
+    std::size_t sweeps = 3;                     ///< passes that choose every group again, given all others
+    std::size_t descents = 16; ///< most passes that choose every code again, given all others, after sweeps
+    double length_power = 1.0; ///< how much of the length lost is given back; 0 for least squares
+    search_options search = {};
+};
+
+/// Quantizes rows w so that sum_p lambda_p (w_p - q_p) H (w_p - q_p)^T is small, where q_p is what the codes
+/// stand for at precision p, and w_p = gamma_p w gives the row back the length that p costs it.
+///
+/// Each precision has a chain of error feedback of its own (`feedback_system`): its errors, and its targets
+/// t_p. A column's code is the one of least sum_p lambda_p R_jj^2 (t_p - d T_p[code >> (parent - p)])^2. A
+/// group's scale is chosen by this loss when the group begins. Sweeps choose every group again, given all
+/// others: t_p = w_p,g + H_gg^-1 H_g,rest e_p,rest; descents do so code by code. Lengths are taken after the
+/// first of several sweeps: where inputs have much in common, a row that is poorly quantized seems to have
+/// lost more than it has. Without feedback columns are independent, and there are no sweeps.
+///
+/// Keeps a reference to the system. Immutable: threads may quantize disjoint rows at a time.
+class nested_feedback {
+    using matrix_f = feedback_system::matrix_f;
+    using index = Eigen::Index;
+    using chains = std::array<matrix_f, nested_precisions>;
+
+  public:
+    explicit nested_feedback(const feedback_system& system, const nested_feedback_options& options = {})
+        : system_(system), options_(options) {}
+
+    /// Quantizes `rows` of `w` (n x k) into `out`, made by `nested_quantized::zeros` with w's shape. Refuses
+    /// other shapes, bad levels and options, and weights that are not finite or beyond a half's range; `out`
+    /// is untouched then.
+    status quantize(const matrix_view<const float>& w, nested_quantized& out, range rows = {}) const {
+        const std::size_t k = system_.k();
+        if (w.cols != k || out.k != k || out.n != w.rows || out.codes.size() != out.n * k ||
+            out.scales.size() != out.n * out.groups())
+            return status::error(errc::bad_shape,
+                                 "nested feedback for %zu inputs: weights are %zu x %zu, out is %zu x %zu", k,
+                                 w.rows, w.cols, out.n, out.k);
+        if (const status s = check_levels(out.levels); !s)
+            return s;
+        if (const status s = check_precision_weights(options_.lambda, out.levels.seed, out.levels.parent); !s)
+            return s;
+        if (!std::isfinite(options_.length_power))
+            return status::error(errc::invalid_argument, "nested feedback: length power %g",
+                                 options_.length_power);
+        rows = rows.within(w.rows);
+        if (const status s = system_.check_weights(w, rows); !s)
+            return s;
+        const nested_search search(out.levels, options_.lambda, options_.search);
+        constexpr std::size_t batch = 64;
+        for (std::size_t r = rows.begin; r < rows.end; r += batch)
+            quantize_batch(search, w, out, {r, std::min(r + batch, rows.end)});
+        return {};
+    }
+
+    /// (w - q_p) H (w - q_p)^T of a row at a precision, H as damped and scaled to a mean diagonal of 1.
+    double error(const float* w, const nested_quantized& q, std::size_t row, int bits) const {
+        const nested_storage_view view = q;
+        const Eigen::RowVectorXf e = system_.in_order(
+            [&](std::size_t c) { return static_cast<float>(double{w[c]} - view.weight(row, c, bits)); });
+        return static_cast<double>(system_.product(e, e));
+    }
+
+  private:
+    static constexpr index g_size = static_cast<index>(group_size);
+    static constexpr std::size_t slot(int bits) noexcept { return nested_search::slot(bits); }
+
+    void quantize_batch(const nested_search& search, const matrix_view<const float>& w, nested_quantized& out,
+                        range rows) const {
+        const nested_levels& levels = search.levels();
+        const index n = static_cast<index>(rows.size());
+        matrix_f own(n, static_cast<index>(system_.size()));
+        for (index r = 0; r < n; ++r)
+            own.row(r) = system_.in_order(
+                [&](std::size_t c) { return w.row(rows.begin + static_cast<std::size_t>(r))[c]; });
+        chains all;
+        for (int p = levels.seed; p <= levels.parent; ++p)
+            all[slot(p)] = own;
+        pass(search, all, out, rows);
+        const std::size_t sweeps = system_.has_feedback() ? options_.sweeps : 0;
+        const bool gives_length = options_.length_power != 0;
+        const std::size_t before = gives_length && sweeps > 1 ? 1 : 0;
+        improve(search, all, out, rows, before);
+        if (gives_length) {
+            for (int p = levels.seed; p <= levels.parent; ++p)
+                for (index r = 0; r < n; ++r)
+                    all[slot(p)].row(r) *=
+                        system_.gain(own.row(r), decoded(out, rows.begin + static_cast<std::size_t>(r), p),
+                                     options_.length_power);
+            if (sweeps == 0)
+                pass(search, all, out, rows);
+        }
+        improve(search, all, out, rows, sweeps - before);
+    }
+
+    /// Sweeps and descents.
+    void improve(const nested_search& search, const chains& w, nested_quantized& out, range rows,
+                 std::size_t sweeps) const {
+        if (sweeps == 0)
+            return;
+        const nested_levels& levels = search.levels();
+        chains e;
+        for (int p = levels.seed; p <= levels.parent; ++p) {
+            e[slot(p)] = w[slot(p)];
+            for (std::size_t r = 0; r < rows.size(); ++r)
+                e[slot(p)].row(static_cast<index>(r)) -= decoded(out, rows.begin + r, p);
+        }
+        for (std::size_t i = 0; i < sweeps; ++i)
+            sweep(search, w, out, rows, e);
+        descend(search, out, rows, e);
+    }
+
+    Eigen::RowVectorXf decoded(const nested_storage_view& q, std::size_t row, int bits) const {
+        return system_.in_order([&](std::size_t c) { return static_cast<float>(q.weight(row, c, bits)); });
+    }
+
+    /// All columns in order.
+    void pass(const nested_search& search, const chains& w, nested_quantized& out, range rows) const {
+        const nested_levels& levels = search.levels();
+        const auto& mix = system_.mix();
+        chains e, target;
+        for (int p = levels.seed; p <= levels.parent; ++p)
+            e[slot(p)] = matrix_f::Zero(w[slot(p)].rows(), w[slot(p)].cols());
+        for (const auto& part : system_.order().parts) {
+            const index first = static_cast<index>(part.first);
+            const index size = static_cast<index>(part.groups * group_size);
+            for (int p = levels.seed; p <= levels.parent; ++p) {
+                target[slot(p)] = w[slot(p)].middleCols(first, size);
+                if (system_.has_feedback() && first != 0)
+                    target[slot(p)].noalias() +=
+                        e[slot(p)].leftCols(first) * mix.block(0, first, first, size);
+            }
+            for (std::size_t g = 0; g < part.groups; ++g) {
+                const index at = static_cast<index>(g) * g_size, end = at + g_size;
+                matrix_f own_mix;
+                if (system_.has_feedback())
+                    own_mix = mix.block(first + at, first + at, g_size, g_size);
+                for (std::size_t r = 0; r < rows.size(); ++r) {
+                    nested_problem problem;
+                    const index row = static_cast<index>(r);
+                    for (int p = levels.seed; p <= levels.parent; ++p) {
+                        problem.target[slot(p)] = target[slot(p)].row(row).data() + at;
+                        problem.own[slot(p)] = w[slot(p)].row(row).data() + first + at;
+                    }
+                    problem.weight = system_.weight() + first + at;
+                    problem.mix = system_.has_feedback() ? own_mix.data() : nullptr;
+                    const auto q = search.solve(problem);
+                    store(out, rows.begin + r, part.first / group_size + g, q);
+                    errors(search, w, row, first + at, q, e);
+                }
+                if (system_.has_feedback() && end < size)
+                    for (int p = levels.seed; p <= levels.parent; ++p)
+                        target[slot(p)].rightCols(size - end).noalias() +=
+                            e[slot(p)].middleCols(first + at, g_size) *
+                            mix.block(first + at, first + end, g_size, size - end);
+            }
+        }
+    }
+
+    /// Writes w_p - q_p of a group whose first position is `first`.
+    void errors(const nested_search& search, const chains& w, index row, index first, const nested_choice& q,
+                chains& e) const {
+        const nested_levels& levels = search.levels();
+        for (int p = levels.seed; p <= levels.parent; ++p) {
+            const auto table = levels.table(p);
+            for (std::size_t i = 0; i < group_size; ++i) {
+                const index at = first + static_cast<index>(i);
+                if (system_.column(static_cast<std::size_t>(at)) < system_.k())
+                    e[slot(p)](row, at) =
+                        w[slot(p)](row, at) -
+                        q.scale.d * static_cast<float>(
+                                        table[static_cast<std::size_t>(q.code[i] >> (levels.parent - p))]);
+            }
+        }
+    }
+
+    void store(nested_quantized& out, std::size_t row, std::size_t g, const nested_choice& q) const {
+        out.scales[row * out.groups() + system_.order().group_at[g]] = half{q.scale.bits};
+        for (std::size_t i = 0; i < group_size; ++i)
+            if (const std::size_t c = system_.column(g * group_size + i); c < system_.k())
+                out.codes[row * out.k + c] = q.code[i];
+    }
+
+    /// Chooses every group again with all others fixed: e^T H e restricted to a group is
+    /// (t - q)^T H_gg (t - q) with t = w_g + H_gg^-1 H_g,others e_others.
+    void sweep(const nested_search& search, const chains& w, nested_quantized& out, range rows,
+               chains& e) const {
+        const nested_levels& levels = search.levels();
+        const index n = static_cast<index>(rows.size());
+        chains target;
+        for (std::size_t g = 0; g < system_.groups(); ++g) {
+            const index first = static_cast<index>(g) * g_size;
+            const matrix_f h = system_.h().block(first, first, g_size, g_size);
+            Eigen::VectorXf before = Eigen::VectorXf::Zero(n);
+            for (int p = levels.seed; p <= levels.parent; ++p) {
+                const matrix_f pull = e[slot(p)] * system_.h().middleCols(first, g_size);
+                const matrix_f left = pull * system_.solve(g);
+                target[slot(p)] =
+                    w[slot(p)].middleCols(first, g_size) - e[slot(p)].middleCols(first, g_size) + left;
+                before += search.lambda(p) * (left * h).cwiseProduct(left).rowwise().sum();
+            }
+            for (index r = 0; r < n; ++r) {
+                const std::size_t row = rows.begin + static_cast<std::size_t>(r);
+                nested_problem problem;
+                for (int p = levels.seed; p <= levels.parent; ++p)
+                    problem.target[slot(p)] = problem.own[slot(p)] = target[slot(p)].row(r).data();
+                problem.weight = system_.own_weight(g);
+                problem.mix = system_.own_mix(g);
+                auto q = search.solve(problem);
+                const half scale = out.scales[row * out.groups() + system_.order().group_at[g]];
+                const auto same = search.evaluate(problem, scale);
+                if (same.error < q.error)
+                    q = same;
+                if (!(q.error < before[r] * (1 - 1e-5f)))
+                    continue;
+                store(out, row, g, q);
+                errors(search, w, r, first, q, e);
+            }
+        }
+    }
+
+    /// Chooses every code again with all others and the scales fixed, until none changes: a step x_p in the
+    /// errors of one column j changes the loss by sum_p lambda_p (2 x_p (e_p H)_j + x_p^2 H_jj).
+    void descend(const nested_search& search, nested_quantized& out, range rows, const chains& e) const {
+        const nested_levels& levels = search.levels();
+        const auto& h = system_.h();
+        chains slope;
+        for (int p = levels.seed; p <= levels.parent && options_.descents != 0; ++p)
+            slope[slot(p)] = e[slot(p)] * h;
+        for (std::size_t r = 0; r < rows.size(); ++r) {
+            const std::size_t row = rows.begin + r;
+            bool changed = true;
+            for (std::size_t i = 0; i < options_.descents && changed; ++i) {
+                changed = false;
+                for (std::size_t at = 0; at < system_.size(); ++at) {
+                    const std::size_t c = system_.column(at);
+                    if (c >= system_.k())
+                        continue;
+                    const index j = static_cast<index>(at);
+                    std::uint8_t& code = out.codes[row * out.k + c];
+                    const float d = to_float(out.scales[row * out.groups() + c / group_size]);
+                    std::array<float, nested_precisions> slopes = {};
+                    for (int p = levels.seed; p <= levels.parent; ++p)
+                        slopes[slot(p)] = slope[slot(p)](static_cast<index>(r), j);
+                    const std::uint8_t next = step(search, slopes, h(j, j), d, code);
+                    if (next == code)
+                        continue;
+                    for (int p = levels.seed; p <= levels.parent; ++p)
+                        if (const float x = step_of(levels, p, d, code, next); x != 0)
+                            slope[slot(p)].row(static_cast<index>(r)) += x * h.row(j);
+                    code = next;
+                    changed = true;
+                }
+            }
+        }
+    }
+
+    /// What goes to the error at precision p when a code becomes another.
+    static float step_of(const nested_levels& levels, int p, float d, unsigned from, unsigned to) noexcept {
+        const int shift = levels.parent - p;
+        return d * static_cast<float>(levels.table(p)[from >> shift] - levels.table(p)[to >> shift]);
+    }
+
+    /// The code that lowers the loss most; the present one if none does by more than rounding.
+    static std::uint8_t step(const nested_search& search, const std::array<float, nested_precisions>& slopes,
+                             float h, float d, std::uint8_t code) noexcept {
+        const nested_levels& levels = search.levels();
+        float best = -1e-6f * search.lambda(levels.parent) * h * d * d;
+        std::uint8_t found = code;
+        for (unsigned q = 0; q < 1u << levels.parent; ++q) {
+            float loss = 0;
+            for (int p = levels.seed; p <= levels.parent; ++p) {
+                const float x = step_of(levels, p, d, code, q);
+                loss += search.lambda(p) * x * (2 * slopes[slot(p)] + x * h);
+            }
+            if (loss < best) {
+                best = loss;
+                found = static_cast<std::uint8_t>(q);
+            }
+        }
+        return found;
+    }
+
+    const feedback_system& system_;
+    nested_feedback_options options_;
+};
+
+} // namespace crumb::inline CRUMB_ABI
