@@ -1,6 +1,8 @@
 // The program's commands.
 #pragma once
 
+#include "nested.hpp"
+#include "precision.hpp"
 #include "session.hpp"
 
 #include <crumb/offline/kv_codebooks.hpp>
@@ -17,7 +19,8 @@ struct common_options {
     weight_type weights = weight_type::stored;
     activation_type activations = activation_type::int8;
     kv_type kv = kv_type::f16;
-    std::size_t threads = 0; ///< 0: all
+    precision_option precision; ///< of nested weights
+    std::size_t threads = 0;    ///< 0: all
     bool json = false;
 };
 
@@ -39,6 +42,7 @@ struct perplexity_options : common_options {
 struct quantize_options {
     std::string model;
     weight_type weights = weight_type::cb2s;
+    nested_type nested;                         ///< if `weights` are nested
     weight_type vocabulary = weight_type::q8_0; ///< embedding and output matrix: q8_0 or stored
     std::string calibrate;                      ///< a text file, `self`, or empty: random tokens
     std::size_t chunks = 64;                    ///< windows of calibration text
@@ -48,9 +52,21 @@ struct quantize_options {
     std::string out;
 };
 
+/// Prompts that schedules are measured on, and what is measured.
+struct study_options {
+    std::string against;        ///< the model in full precision; empty: the highest precision stands for it
+    std::size_t prompts = 128;  ///< cut from the text, evenly spaced
+    std::size_t prompt = 256;   ///< tokens each
+    std::size_t tokens = 256;   ///< decode steps
+    std::size_t points = 4;     ///< of the grid of switch points
+    double epsilon = 0;         ///< quality that may be lost
+    bool by_divergence = false; ///< quality is -KL on the text's continuation instead of Rouge-L
+};
+
 struct calibrate_options {
     std::string model;
-    kv_type kv;
+    kv_type kv;           ///< what codebooks are for; else, what a schedule is found with
+    std::string schedule; ///< static or learned instead of codebooks; or empty
     crumb::kv_sharing sharing = crumb::kv_sharing::none;
     std::string text;        ///< a file, or `self`
     std::size_t chunks = 64; ///< windows of text
@@ -58,6 +74,14 @@ struct calibrate_options {
     std::size_t threads = 0;
     std::string entropy; ///< a CSV of what codes carry, or empty
     std::string out;
+    study_options study; ///< of schedules
+};
+
+struct schedules_options : common_options {
+    std::string text;
+    study_options study;
+    std::uint64_t seed = 1;
+    std::string csv; ///< divergence by position, or empty
 };
 
 struct demo_options {
@@ -86,6 +110,8 @@ crumb::status perplexity(const perplexity_options& options);
 crumb::status demo(const demo_options& options);
 crumb::status quantize(const quantize_options& options);
 crumb::status calibrate(const calibrate_options& options);
+crumb::status calibrate_schedule(const calibrate_options& options);
+crumb::status schedules(const schedules_options& options);
 crumb::status synth(const synth_options& options);
 crumb::status bench(const bench_options& options);
 

@@ -36,9 +36,20 @@ double surprise(std::span<const float> logits, std::int32_t token) {
     return log_sum_exp(logits) - double{logits[static_cast<std::size_t>(token)]};
 }
 
+double divergence(std::span<const float> exact, std::span<const float> model) {
+    const double p_norm = log_sum_exp(exact), q_norm = log_sum_exp(model);
+    double sum = 0;
+    for (std::size_t t = 0; t < exact.size(); ++t) {
+        const double log_p = double{exact[t]} - p_norm;
+        sum += std::exp(log_p) * (log_p - (double{model[t]} - q_norm));
+    }
+    return std::max(sum, 0.0);
+}
+
 crumb::result<evaluation> evaluate(session& s, session* reference, std::span<const std::int32_t> text,
                                    std::size_t ctx, std::size_t chunks,
-                                   const std::function<void(std::size_t, std::size_t)>& progress) {
+                                   const std::function<void(std::size_t, std::size_t)>& progress,
+                                   const schedule_source* schedule) {
     using crumb::errc;
     using crumb::status;
     if (ctx < 4)
@@ -57,12 +68,29 @@ crumb::result<evaluation> evaluate(session& s, session* reference, std::span<con
 
     evaluation e;
     mean nll, kl, agreement;
+    std::optional<decoder> steps;
+    std::vector<float> stepped;
+    if (schedule != nullptr)
+        steps.emplace(s, *schedule);
     const std::size_t first = ctx / 2, scored = ctx - 1 - first;
     for (std::size_t w = 0; w < windows; ++w) {
         const auto tokens = text.subspan(w * ctx, ctx);
         const auto start = std::chrono::steady_clock::now();
-        s.reset();
-        const auto logits = s.feed(tokens, ctx - first);
+        std::span<const float> logits;
+        if (steps) {
+            const auto behind = steps->begin(tokens.first(first + 1));
+            if (!behind)
+                return behind.error();
+            stepped.assign(behind->begin(), behind->end());
+            for (const std::int32_t token : tokens.subspan(first + 1)) {
+                const auto next = steps->step(token);
+                stepped.insert(stepped.end(), next.begin(), next.end());
+            }
+            logits = stepped;
+        } else {
+            s.reset();
+            logits = s.feed(tokens, ctx - first);
+        }
         e.seconds += std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
         e.fed += ctx;
         std::span<const float> exact;
@@ -75,18 +103,11 @@ crumb::result<evaluation> evaluate(session& s, session* reference, std::span<con
         const std::size_t vocabulary = logits.size() / (ctx - first);
         for (std::size_t i = 0; i < scored; ++i) {
             const auto q = logits.subspan(i * vocabulary, vocabulary);
-            const double q_norm = log_sum_exp(q);
-            nll.add(q_norm - double{q[static_cast<std::size_t>(tokens[first + i + 1])]});
+            nll.add(surprise(q, tokens[first + i + 1]));
             if (reference == nullptr)
                 continue;
             const auto p = exact.subspan(i * vocabulary, vocabulary);
-            const double p_norm = log_sum_exp(p);
-            double divergence = 0;
-            for (std::size_t t = 0; t < vocabulary; ++t) {
-                const double log_p = double{p[t]} - p_norm;
-                divergence += std::exp(log_p) * (log_p - (double{q[t]} - q_norm));
-            }
-            kl.add(std::max(divergence, 0.0));
+            kl.add(divergence(p, q));
             agreement.add(likeliest(p) == likeliest(q) ? 1.0 : 0.0);
         }
         if (progress)
@@ -100,6 +121,7 @@ crumb::result<evaluation> evaluate(session& s, session* reference, std::span<con
     e.kl = kl.average;
     e.kl_error = kl.error();
     e.agreement = agreement.average;
+    e.bits = steps ? steps->average_bits() : 0;
     return e;
 }
 

@@ -135,10 +135,28 @@ status generate(const generate_options& o) {
         return status::error(errc::invalid_argument, "the prompt has %zu tokens, the model's context is %zu",
                              prompt.size(), s.context());
 
+    std::optional<schedule_source> source;
+    std::optional<decoder> steps;
+    if (m.precisions() || o.precision.prefill != 0 || o.precision.from_file) {
+        auto found = source_of(o.precision, m, std::max<std::size_t>(o.tokens, 1));
+        if (!found)
+            return found.error();
+        source = std::move(*found);
+        steps.emplace(s, *source);
+    }
+
     using clock = std::chrono::steady_clock;
     const auto seconds = [](clock::duration d) { return std::chrono::duration<double>(d).count(); };
     const auto start = clock::now();
-    auto logits = s.feed(prompt, 1);
+    std::span<const float> logits;
+    if (steps) {
+        const auto behind = steps->begin(prompt);
+        if (!behind)
+            return behind.error();
+        logits = *behind;
+    } else {
+        logits = s.feed(prompt, 1);
+    }
     const double prompt_seconds = seconds(clock::now() - start);
 
     sampler next(o.temperature, o.top_k, o.seed);
@@ -173,7 +191,7 @@ status generate(const generate_options& o) {
             break;
         }
         if (produced < o.tokens)
-            logits = s.feed({&token, 1}, 1);
+            logits = steps ? steps->step(token) : s.feed({&token, 1}, 1);
     }
     const double generation_seconds = seconds(clock::now() - generation_start);
     const double prompt_speed = static_cast<double>(prompt.size()) / prompt_seconds;
@@ -189,6 +207,8 @@ status generate(const generate_options& o) {
         out.put("prompt_tokens", prompt.size()).put("tokens", produced);
         out.put("nll", nll).put("ppl", std::exp(nll));
         out.put("bits_per_weight", m.bits_per_weight()).put("kv_bytes_per_token", s.kv_bytes_per_token());
+        if (steps)
+            out.put("precision", o.precision.name()).put("average_bits", steps->average_bits());
         out.put("prompt_tokens_per_second", prompt_speed).put("tokens_per_second", speed);
         std::printf("%s\n", out.text().c_str());
         return {};
@@ -197,6 +217,8 @@ status generate(const generate_options& o) {
     std::fflush(stdout);
     std::fprintf(stderr, "prompt:     %5zu tokens, %9.1f tokens/s\n", prompt.size(), prompt_speed);
     std::fprintf(stderr, "generation: %5zu tokens, %9.1f tokens/s (stopped: %s)\n", produced, speed, stop);
+    if (steps)
+        std::fprintf(stderr, "precision:  %5.2f bits on average\n", steps->average_bits());
     return {};
 }
 

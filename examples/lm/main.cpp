@@ -35,6 +35,10 @@ void add_choice(CLI::App* app, const std::string& name, Enum& value, const std::
         ->default_str(shown);
 }
 
+/// Names of weight types that any model can be converted to.
+constexpr std::span<const std::string_view> flat_weights =
+    std::span(lm::weight_names).first(static_cast<std::size_t>(lm::weight_type::nested));
+
 /// CLI11 wraps negative numbers around where an option is unsigned.
 const CLI::Validator natural(
     [](const std::string& text) {
@@ -54,6 +58,17 @@ const CLI::Validator warmth(
     },
     "in [0 - 100]", "warmth");
 
+/// What `quantize` can write, but for nested weights.
+const std::map<std::string, lm::weight_type> quantized_weights =
+    choices<lm::weight_type>(flat_weights, static_cast<std::size_t>(lm::weight_type::q8_0));
+
+std::string names_of(const std::map<std::string, lm::weight_type>& names) {
+    std::string out;
+    for (const auto& each : names)
+        out += (out.empty() ? "" : ", ") + each.first;
+    return out;
+}
+
 CLI::Option* add_kv(CLI::App* app, lm::kv_type& to) {
     return app->add_option_function<std::string>(
         "--kv",
@@ -67,13 +82,38 @@ CLI::Option* add_kv(CLI::App* app, lm::kv_type& to) {
         "then :sinks=S, :window=W, :exact, :skip=E");
 }
 
+void add_study(CLI::App* app, lm::study_options& o) {
+    app->add_option("--against", o.against, "Model to compare with: run in full precision with an f16 cache");
+    app->add_option("--prompts", o.prompts, "Prompts cut from the text")
+        ->check(CLI::Range(1, 1 << 20))
+        ->capture_default_str();
+    app->add_option("--prompt", o.prompt, "Tokens of a prompt")
+        ->check(CLI::Range(1, 1 << 20))
+        ->capture_default_str();
+    app->add_option("--tokens", o.tokens, "Tokens to continue it with")
+        ->check(CLI::Range(2, 1 << 20))
+        ->capture_default_str();
+    app->add_option("--points", o.points, "Points of the grid of switch points")
+        ->check(CLI::Range(2, 1024))
+        ->capture_default_str();
+}
+
 void add_common(CLI::App* app, lm::common_options& o) {
     app->add_option("model", o.model, "GGUF file, architecture llama or gpt2")->required();
-    add_choice(app, "--weights", o.weights, choices<lm::weight_type>(lm::weight_names),
+    add_choice(app, "--weights", o.weights, choices<lm::weight_type>(flat_weights),
                "What attention and feed-forward matrices are quantized to");
     add_choice(app, "--activations", o.activations, choices<lm::activation_type>(lm::activation_names),
                "What quantized weights are multiplied with");
     add_kv(app, o.kv)->default_str(o.kv.name());
+    app->add_option_function<std::string>(
+        "--precision",
+        [&o](const std::string& text) {
+            const auto precision = lm::precision_option::parse(text);
+            if (!precision)
+                throw CLI::ValidationError(precision.message());
+            o.precision = *precision;
+        },
+        "Bits of nested weights: a number, [<prompt>/]<bits>{,<bits>@<step>}, or schedule: the file's");
     app->add_option("--threads", o.threads, "Threads; 0 takes all cores")
         ->check(CLI::Range(0, 1024))
         ->capture_default_str();
@@ -141,9 +181,27 @@ int main(int argc, char** argv) {
     lm::quantize_options q;
     auto* quantize = app.add_subcommand("quantize", "Write a model with quantized matrices");
     quantize->add_option("model", q.model, "GGUF file, architecture llama or gpt2")->required();
-    add_choice(quantize, "--weights", q.weights,
-               choices<lm::weight_type>(lm::weight_names, static_cast<std::size_t>(lm::weight_type::q8_0)),
-               "What attention and feed-forward matrices become");
+    quantize
+        ->add_option_function<std::string>(
+            "--weights",
+            [&q](const std::string& text) {
+                const auto found = quantized_weights.find(text);
+                if (found != quantized_weights.end()) {
+                    q.weights = found->second;
+                    return;
+                }
+                const auto nested = lm::nested_type::parse(text);
+                if (!lm::nested_type::is_meant(text) || !nested)
+                    throw CLI::ValidationError(lm::nested_type::is_meant(text)
+                                                   ? nested.message()
+                                                   : text + " is none of " + names_of(quantized_weights) +
+                                                         ", nested:<seed>-<parent>[:codebook|:uniform]");
+                q.weights = lm::weight_type::nested;
+                q.nested = *nested;
+            },
+            "What attention and feed-forward matrices become: " + names_of(quantized_weights) +
+                ", or nested:<seed>-<parent>[:codebook|:uniform] with 2 to 4 bits")
+        ->default_str("cb2s");
     add_choice(quantize, "--vocabulary", q.vocabulary,
                std::map<std::string, lm::weight_type>{{"q8_0", lm::weight_type::q8_0},
                                                       {"stored", lm::weight_type::stored}},
@@ -167,9 +225,20 @@ int main(int argc, char** argv) {
     quantize->add_option("--out,-o", q.out, "File to write")->required();
 
     lm::calibrate_options c;
-    auto* calibrate = app.add_subcommand("calibrate", "Write a model with codebooks for its cache");
+    auto* calibrate =
+        app.add_subcommand("calibrate", "Write a model with codebooks for its cache, or with a schedule");
     calibrate->add_option("model", c.model, "GGUF file, architecture llama or gpt2")->required();
-    add_kv(calibrate, c.kv)->required();
+    auto* kv = add_kv(calibrate, c.kv);
+    auto* schedule = calibrate
+                         ->add_option("--schedule", c.schedule,
+                                      "A schedule of precision instead: static or learned (nested weights)")
+                         ->check(CLI::IsMember({"static", "learned"}));
+    add_study(calibrate, c.study);
+    calibrate->add_option("--epsilon", c.study.epsilon, "Quality that a static schedule may lose")
+        ->check(CLI::Range(0.0, 1e6))
+        ->capture_default_str();
+    calibrate->add_flag("--by-divergence", c.study.by_divergence,
+                        "Quality is -KL from full precision on the text instead of Rouge-L");
     add_choice(calibrate, "--share", c.sharing,
                std::map<std::string, crumb::kv_sharing>{{"none", crumb::kv_sharing::none},
                                                         {"heads", crumb::kv_sharing::heads},
@@ -192,6 +261,17 @@ int main(int argc, char** argv) {
         "CSV to write: bits that uniform codes of channels carry, and the codebooks' codes");
     calibrate->add_option("--out,-o", c.out, "File to write")->required();
 
+    lm::schedules_options t;
+    auto* schedules =
+        app.add_subcommand("schedules", "Compare schedules of precision and their controls on a text");
+    add_common(schedules, t);
+    schedules->add_option("--text", t.text, "Text file to take prompts from")->required();
+    add_study(schedules, t.study);
+    schedules->add_option("--seed", t.seed, "Seed of random schedules and of the bootstrap")
+        ->check(natural)
+        ->capture_default_str();
+    schedules->add_option("--csv", t.csv, "File to write: divergence by position");
+
     lm::synth_options s;
     auto* synth = app.add_subcommand("synth", "Write a model of a known shape with random weights");
     synth
@@ -206,6 +286,10 @@ int main(int argc, char** argv) {
     synth->add_option("--out,-o", s.out, "File to write")->required();
 
     CLI11_PARSE(app, argc, argv);
+    if (calibrate->parsed() && kv->count() == 0 && schedule->count() == 0) {
+        std::fputs("crumb-lm: calibrate takes --kv (codebooks for the cache) or --schedule\n", stderr);
+        return 1;
+    }
 
     const crumb::status result = generate->parsed()     ? lm::generate(g)
                                  : perplexity->parsed() ? lm::perplexity(p)
@@ -213,6 +297,7 @@ int main(int argc, char** argv) {
                                  : synth->parsed()      ? lm::synth(s)
                                  : quantize->parsed()   ? lm::quantize(q)
                                  : calibrate->parsed()  ? lm::calibrate(c)
+                                 : schedules->parsed()  ? lm::schedules(t)
                                                         : lm::demo(d);
     if (!result) {
         std::fflush(stdout);

@@ -33,6 +33,12 @@ void decode(const crumb::packed_view<F>& w, std::span<const std::int8_t> codeboo
     }
 }
 
+void decode(const crumb::nested_view& w, int bits, float* out) {
+    for (std::size_t r = 0; r < w.n(); ++r)
+        for (std::size_t i = 0; i < w.k(); ++i)
+            *out++ = static_cast<float>(w.weight(r, i, bits));
+}
+
 bool is_supported(ggml_type type) {
     return type == ggml_type::f32 || type == ggml_type::f16 || type == ggml_type::q8_0 ||
            type == ggml_type::q4_0;
@@ -127,6 +133,13 @@ crumb::result<std::vector<float>> to_floats(const gguf_tensor& tensor, const cod
     if (const auto packed = find_packed(tensor)) {
         const auto tables = codebooks_for(packed->type, codebooks);
         crumb::status s = tables ? crumb::status() : tables.error();
+        if (packed->type == weight_type::nested) {
+            const auto view = crumb::nested_view::open(tensor.data);
+            if (!view)
+                return in_tensor(tensor, view.error());
+            out.resize(view->n() * view->k());
+            decode(*view, view->levels().parent, out.data());
+        }
         with_format(packed->type, [&]<class F>(std::type_identity<F>) {
             const auto view = crumb::packed_view<F>::open(tensor.data);
             if (!view)
@@ -250,6 +263,46 @@ crumb::status matrix::plan_blocks(const gguf_tensor& tensor, activation_type act
     return s ? s : in_tensor(tensor, s);
 }
 
+crumb::status matrix::plan_nested(const gguf_tensor& tensor, activation_type activations,
+                                  std::span<const float> bias) {
+    const auto view = crumb::nested_view::open(tensor.data);
+    if (!view)
+        return in_tensor(tensor, view.error());
+    const crumb::precision_range stored{view->levels().seed, view->levels().parent};
+    precisions_ = stored;
+    stored_bytes_ = tensor.data.size();
+    if (activations == activation_type::f32) {
+        const auto count = static_cast<std::size_t>(stored.parent - stored.seed + 1);
+        memory_ = buffer(count * n_ * k_ * sizeof(float));
+        nested_floats plans;
+        for (std::size_t i = 0; i < count; ++i) {
+            float* w = memory_.as<float>() + i * n_ * k_;
+            decode(*view, stored.seed + static_cast<int>(i), w);
+            const auto plan =
+                crumb::dense_linear<float>::plan(crumb::matrix<const float>(w, n_, k_), {.bias = bias});
+            if (!plan)
+                return in_tensor(tensor, plan.error());
+            plans.at.push_back(*plan);
+        }
+        const auto s = check_finite(tensor, {memory_.as<float>(), count * n_ * k_});
+        plan_ = std::move(plans);
+        return s;
+    }
+    const auto plan = crumb::nested_linear::plan(*view, {.bias = bias});
+    if (!plan)
+        return in_tensor(tensor, plan.error());
+    nested_plans plans{*plan, {}};
+    if (activations == activation_type::panels) {
+        const auto panels =
+            crumb::nested_linear::plan(*view, {.bias = bias, .mode = crumb::linear_mode::panels});
+        if (!panels)
+            return in_tensor(tensor, panels.error());
+        plans.panels = *panels;
+    }
+    plan_ = plans;
+    return {};
+}
+
 crumb::status matrix::plan_floats(const gguf_tensor& tensor, std::span<const float> bias,
                                   const codebook_sets& codebooks) {
     const auto floats = to_floats(tensor, codebooks);
@@ -279,7 +332,9 @@ crumb::result<matrix> matrix::make(const gguf_tensor& tensor, std::size_t n, std
     if (as_stored && tensor.type == ggml_type::q4_0)
         type = weight_type::q4_0;
     crumb::status s;
-    if (as_stored && packed) {
+    if (as_stored && packed && packed->type == weight_type::nested) {
+        s = m.plan_nested(tensor, activations, bias);
+    } else if (as_stored && packed) {
         const auto tables = codebooks_for(packed->type, codebooks);
         if (!tables)
             return in_tensor(tensor, tables.error());
@@ -329,14 +384,22 @@ void matrix::prepare(matrix_input& input, crumb::range rows) const {
         plan_);
 }
 
-void matrix::run(const matrix_input& input, const crumb::matrix_view<float>& y, crumb::range channels) const {
+void matrix::run(const matrix_input& input, const crumb::matrix_view<float>& y, crumb::range channels,
+                 int bits) const {
+    const crumb::linear_part part{.channels = channels};
     std::visit(
         [&](const auto& plan) {
-            if constexpr (requires { plan.exact; }) {
+            using type = std::decay_t<decltype(plan)>;
+            if constexpr (std::is_same_v<type, nested_plans>) {
                 const auto& chosen = plan.for_rows(y.rows);
-                chosen.run(input.copy(chosen.activation_layout()), y, {.channels = channels});
+                chosen.run(bits, input.copy(chosen.activation_layout()), y, part);
+            } else if constexpr (std::is_same_v<type, nested_floats>) {
+                plan.at[static_cast<std::size_t>(bits - precisions_->seed)].run(input.x(), y, part);
+            } else if constexpr (requires { plan.exact; }) {
+                const auto& chosen = plan.for_rows(y.rows);
+                chosen.run(input.copy(chosen.activation_layout()), y, part);
             } else {
-                plan.run(input.x(), y, {.channels = channels});
+                plan.run(input.x(), y, part);
             }
         },
         plan_);

@@ -10,12 +10,13 @@
 #include <optional>
 #include <string_view>
 #include <variant>
+#include <vector>
 
 namespace lm {
 
 /// What the weight matrices are multiplied as. `stored` takes them as the file has them; from `q8_0` on, the
-/// order is that of `crumb::format_list`.
-enum class weight_type { stored, f32, q8_0, q4_0, cb4, cb3, cb2, cb2s, u2 };
+/// order is that of `crumb::format_list`; `nested` are nested weights, which only files have.
+enum class weight_type { stored, f32, q8_0, q4_0, cb4, cb3, cb2, cb2s, u2, nested };
 /// What quantized weights are multiplied with. `panels` is `int8` with approximate int8 panels (see
 /// `crumb::linear_mode`) for batches of at least `panel_batch` rows; `f32` expands the weights and shows what
 /// int8 activations cost.
@@ -23,10 +24,11 @@ enum class activation_type { int8, panels, f32 };
 inline constexpr std::size_t panel_batch = 32;
 
 inline constexpr auto weight_names = []<class... F>(crumb::type_list<F...>) {
-    return std::array<std::string_view, 2 + sizeof...(F)>{"stored", "f32", F::name...};
+    return std::array<std::string_view, 3 + sizeof...(F)>{"stored", "f32", F::name...,
+                                                          crumb::nested_view::name};
 }(crumb::format_list{});
 static_assert(weight_names[static_cast<std::size_t>(weight_type::u2)] == "u2" &&
-              weight_names.size() == static_cast<std::size_t>(weight_type::u2) + 1);
+              weight_names.size() == static_cast<std::size_t>(weight_type::nested) + 1);
 
 /// Calls f(std::type_identity<F>()) for the format of a weight type, if it is one of `crumb::format_list`.
 template <class F>
@@ -91,6 +93,19 @@ struct quantized_plans {
     }
 };
 
+/// The same of nested weights, at every precision.
+struct nested_plans {
+    crumb::nested_linear exact;
+    std::optional<crumb::nested_linear> panels;
+    const crumb::nested_linear& for_rows(std::size_t rows) const noexcept {
+        return panels && rows >= panel_batch ? *panels : exact;
+    }
+};
+/// Nested weights expanded to floats, once for every precision from the seed on.
+struct nested_floats {
+    std::vector<crumb::dense_linear<float>> at;
+};
+
 /// n x k weights with their own memory (or the mapped file's), ready to run.
 class matrix {
   public:
@@ -107,10 +122,14 @@ class matrix {
     std::size_t k() const noexcept { return k_; }
     /// Bytes of the weights in their storage format.
     std::size_t stored_bytes() const noexcept { return stored_bytes_; }
+    /// Of nested weights.
+    std::optional<crumb::precision_range> precisions() const noexcept { return precisions_; }
     /// Quantizes rows of `input` if `run` wants that.
     void prepare(matrix_input& input, crumb::range rows) const;
-    /// Computes `channels` for all rows of `input`, which are prepared.
-    void run(const matrix_input& input, const crumb::matrix_view<float>& y, crumb::range channels) const;
+    /// Computes `channels` for all rows of `input`, which are prepared; nested weights at `bits` bits, one of
+    /// `precisions`.
+    void run(const matrix_input& input, const crumb::matrix_view<float>& y, crumb::range channels,
+             int bits) const;
 
   private:
     template <class F>
@@ -119,6 +138,8 @@ class matrix {
     template <class F>
     crumb::status plan_packed(const crumb::packed_view<F>& packed, activation_type activations,
                               std::span<const float> bias, std::span<const std::int8_t> codebooks);
+    crumb::status plan_nested(const gguf_tensor& tensor, activation_type activations,
+                              std::span<const float> bias);
     crumb::status plan_floats(const gguf_tensor& tensor, std::span<const float> bias,
                               const codebook_sets& codebooks);
     /// Plans `memory_`, which holds n x k numbers.
@@ -126,9 +147,11 @@ class matrix {
     crumb::status plan_dense(std::span<const float> bias);
 
     std::size_t n_ = 0, k_ = 0, stored_bytes_ = 0;
+    std::optional<crumb::precision_range> precisions_;
     buffer memory_;
     template <class... F>
-    static std::variant<crumb::dense_linear<float>, crumb::dense_linear<crumb::half>, quantized_plans<F>...>
+    static std::variant<crumb::dense_linear<float>, crumb::dense_linear<crumb::half>, nested_plans,
+                        nested_floats, quantized_plans<F>...>
         any_plan(crumb::type_list<F...>);
     decltype(any_plan(crumb::format_list{})) plan_;
 };

@@ -219,6 +219,15 @@ class model::loader {
                 m_.stored_type_ += static_cast<char>(c >= 'A' && c <= 'Z' ? c - 'A' + 'a' : c);
         m_.weight_bytes_ += out.stored_bytes();
         m_.weight_count_ += n * k;
+        if (!find_role(name))
+            return;
+        // A pass through the model has one precision.
+        if (!first_matrix_.empty() && out.precisions() != m_.precisions_)
+            error_ = status::error(errc::unsupported, "tensors %s and %s have different precisions",
+                                   first_matrix_.c_str(), name.c_str());
+        m_.precisions_ = out.precisions();
+        if (first_matrix_.empty())
+            first_matrix_ = name;
     }
 
     void layer(model_layer& l, const std::string& blk) {
@@ -248,7 +257,7 @@ class model::loader {
     model& m_;
     model_options options_;
     codebook_sets codebooks_;
-    std::string prefix_;
+    std::string prefix_, first_matrix_;
     std::unordered_set<std::string_view> used_; ///< names of the tensors that were read
     status error_;
 };

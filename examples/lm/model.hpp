@@ -91,6 +91,8 @@ class model {
     }
     /// Name of the type that the file's own attention and feed-forward matrices have, in lower case.
     const std::string& stored_type() const noexcept { return stored_type_; }
+    /// Precisions that all attention and feed-forward matrices have in common, if they are nested.
+    const std::optional<crumb::precision_range>& precisions() const noexcept { return precisions_; }
     /// Average bits per weight over all matrices: attention, feed-forward, output, embedding.
     double bits_per_weight() const noexcept;
     /// Bytes of the same matrices in their storage formats.
@@ -111,6 +113,7 @@ class model {
     std::vector<float> embedding_, positions_, output_norm_, output_norm_bias_;
     std::vector<model_layer> layers_;
     matrix output_;
+    std::optional<crumb::precision_range> precisions_;
     std::size_t weight_bytes_ = 0, weight_count_ = 0;
 };
 

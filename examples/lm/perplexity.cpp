@@ -36,14 +36,30 @@ crumb::status perplexity(const perplexity_options& o) {
     const std::vector<std::int32_t> tokens =
         m.vocabulary().encode({reinterpret_cast<const char*>(bytes.data()), bytes.size()}, false);
     progress_line progress("windows");
-    const auto e = evaluate(*loaded->run, reference.run ? &*reference.run : nullptr, tokens, o.ctx, o.chunks,
-                            [&](std::size_t done, std::size_t all) { progress(done, all); });
+    std::optional<schedule_source> schedule;
+    if (o.precision.prefill != 0 || o.precision.from_file) {
+        auto source = source_of(o.precision, m, o.ctx);
+        if (!source)
+            return source.error();
+        // Where all passes are alike, whole windows are one.
+        if (o.precision.is_constant())
+            loaded->run->precision(source->prefill);
+        else
+            schedule = std::move(*source);
+    }
+    const auto e = evaluate(
+        *loaded->run, reference.run ? &*reference.run : nullptr, tokens, o.ctx, o.chunks,
+        [&](std::size_t done, std::size_t all) { progress(done, all); }, schedule ? &*schedule : nullptr);
     progress.clear();
     if (!e)
         return e.error();
     const double speed = static_cast<double>(e->fed) / e->seconds;
     const std::string weights = weights_name(m, o.weights);
     const std::string kv = o.kv.name();
+    const double bits = schedule                   ? e->bits
+                        : o.precision.prefill != 0 ? double(o.precision.prefill)
+                        : m.precisions()           ? double(m.precisions()->parent)
+                                                   : 0.0;
     const auto activations = activation_names[static_cast<std::size_t>(o.activations)];
     if (o.json) {
         json_object out;
@@ -58,6 +74,8 @@ crumb::status perplexity(const perplexity_options& o) {
             .put("ppl", std::exp(e->nll));
         out.put("bits_per_weight", m.bits_per_weight())
             .put("kv_bytes_per_token", loaded->run->kv_bytes_per_token());
+        if (m.precisions())
+            out.put("precision", o.precision.name()).put("average_bits", bits);
         if (o.kv.skip > 0)
             out.put("kv_left_unread", loaded->run->kv_left_unread());
         out.put("tokens_per_second", speed);
@@ -71,6 +89,8 @@ crumb::status perplexity(const perplexity_options& o) {
     std::printf("weights %s (%.3f bits per weight), activations %s, kv %s (%.0f bytes per token)\n",
                 weights.c_str(), m.bits_per_weight(), activations.data(), kv.c_str(),
                 loaded->run->kv_bytes_per_token());
+    if (m.precisions())
+        std::printf("precision       %s, %.3f bits on average\n", o.precision.name().c_str(), bits);
     std::printf("perplexity      %.4f +- %.4f over %zu tokens (nll %.5f nats)\n", std::exp(e->nll),
                 std::exp(e->nll) * e->nll_error, e->tokens, e->nll);
     if (reference.run)

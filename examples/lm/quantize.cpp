@@ -3,6 +3,8 @@
 #include "quantizer.hpp"
 #include "report.hpp"
 
+#include <crumb/offline/nested_feedback.hpp>
+#include <crumb/offline/nested_training.hpp>
 #include <crumb/offline/store.hpp>
 
 #include <chrono>
@@ -46,6 +48,18 @@ result<output_tensor> written(const crumb::quantized<F>& q) {
         if (!packed)
             return packed.error();
     }
+    return out;
+}
+
+result<output_tensor> written(const crumb::nested_quantized& q) {
+    output_tensor out;
+    out.type = ggml_type::i8;
+    out.size = crumb::nested_packed_bytes(q.n, q.k, q.levels.parent);
+    out.dims = {out.size};
+    out.memory = buffer(out.size);
+    const auto packed = crumb::pack(q, out.memory.bytes());
+    if (!packed)
+        return packed.error();
     return out;
 }
 
@@ -94,10 +108,13 @@ class converter {
         return std::max<std::size_t>(1, most_moment_bytes / each);
     }
 
-    /// Trains the table set of the format, if it needs one: uniform levels need no importance either, which
-    /// costs a pass over the text.
+    bool is_nested() const noexcept { return o_.weights == weight_type::nested; }
+
+    /// Trains the levels of the format, if it needs such: even ones need no importance either, which costs a
+    /// pass over the text.
     status train(calibration& calibrated) {
-        bool is_needed = false;
+        levels_ = crumb::nested_levels::uniform(o_.nested.seed, o_.nested.parent);
+        bool is_needed = is_nested() && !o_.nested.uniform;
         with_format(o_.weights,
                     [&]<class F>(std::type_identity<F>) { is_needed = crumb::needs_codebooks<F>; });
         if (!is_needed)
@@ -110,7 +127,19 @@ class converter {
                 return importance.error();
         }
         progress_line progress("codebooks");
-        auto trained = train_codebooks(m_.file(), o_.weights, *importance, source_, reporter(progress));
+        const auto set = training_set::read(m_.file(), *importance, source_);
+        if (!set)
+            return set.error();
+        if (is_nested()) {
+            const auto trained = crumb::train_nested(
+                set->matrices,
+                {.seed = o_.nested.seed, .parent = o_.nested.parent, .progress = reporter(progress)});
+            if (!trained)
+                return trained.error();
+            levels_ = trained->levels;
+            return {};
+        }
+        auto trained = train_codebooks(*set, o_.weights, reporter(progress));
         if (!trained)
             return trained.error();
         trained_ = std::move(*trained);
@@ -120,7 +149,8 @@ class converter {
     status convert(crumb::range layers, const std::vector<crumb::second_moments<double>>& moments) {
         progress_line progress("matrices");
         const auto matrices = m_.matrices();
-        std::optional<crumb::error_feedback> quantizer;
+        std::optional<crumb::error_feedback> flat;
+        std::optional<crumb::feedback_system> system;
         std::size_t input = ~std::size_t{0};
         for (const named_matrix& each : matrices) {
             if (each.role.layer < layers.begin || each.role.layer >= layers.end)
@@ -129,16 +159,45 @@ class converter {
                 input = each.role.input();
                 const auto h = moments[input - layers.begin * matrix_role::inputs].matrix();
                 const std::size_t k = each.m->k();
-                auto made = crumb::error_feedback::make(crumb::matrix<const double>(h.data(), k, k),
-                                                        {.sweeps = o_.sweeps});
-                if (!made)
-                    return made.error();
-                quantizer.emplace(std::move(*made));
+                const auto view = crumb::matrix<const double>(h.data(), k, k);
+                if (const status s =
+                        is_nested() ? assign(system, crumb::feedback_system::make(view))
+                                    : assign(flat, crumb::error_feedback::make(view, {.sweeps = o_.sweeps}));
+                    !s)
+                    return s;
             }
-            if (const status s = convert(each, *quantizer); !s)
+            const status s = is_nested() ? convert_nested(each, *system) : convert(each, *flat);
+            if (!s)
                 return status::error(s.code(), "tensor %s: %s", each.name.c_str(), s.message());
             progress(outputs_.size(), matrices.size());
         }
+        return {};
+    }
+    template <class T>
+    static status assign(std::optional<T>& to, crumb::result<T>&& made) {
+        if (!made)
+            return made.error();
+        to.emplace(std::move(*made));
+        return {};
+    }
+    /// Quantizes the rows of a matrix into `q` with all threads.
+    template <class Quantizer, class Quantized>
+    status quantize_rows(const Quantizer& quantizer, const crumb::matrix_view<const float>& w, Quantized& q) {
+        std::vector<status> each_part(s_.threads().size());
+        s_.threads().run([&](std::size_t part, std::size_t parts) {
+            each_part[part] = quantizer.quantize(w, q, crumb::split(w.rows, parts, part));
+        });
+        for (const status& s : each_part)
+            if (!s)
+                return s;
+        return {};
+    }
+    template <class Quantized>
+    status write(const named_matrix& each, const Quantized& q) {
+        auto out = written(q);
+        if (!out)
+            return out.error();
+        keep(each.name, std::move(*out), each.m->n() * each.m->k());
         return {};
     }
     status convert(const named_matrix& each, const crumb::error_feedback& quantizer) {
@@ -149,20 +208,20 @@ class converter {
         status error;
         with_format(o_.weights, [&]<class F>(std::type_identity<F>) {
             auto q = crumb::leveled_matrix::zeros(crumb::levels_of<F>(trained_), w.rows, w.cols);
-            std::vector<status> each_part(s_.threads().size());
-            s_.threads().run([&](std::size_t part, std::size_t parts) {
-                each_part[part] = quantizer.quantize(w, q, crumb::split(w.rows, parts, part));
-            });
-            for (const status& s : each_part)
-                if (!s)
-                    error = s;
-            auto out = error ? written(crumb::store<F>(q)) : result<output_tensor>(error);
-            if (out)
-                keep(each.name, std::move(*out), w.rows * w.cols);
-            else
-                error = out.error();
+            error = quantize_rows(quantizer, w, q);
+            if (error)
+                error = write(each, crumb::store<F>(q));
         });
         return error;
+    }
+    status convert_nested(const named_matrix& each, const crumb::feedback_system& system) {
+        const auto floats = to_floats(**m_.file().get_tensor(each.name), source_);
+        if (!floats)
+            return floats.error();
+        const auto w = crumb::matrix<const float>(floats->data(), each.m->n(), each.m->k());
+        auto q = crumb::nested_quantized::zeros(levels_, w.rows, w.cols);
+        const status s = quantize_rows(crumb::nested_feedback(system, {.sweeps = o_.sweeps}), w, q);
+        return s ? write(each, q) : s;
     }
     void keep(const std::string& name, output_tensor&& tensor, std::size_t weights) {
         bytes_ += tensor.size;
@@ -207,7 +266,7 @@ class converter {
             if (entries.empty())
                 continue;
             // A file has one set per format.
-            if (packed->type == o_.weights)
+            if (packed->type == o_.weights && !is_nested())
                 return status::error(crumb::errc::unsupported,
                                      "tensor %.*s stays as it is, in format %s: other codebooks of that "
                                      "format cannot be in the same file",
@@ -241,6 +300,7 @@ class converter {
     session& s_;
     codebook_sets source_;             ///< of the packed matrices that are read
     std::vector<std::int8_t> trained_; ///< of the format that is written; empty if it needs none
+    crumb::nested_levels levels_;      ///< of nested weights
     std::unordered_map<std::string, output_tensor> outputs_;
     std::size_t bytes_ = 0, weights_ = 0;
 };
@@ -283,8 +343,9 @@ status quantize(const quantize_options& o) {
     const double seconds = std::chrono::duration<double>(clock::now() - start).count();
     const double bits = 8.0 * static_cast<double>(c.bytes()) / static_cast<double>(c.weights());
     std::printf("%s: %s, %.3f bits per weight, %.2f MB of matrices, %.1f s\n", o.out.c_str(),
-                weight_names[static_cast<std::size_t>(o.weights)].data(), bits,
-                static_cast<double>(c.bytes()) / 1e6, seconds);
+                o.weights == weight_type::nested ? o.nested.name().c_str()
+                                                 : weight_names[static_cast<std::size_t>(o.weights)].data(),
+                bits, static_cast<double>(c.bytes()) / 1e6, seconds);
     return {};
 }
 

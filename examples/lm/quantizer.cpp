@@ -3,7 +3,6 @@
 #include "commands.hpp"
 #include "report.hpp"
 
-#include <crumb/offline/codebook.hpp>
 #include <crumb/offline/store.hpp>
 
 #include <random>
@@ -42,31 +41,32 @@ result<std::vector<std::int32_t>> calibration_text(const std::string& text, cons
     return tokens;
 }
 
-result<std::vector<std::int8_t>> train_codebooks(const gguf& file, weight_type type,
-                                                 const importances& importance, const codebook_sets& source,
+result<training_set> training_set::read(const gguf& file, const importances& importance,
+                                        const codebook_sets& source) {
+    training_set set;
+    for (const gguf_tensor& t : file.tensors()) {
+        const auto role = find_role(t.name);
+        if (!role)
+            continue;
+        auto values = to_floats(t, source);
+        if (!values)
+            return values.error();
+        set.floats.push_back(std::move(*values));
+        const matrix_shape shape = shape_of(t);
+        set.matrices.push_back({crumb::matrix<const float>(set.floats.back().data(), shape.n, shape.k),
+                                importance.at(role->input())});
+    }
+    return set;
+}
+
+result<std::vector<std::int8_t>> train_codebooks(const training_set& set, weight_type type,
                                                  const progress_function& progress) {
     status error;
     std::vector<std::int8_t> entries;
     with_format(type, [&]<class F>(std::type_identity<F>) {
         if constexpr (crumb::needs_codebooks<F>) {
-            std::vector<std::vector<float>> floats;
-            std::vector<crumb::training_matrix> matrices;
-            for (const gguf_tensor& t : file.tensors()) {
-                const auto role = find_role(t.name);
-                if (!role)
-                    continue;
-                auto values = to_floats(t, source);
-                if (!values) {
-                    error = values.error();
-                    return;
-                }
-                floats.push_back(std::move(*values));
-                const matrix_shape shape = shape_of(t);
-                matrices.push_back({crumb::matrix<const float>(floats.back().data(), shape.n, shape.k),
-                                    importance.at(role->input())});
-            }
             const auto trained = crumb::train_codebooks(
-                matrices,
+                set.matrices,
                 {.entries = std::size_t{1} << F::codes::bits,
                  .selector_bits = F::codes::selector_bits,
                  .scales = F::scales::block_groups == 1 ? crumb::scale_kind::half : crumb::scale_kind::byte,

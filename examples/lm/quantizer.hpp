@@ -4,6 +4,7 @@
 #include "model.hpp"
 #include "session.hpp"
 
+#include <crumb/offline/codebook.hpp>
 #include <crumb/offline/second_moments.hpp>
 
 #include <functional>
@@ -16,11 +17,18 @@ using progress_function = std::function<void(std::size_t done, std::size_t all)>
 /// Mean squared inputs of matrices by `matrix_role::input`.
 using importances = std::vector<std::vector<float>>;
 
-/// The table set of a format, trained on all attention and feed-forward matrices of a file; empty if the
-/// format needs none. `source` are the file's own sets, of matrices that are packed already.
-crumb::result<std::vector<std::int8_t>> train_codebooks(const gguf& file, weight_type type,
-                                                        const importances& importance,
-                                                        const codebook_sets& source,
+/// The attention and feed-forward matrices of a file as codebooks are trained on them; `importance` has to
+/// outlive it.
+struct training_set {
+    std::vector<std::vector<float>> floats;
+    std::vector<crumb::training_matrix> matrices;
+    /// `source` are the file's own table sets, of matrices that are packed already.
+    static crumb::result<training_set> read(const gguf& file, const importances& importance,
+                                            const codebook_sets& source);
+};
+
+/// The table set of a format, trained on a file's matrices; empty if the format needs none.
+crumb::result<std::vector<std::int8_t>> train_codebooks(const training_set& set, weight_type type,
                                                         const progress_function& progress = {});
 
 /// The text to calibrate on, at most `chunks` windows: of the file named `text`; if that is `self`, written

@@ -62,6 +62,7 @@ struct session::state {
     team threads;
     kv_type kv;
     std::size_t context = 0, batch = 0, length = 0;
+    int bits = 0; ///< of nested matrices
     std::optional<crumb::float_ops> ops;
     std::optional<crumb::kv_cache> cache;
     std::optional<crumb::kv_attention> attend;
@@ -165,7 +166,7 @@ void session::state::forward(std::span<const std::int32_t> tokens, std::size_t w
     s.rows = wanted;
     s.mine = crumb::split(wanted, parts, part);
     const auto input = prepared(s, last, m.output_norm(), m.output_norm_bias(), {&m.output()});
-    m.output().run(input, crumb::matrix(logits.data(), wanted, d.vocabulary), s.split(d.vocabulary));
+    m.output().run(input, crumb::matrix(logits.data(), wanted, d.vocabulary), s.split(d.vocabulary), bits);
     s.own.watch.lap(section::vocabulary);
 }
 
@@ -199,7 +200,7 @@ void session::state::add(share& s, const matrix& w, const matrix_input& from, se
     const range channels = s.split(w.n());
     const auto h = residual(s.rows);
     const auto sum = crumb::matrix(added.data(), s.rows, w.n());
-    w.run(from, sum, channels);
+    w.run(from, sum, channels, bits);
     ops->add(columns(h, channels), columns(sum, channels), columns(h, channels));
     s.own.watch.lap(kind);
     wait(s);
@@ -212,13 +213,13 @@ void session::state::project(const model_layer& l, std::size_t layer, const matr
     const range q_channels = {heads.begin * d.head_size, heads.end * d.head_size};
     const range kv_channels = {kv_heads.begin * d.head_size, kv_heads.end * d.head_size};
     if (is_llama()) {
-        l.q.run(input, to.q, q_channels);
-        l.k.run(input, to.k, kv_channels);
-        l.v.run(input, to.v, kv_channels);
+        l.q.run(input, to.q, q_channels, bits);
+        l.k.run(input, to.k, kv_channels, bits);
+        l.v.run(input, to.v, kv_channels, bits);
     } else {
         const auto all = crumb::matrix(q.data(), s.rows, 3 * d.width);
         for (std::size_t i = 0; i < 3; ++i)
-            l.qkv.run(input, all, {i * d.width + q_channels.begin, i * d.width + q_channels.end});
+            l.qkv.run(input, all, {i * d.width + q_channels.begin, i * d.width + q_channels.end}, bits);
     }
     s.own.watch.lap(section::qkv);
     if (is_llama()) {
@@ -287,10 +288,10 @@ void session::state::ffn_block(const model_layer& l, share& s) {
     const range channels = s.split(d.hidden);
     const auto inner = crumb::matrix(up.data(), s.rows, d.hidden);
     const auto part = columns(inner, channels);
-    l.up.run(input, inner, channels);
+    l.up.run(input, inner, channels, bits);
     if (is_llama()) {
         const auto gates = crumb::matrix(gate.data(), s.rows, d.hidden);
-        l.gate.run(input, gates, channels);
+        l.gate.run(input, gates, channels, bits);
         ops->silu_gated(columns(gates, channels), part, part);
     } else {
         ops->gelu_tanh(part, part);
@@ -314,6 +315,7 @@ result<session> session::make(const model& m, team threads, const kv_type& kv, s
     // The system would promise more memory than there is, and kill the program that uses it.
     auto s = std::make_unique<state>(m, std::move(threads));
     s->kv = kv;
+    s->bits = m.precisions() ? m.precisions()->parent : 0;
     s->context = context;
     s->batch = batch = std::max<std::size_t>(1, std::min(batch, context));
     const crumb::kv_cache_shape shape{.layers = d.layers,
@@ -396,9 +398,12 @@ void session::rewind(std::size_t length) noexcept {
     state_->cache->truncate(length);
     state_->length = state_->cache->length();
 }
+void session::precision(int bits) noexcept { state_->bits = bits; }
 std::size_t session::length() const noexcept { return state_->length; }
 std::size_t session::context() const noexcept { return state_->context; }
 const team& session::threads() const noexcept { return state_->threads; }
+const model& session::of() const noexcept { return state_->m; }
+const crumb::kv_cache& session::cache() const noexcept { return *state_->cache; }
 
 void session::observe(std::function<void(const matrix&, const matrix_view<const float>&)> f) {
     state_->observer = std::move(f);

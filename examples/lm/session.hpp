@@ -6,6 +6,8 @@
 #include "profile.hpp"
 #include "team.hpp"
 
+#include <crumb/op/kv_cache.hpp>
+
 #include <functional>
 #include <memory>
 
@@ -30,6 +32,12 @@ class session {
     std::size_t length() const noexcept;
     std::size_t context() const noexcept;
     const team& threads() const noexcept;
+    const model& of() const noexcept;
+    const crumb::kv_cache& cache() const noexcept;
+
+    /// Bits per weight of nested matrices in the batches from now on, one of the model's precisions; the
+    /// highest one at first.
+    void precision(int bits) noexcept;
 
     /// Appends tokens, which must fit into the context, and returns the logits behind the last `wanted` of
     /// them: wanted x vocabulary floats, valid until the next call.

@@ -1,0 +1,134 @@
+// Schedules of precision beside their controls.
+#include "report.hpp"
+#include "schedule_file.hpp"
+#include "study.hpp"
+
+#include <crumb/offline/random_schedule.hpp>
+
+#include <cstdio>
+#include <memory>
+
+namespace lm {
+
+using crumb::errc;
+using crumb::precision_schedule;
+using crumb::result;
+using crumb::status;
+
+namespace {
+
+/// Everything that is compared, in the order of the table.
+result<std::vector<schedule_source>> sources(const study_subject& s, std::size_t points, std::uint64_t seed) {
+    std::vector<schedule_source> out;
+    const crumb::precision_range& stored = s.stored;
+    const std::size_t length = s.prompts->steps();
+    const auto bits = [](int b) { return std::to_string(b); };
+    const auto add = [&](std::string name, const result<precision_schedule>& schedule) {
+        if (schedule)
+            out.push_back(constant_source(std::move(name), *schedule));
+    };
+    for (int p = stored.parent; p >= stored.seed; --p)
+        add("uniform " + bits(p), precision_schedule::constant(stored, p, p, length));
+    for (int high = stored.parent; high > stored.seed; --high)
+        for (int low = high - 1; low >= stored.seed; --low) {
+            const crumb::schedule_levels l{stored, high, high, low, length};
+            const std::string pair = bits(high) + " to " + bits(low);
+            for (std::size_t i = 0; i + 1 < points; ++i) {
+                const std::size_t step = crumb::grid_step(i, points, length);
+                add(pair + (i == 0 ? ", prompt only" : ", first " + std::to_string(step)),
+                    precision_schedule::high_then_low(l, step));
+            }
+            add(pair + ", alternating", precision_schedule::alternating(l));
+            for (std::size_t i = 0; i < 3; ++i)
+                add(pair + ", low in the " +
+                        (i == 0   ? "first"
+                         : i == 1 ? "middle"
+                                  : "last") +
+                        " third",
+                    precision_schedule::low_within(l, {length * i / 3, length * (i + 1) / 3}));
+            schedule_source random;
+            random.name = pair + ", random";
+            random.prefill = high;
+            random.choose = [l, points, seed](const session&,
+                                              std::size_t number) -> result<precision_schedule> {
+                auto draw = crumb::random_schedules::make(l, points, seed + 7919 * number);
+                if (!draw)
+                    return draw.error();
+                return draw->next();
+            };
+            out.push_back(std::move(random));
+            for (const double threshold : {0.1, 0.3, 0.6}) {
+                auto sure =
+                    constant_source(pair + ", sure to " + bits(static_cast<int>(100 * threshold)) + " %",
+                                    *precision_schedule::constant(stored, high, high, length));
+                sure.sure = {.bits = low, .lower_at = threshold, .raise_at = threshold};
+                out.push_back(std::move(sure));
+            }
+        }
+    auto own = read_schedule(*s.nested.weights);
+    if (!own)
+        return own.error();
+    if (*own) {
+        (*own)->name = "the file's (" + (*own)->name + ")";
+        out.push_back(std::move(**own));
+    }
+    return out;
+}
+
+status write_csv(const std::string& path, const std::vector<study_result>& results) {
+    std::FILE* file = std::fopen(path.c_str(), "w");
+    if (file == nullptr)
+        return status::error(errc::invalid_argument, "cannot write %s", path.c_str());
+    std::fputs("schedule,bits,rouge,kl,position,kl_at\n", file);
+    for (const study_result& r : results)
+        for (std::size_t i = 0; i < r.kl_at.size(); ++i)
+            std::fprintf(file, "\"%s\",%.4f,%.6f,%.8f,%zu,%.8f\n", r.name.c_str(), r.bits, mean_of(r.rouge),
+                         mean_of(r.kl), i, r.kl_at[i]);
+    const bool failed = std::ferror(file) != 0;
+    if (std::fclose(file) != 0 || failed)
+        return status::error(errc::invalid_argument, "cannot write %s", path.c_str());
+    return {};
+}
+
+} // namespace
+
+status schedules(const schedules_options& o) {
+    auto s = study_subject::load(o, o.text, o.study);
+    if (!s)
+        return s.error();
+    const auto all = sources(*s, o.study.points, o.seed);
+    if (!all)
+        return all.error();
+    if (!o.json)
+        std::printf("%zu prompts of %zu tokens, %zu steps; Rouge-L of full precision %.4f\n"
+                    "%-34s %6s  %7s  %-20s %9s\n",
+                    s->prompts->prompts(), o.study.prompt, s->prompts->steps(),
+                    mean_of(s->prompts->full_rouge()), "schedule", "bits", "Rouge-L", "less high (95 %)",
+                    "KL, nats");
+    std::vector<study_result> results;
+    for (const schedule_source& source : *all) {
+        auto r = s->prompts->run(source, study::measure::both, source.name);
+        if (!r)
+            return status::error(r.error().code(), "%s: %s", source.name.c_str(), r.message());
+        results.push_back(std::move(*r));
+        const study_result& now = results.back();
+        const interval less = bootstrap(now.rouge, results.front().rouge, o.seed);
+        if (o.json) {
+            json_object out;
+            out.put("schedule", now.name)
+                .put("average_bits", now.bits)
+                .put("rouge_l", mean_of(now.rouge))
+                .put("rouge_l_less_high_low", less.low)
+                .put("rouge_l_less_high_high", less.high)
+                .put("kl_divergence", mean_of(now.kl));
+            std::printf("%s\n", out.text().c_str());
+        } else {
+            std::printf("%-34s %6.3f  %7.4f  %+.4f to %+.4f   %9.6f\n", now.name.c_str(), now.bits,
+                        mean_of(now.rouge), less.low, less.high, mean_of(now.kl));
+        }
+        std::fflush(stdout);
+    }
+    return o.csv.empty() ? status() : write_csv(o.csv, results);
+}
+
+} // namespace lm
