@@ -64,8 +64,9 @@ struct avx512_vbmi : avx512_vnni {
 #include <crumb/kernel/lookup_planes.inl>
 #include <crumb/kernel/lookup_vbmi.inl>
 #include <crumb/kernel/operands.inl>
+#include <crumb/kernel/pq_add.inl>
 #include <crumb/kernel/pq_lookup.inl>
-#include <crumb/kernel/pq_scan.inl>
+#include <crumb/kernel/pq_score.inl>
 #include <crumb/kernel/pq_tables.inl>
 
 #include <crumb/kernel/kv_decode.inl>

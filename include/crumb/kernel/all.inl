@@ -13,8 +13,9 @@
 #include <crumb/kernel/lookup_planes.inl>
 #include <crumb/kernel/norm.inl>
 #include <crumb/kernel/operands.inl>
+#include <crumb/kernel/pq_add.inl>
 #include <crumb/kernel/pq_lookup.inl>
-#include <crumb/kernel/pq_scan.inl>
+#include <crumb/kernel/pq_score.inl>
 #include <crumb/kernel/pq_tables.inl>
 #include <crumb/kernel/quantize.inl>
 #include <crumb/kernel/rope.inl>

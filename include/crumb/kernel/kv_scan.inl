@@ -60,7 +60,7 @@ struct kv_scan<isa::CRUMB_THIS_ISA> {
     CRUMB_INLINE void score_page(std::size_t p, std::size_t t, std::size_t first, std::size_t stop,
                                  const std::byte* ahead) const noexcept {
         const std::byte* keys = cache.part(p, pass.kv_head, true);
-        pq_scan_run<I>::scores(
+        pq_score_run<I>::run(
             {codes(keys, cache.keys, ahead, {first, stop}), queries, pass.queries, pass.scores});
         prefetch_head(ahead, cache.keys, 0);
         finish_scores(keys, first, stop);
@@ -71,8 +71,8 @@ struct kv_scan<isa::CRUMB_THIS_ISA> {
     /// Adds looked-up values of some tokens of a page, with the planes that `round_weights` has made.
     CRUMB_INLINE void add_values(const std::byte* values, std::size_t planes, range tokens,
                                  const std::byte* ahead) const noexcept {
-        pq_scan_run<I>::add({codes(values, cache.values, ahead, tokens),
-                             cache.tables(pass.kv_head, false).entries, at.planes(memory), planes});
+        pq_add_run<I>::run({codes(values, cache.values, ahead, tokens),
+                            cache.tables(pass.kv_head, false).entries, at.planes(memory), planes});
     }
 
     /// Adds what was summed to the pass's results.
@@ -86,7 +86,7 @@ struct kv_scan<isa::CRUMB_THIS_ISA> {
                 factor = M::exp_of(states[i].reference - pass.maxima[i]);
                 for (std::size_t c = 0; c < pass.padded; c += lanes)
                     I::store(sum + c, I::zero());
-                pq_scan_run<I>::finish({at.sums(memory, i), args.head_size, values.scales, sum});
+                pq_add_run<I>::finish({at.sums(memory, i), args.head_size, values.scales, sum});
                 float* o = pass.o + i * pass.padded;
                 for (std::size_t c = 0; c < pass.padded; c += lanes)
                     I::store(o + c, I::fma(I::load(sum + c), I::set1(factor), I::load(o + c)));

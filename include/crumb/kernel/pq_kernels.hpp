@@ -1,5 +1,5 @@
 // Scans of product-quantized keys and values, by name: sums of table lookups for scores, sums of looked-up
-// entries for outputs. The bodies are in pq_tables.inl and pq_scan.inl.
+// entries for outputs. The bodies are in pq_tables.inl, pq_score.inl and pq_add.inl.
 #pragma once
 
 #include <crumb/core/memory.hpp>
@@ -129,7 +129,9 @@ struct pq_lookup;
 template <class Isa>
 struct pq_table_run;
 template <class Isa>
-struct pq_scan_run;
+struct pq_score_run;
+template <class Isa>
+struct pq_add_run;
 
 /// Makes the tables of a query; `out` points into memory as `pq_query_memory` says. Integers of tables and
 /// all else are the same on every ISA.
@@ -141,20 +143,20 @@ void pq_make_tables(const pq_table_args& args) noexcept {
 /// out[q][t] = base + step * (sums of tables) for the tokens of the blocks. The sums are exact integers.
 template <class Isa>
 void pq_scores(const pq_score_args& args) noexcept {
-    pq_scan_run<Isa>::scores(args);
+    pq_score_run<Isa>::run(args);
 }
 
 /// sums[c][lanes] += factor * (sum over tokens t of weights[t] * entry of channel c of code_t), spread over
 /// the lanes; the sums of a page are exact integers.
 template <class Isa>
 void pq_add(const pq_add_args& args) noexcept {
-    pq_scan_run<Isa>::add(args);
+    pq_add_run<Isa>::run(args);
 }
 
 /// out[c] += scales[c] * (sum of the lanes of sums[c]).
 template <class Isa>
 void pq_finish(const pq_finish_args& args) noexcept {
-    pq_scan_run<Isa>::finish(args);
+    pq_add_run<Isa>::finish(args);
 }
 
 /// Floats per channel of `pq_plane::sums`.

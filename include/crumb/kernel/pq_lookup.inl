@@ -9,6 +9,8 @@ struct pq_lookup<isa::CRUMB_THIS_ISA, Kind> {
     using P = typename isa::CRUMB_THIS_ISA::pq;
     using reg = typename P::reg;
     static constexpr std::size_t width = static_cast<std::size_t>(P::width);
+    /// Whether registers are arrays, whose loops gain nothing from being unrolled.
+    static constexpr bool loops = P::most == 1;
     static constexpr bool nibble = Kind == pq_kind::nibble, additive = Kind == pq_kind::additive,
                           six = Kind == pq_kind::six;
     /// Registers of looked-up bytes that a unit gives.

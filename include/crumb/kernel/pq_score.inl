@@ -1,0 +1,189 @@
+// Scores of product-quantized keys: sums of looked-up bytes of queries' tables.
+namespace crumb::inline CRUMB_ABI::kernel {
+
+template <>
+struct pq_score_run<isa::CRUMB_THIS_ISA> {
+    using I = isa::CRUMB_THIS_ISA;
+    using P = typename I::pq;
+    using f32 = typename I::f32;
+    static constexpr std::size_t lanes = static_cast<std::size_t>(I::lanes);
+
+    static void run(const pq_score_args& args) noexcept {
+        switch (pq_kind_of(args.codes.codec)) {
+        case pq_kind::nibble:
+            return scorer<pq_kind::nibble>::run(args);
+        case pq_kind::additive:
+            return scorer<pq_kind::additive>::run(args);
+        case pq_kind::six:
+            return scorer<pq_kind::six>::run(args);
+        case pq_kind::byte:
+            return scorer<pq_kind::byte>::run(args);
+        }
+    }
+
+  private:
+    template <pq_kind Kind>
+    struct scorer {
+        using L = pq_lookup<I, Kind>;
+        using reg = typename P::reg;
+        using sums = typename P::sums;
+        /// Looked-up bytes of how many rows fit into one: a sum of additive codes is up to 254 by itself.
+        static constexpr std::size_t together = L::additive || L::table_registers > (P::holds_tables ? 2 : 4)
+                                                    ? 1
+                                                    : 2;
+        /// Registers of sums that a pass for some queries keeps; each takes two.
+        static constexpr int room(int queries) noexcept {
+            const int tables =
+                P::holds_tables ? queries * L::table_registers * static_cast<int>(together) : 0;
+            const int left = (I::registers - 8 - tables) / 2;
+            return left < I::registers / 4 ? left : I::registers / 4;
+        }
+        /// Queries of a pass.
+        static constexpr int most = P::most >= 4 && room(4) >= 4 * L::sets   ? 4
+                                    : P::most >= 2 && room(2) >= 2 * L::sets ? 2
+                                                                             : 1;
+        /// Units of a pass for some queries.
+        static constexpr std::size_t units_of(int queries) noexcept {
+            if (L::loops)
+                return 1;
+            const std::size_t n = static_cast<std::size_t>(room(queries) / (queries * L::sets));
+            return n == 0 ? 1 : n > L::units ? L::units : n;
+        }
+
+        static void run(const pq_score_args& args) noexcept {
+            const std::uint8_t* ahead = args.codes.ahead;
+            std::size_t q = 0;
+            while (q < args.count) {
+                const std::size_t left = args.count - q;
+                if (most >= 4 && left >= 4) {
+                    q += some < most >= 4 ? 4 : 1 > (args, q, ahead);
+                } else if (most >= 2 && left >= 2) {
+                    q += some < most >= 2 ? 2 : 1 > (args, q, ahead);
+                } else {
+                    q += some<1>(args, q, ahead);
+                }
+                ahead = nullptr;
+            }
+        }
+
+        template <int Queries>
+        static std::size_t some(const pq_score_args& args, std::size_t q,
+                                const std::uint8_t* ahead) noexcept {
+            alignas(64) std::uint16_t low[Queries][kv_page_tokens], high[Queries][kv_page_tokens];
+            const pq_query* queries = args.queries + q;
+            const std::uint8_t* tables[Queries];
+            for (std::size_t i = 0; i < std::size_t{Queries}; ++i)
+                tables[i] = queries[i].low;
+            all_units<Queries, 0>(args.codes, tables, ahead, low);
+            for (std::size_t i = 0; i < std::size_t{Queries}; ++i)
+                tables[i] = queries[i].high;
+            all_units<Queries, 1>(args.codes, tables, ahead, high);
+            const std::size_t first = args.codes.first_block * kv_block_tokens,
+                              last = args.codes.last_block * kv_block_tokens;
+            const f32 unit = I::set1(pq_most + 1);
+            for (std::size_t i = 0; i < std::size_t{Queries}; ++i) {
+                const f32 step = I::set1(queries[i].step), base = I::set1(queries[i].base);
+                float* out = args.out + (q + i) * kv_page_tokens;
+                for (std::size_t t = first; t < last; t += lanes)
+                    I::store(out + t,
+                             I::fma(step, I::fma(unit, P::load_sums(high[i] + t), P::load_sums(low[i] + t)),
+                                    base));
+            }
+            return Queries;
+        }
+
+        /// The sums of one plane. The second one, which finds its codes near by, asks for what comes next.
+        template <int Queries, std::size_t Plane>
+        static CRUMB_INLINE void all_units(const pq_codes& codes, const std::uint8_t* const* tables,
+                                           const std::uint8_t* ahead,
+                                           std::uint16_t (*out)[kv_page_tokens]) noexcept {
+            constexpr std::size_t step = units_of(Queries);
+            const std::size_t last = L::last_unit(codes.last_block);
+            std::size_t u = L::first_unit(codes.first_block);
+            for (; u + step <= last; u += step)
+                all_rows<Queries, step, Plane>(codes.codes, codes.rows(), tables, u, ahead, out);
+            if constexpr (step > 1)
+                for (; u < last; ++u)
+                    all_rows<Queries, 1, Plane>(codes.codes, codes.rows(), tables, u, ahead, out);
+        }
+
+        template <int Queries, std::size_t Units, std::size_t Plane>
+        static void all_rows(const std::uint8_t* codes, std::size_t rows, const std::uint8_t* const* tables,
+                             std::size_t u, const std::uint8_t* ahead,
+                             std::uint16_t (*out)[kv_page_tokens]) noexcept {
+            sums s[std::size_t{Queries} * Units * L::sets];
+            CRUMB_UNROLL
+            for (std::size_t i = 0; i < std::size_t{Queries} * Units * L::sets; ++i)
+                s[i] = P::start();
+            // Prefetching what is read anyway costs less than a branch.
+            const std::uint8_t* next = ahead != nullptr ? ahead : codes;
+            std::size_t i = 0;
+            for (; i + together <= rows; i += together)
+                few_rows<Queries, Units, Plane, together>(codes, i, tables, u, next, s);
+            if (i < rows)
+                few_rows<Queries, Units, Plane, 1>(codes, i, tables, u, next, s);
+            CRUMB_UNROLL
+            for (std::size_t q = 0; q < std::size_t{Queries}; ++q) {
+                CRUMB_UNROLL
+                for (std::size_t n = 0; n < Units; ++n) {
+                    CRUMB_UNROLL
+                    for (std::size_t set = 0; set < std::size_t{L::sets}; ++set)
+                        P::store(s[(q * Units + n) * L::sets + set], out[q] + L::token(u + n, set),
+                                 out[q] + L::middle(u + n, set));
+                }
+            }
+        }
+
+        template <int Queries, std::size_t Units, std::size_t Plane, std::size_t Rows>
+        static CRUMB_INLINE void few_rows(const std::uint8_t* codes, std::size_t row,
+                                          const std::uint8_t* const* tables, std::size_t u,
+                                          const std::uint8_t* next, sums* s) noexcept {
+            std::size_t at[Rows];
+            CRUMB_UNROLL
+            for (std::size_t r = 0; r < Rows; ++r)
+                at[r] = (row + r) * L::row_bytes;
+            typename L::table t[Rows][Queries];
+            CRUMB_UNROLL
+            for (std::size_t r = 0; r < Rows; ++r) {
+                CRUMB_UNROLL
+                for (std::size_t q = 0; q < std::size_t{Queries}; ++q)
+                    t[r][q] = L::load_table(tables[q] + (row + r) * L::entries);
+            }
+            // Loads beside each other, so that Arm loads pairs of registers.
+            constexpr std::size_t pair = !L::six && Units % 2 == 0 ? 2 : 1;
+            CRUMB_UNROLL
+            for (std::size_t n = 0; n < Units; n += pair) {
+                typename L::unit x[Rows][pair];
+                CRUMB_UNROLL
+                for (std::size_t r = 0; r < Rows; ++r) {
+                    CRUMB_UNROLL
+                    for (std::size_t i = 0; i < pair; ++i)
+                        x[r][i] = L::load(codes + at[r], u + n + i);
+                    CRUMB_UNROLL
+                    for (std::size_t i = 0; i < pair; ++i)
+                        if (L::begins_line(n + i) && Plane == 1)
+                            L::prefetch(next + at[r], u + n + i);
+                }
+                CRUMB_UNROLL
+                for (std::size_t i = 0; i < pair; ++i) {
+                    CRUMB_UNROLL
+                    for (int set = 0; set < L::sets; ++set) {
+                        typename L::index index[Rows];
+                        CRUMB_UNROLL
+                        for (std::size_t r = 0; r < Rows; ++r)
+                            index[r] = L::index_of(x[r][i], set);
+                        CRUMB_UNROLL
+                        for (std::size_t q = 0; q < std::size_t{Queries}; ++q) {
+                            reg sum = L::look_up(t[0][q], index[0]);
+                            if constexpr (Rows == 2)
+                                sum = P::add(sum, L::look_up(t[1][q], index[1]));
+                            P::widen(s[(q * Units + n + i) * L::sets + static_cast<std::size_t>(set)], sum);
+                        }
+                    }
+                }
+            }
+        }
+    };
+};
+
+} // namespace crumb::inline CRUMB_ABI::kernel
