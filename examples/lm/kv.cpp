@@ -2,7 +2,6 @@
 
 #include <algorithm>
 #include <charconv>
-#include <cstdio>
 #include <iterator>
 
 namespace lm {
@@ -93,9 +92,8 @@ std::string kv_type::name() const {
     if (!codec.is_plain())
         out += ":sinks=" + std::to_string(sinks) + ":window=" + std::to_string(window);
     if (skip > 0) {
-        char number[32];
-        std::snprintf(number, sizeof number, ":skip=%g", static_cast<double>(skip));
-        out += number;
+        char digits[32]; // as few as read back to the same number
+        out.append(":skip=").append(digits, std::to_chars(digits, digits + sizeof digits, skip).ptr);
     }
     return exact ? out + ":exact" : out;
 }

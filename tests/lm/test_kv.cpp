@@ -46,6 +46,8 @@ TEST(KvType, ReadsNamesAndOptions) {
         {"pq4:exact:window=128:sinks=4096", {kv_codec::pq(2, 8, true, true), 4096, 128, true}},
         {"pq:4x8:sinks=7", {kv_codec::pq(4, 8, false, false), 7}},
         {"pq2:skip=0.001", {kv_codec::pq(4, 8, false, true), 4, 32, false, 0.001f}},
+        {"pq2:skip=0.123456789", {kv_codec::pq(4, 8, false, true), 4, 32, false, 0.123456789f}},
+        {"pq2:skip=1e-30", {kv_codec::pq(4, 8, false, true), 4, 32, false, 1e-30f}},
     };
     for (const auto& [text, kv] : known) {
         EXPECT_EQ(parsed(text), kv) << text;
@@ -54,6 +56,8 @@ TEST(KvType, ReadsNamesAndOptions) {
     EXPECT_EQ(kv_type::f16.name(), "f16");
     EXPECT_EQ(parsed("pq2").name(), "pq2:sinks=4:window=32");
     EXPECT_EQ(parsed("pq:2x4+4:exact").name(), "pq:2x4+4:sinks=4:window=32:exact");
+    EXPECT_EQ(parsed("pq4:skip=.0010").name(), "pq4:sinks=4:window=32:skip=0.001");
+    EXPECT_EQ(parsed("pq4:skip=0.123456789").name(), "pq4:sinks=4:window=32:skip=0.12345679");
     EXPECT_EQ(lm::codec_name(kv_codec::pq(2, 8, true, true)), "pq4");
     EXPECT_EQ(lm::codec_name(kv_codec::pq(2, 8, true, false)), "pq:2x4+4");
 }
