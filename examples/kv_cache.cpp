@@ -1,14 +1,17 @@
 // One layer's cache in several codecs: bytes per token, how far the output of attention moves, and the time
-// of a step.
+// of a step. Then values left unread, and the bound of what that costs beside what it did cost.
 #include <crumb/crumb.hpp>
 #include <crumb/offline/kv_codebooks.hpp>
+#include <crumb/reference/kv_codec.hpp>
 
+#include <algorithm>
 #include <chrono>
 #include <cmath>
 #include <cstdio>
 #include <cstdlib>
 #include <new>
 #include <random>
+#include <utility>
 #include <vector>
 
 namespace {
@@ -64,61 +67,105 @@ struct sequence {
     }
 };
 
-void show(const char* name, const crumb::kv_codec& codec, const sequence& s, std::vector<float>& exact) {
-    // Once, offline: centroids from a sample of keys and values.
+/// A cache of one layer that holds the sequence, and the memory that is the engine's.
+struct filled_cache {
     crumb::kv_codebooks books;
-    if (codec.has_codebooks()) {
+    crumb::kv_cache_shape shape;
+    memory state;
+    crumb::kv_cache cache;
+    std::vector<memory> pages;
+
+    filled_cache(const crumb::kv_codec& codec, const sequence& s)
+        : books(codebooks(codec, s)), shape{.layers = 1,
+                                            .kv_heads = kv_heads,
+                                            .head_size = head_size,
+                                            .max_tokens = tokens,
+                                            .max_rows = 64,
+                                            .codec = codec,
+                                            .codebooks = books.view(),
+                                            .codebook_id = books.identity()},
+          state(checked(crumb::kv_cache::state_bytes(shape))),
+          cache(checked(crumb::kv_cache::create(shape, state.bytes))) {
+        memory encoding(cache.encode_scratch_bytes());
+        for (std::size_t t = 0; t < tokens; t += 64) {
+            const std::size_t rows = t + 64 < tokens ? 64 : 63; // the last token is the step below
+            reserve(t + rows);
+            checked(cache.write(0, s.rows(s.k, t, rows), s.rows(s.v, t, rows)));
+            cache.advance(rows);
+            cache.encode(encoding.bytes); // what is older than the window; another thread could do it
+        }
+        // One decode step: the token's own key and value first, then attention over everything.
+        reserve(cache.length() + 1);
+        checked(cache.write(0, s.rows(s.k, cache.length(), 1), s.rows(s.v, cache.length(), 1)));
+    }
+
+    /// Once, offline: centroids from a sample of keys and values.
+    static crumb::kv_codebooks codebooks(const crumb::kv_codec& codec, const sequence& s) {
+        if (!codec.has_codebooks())
+            return {};
         auto samples = checked(crumb::kv_samples::make({1, kv_heads, head_size}, 64));
         checked(samples.add(0, s.rows(s.k, 0, 2048), s.rows(s.v, 0, 2048)));
-        books = checked(crumb::train_kv_codebooks(samples, codec, {}));
+        return checked(crumb::train_kv_codebooks(samples, codec, {}));
     }
-    // The engine's memory: state at once, a page per 256 tokens when it is needed.
-    const crumb::kv_cache_shape shape{.layers = 1,
-                                      .kv_heads = kv_heads,
-                                      .head_size = head_size,
-                                      .max_tokens = tokens,
-                                      .max_rows = 64,
-                                      .codec = codec,
-                                      .codebooks = books.view(),
-                                      .codebook_id = books.identity()};
-    memory state(checked(crumb::kv_cache::state_bytes(shape)));
-    auto cache = checked(crumb::kv_cache::create(shape, state.bytes));
-    memory encoding(cache.encode_scratch_bytes());
-    std::vector<memory> pages;
-    for (std::size_t t = 0; t < tokens; t += 64) {
-        const std::size_t rows = t + 64 < tokens ? 64 : 63; // the last token is the step below
-        while (cache.page_count() < cache.pages_for(t + rows)) {
+    /// The state is allocated at once, a page per 256 tokens when it is needed.
+    void reserve(std::size_t length) {
+        while (cache.page_count() < cache.pages_for(length)) {
             pages.emplace_back(cache.page_bytes());
             checked(cache.add_page(pages.back().bytes));
         }
-        checked(cache.write(0, s.rows(s.k, t, rows), s.rows(s.v, t, rows)));
-        cache.advance(rows);
-        cache.encode(encoding.bytes); // what is older than the window; another thread could do it
     }
-    // One decode step: the token's own key and value first, then attention over everything.
-    const std::size_t position = cache.length();
-    while (cache.page_count() < cache.pages_for(position + 1)) {
-        pages.emplace_back(cache.page_bytes());
-        checked(cache.add_page(pages.back().bytes));
+    crumb::kv_attention plan() const {
+        return checked(
+            crumb::kv_attention::plan({.heads = heads, .kv_heads = kv_heads, .head_size = head_size}, shape));
     }
-    checked(cache.write(0, s.rows(s.k, position, 1), s.rows(s.v, position, 1)));
-    const auto attend = checked(
-        crumb::kv_attention::plan({.heads = heads, .kv_heads = kv_heads, .head_size = head_size}, shape));
-    memory scratch(attend.scratch_bytes(1));
-    std::vector<float> q(heads * head_size), y(q.size());
-    std::vector<crumb::kv_error> errors(heads);
+    /// The largest magnitude of a coded value, as attention sees it.
+    double largest_value() const {
+        const auto layer = cache.layer(0);
+        double row[head_size], largest = 0;
+        for (std::size_t t = 0; t < layer.coded; ++t)
+            for (std::size_t h = 0; h < kv_heads; ++h) {
+                auto* part = const_cast<std::byte*>(layer.part(t / crumb::kv_page_tokens, h, false));
+                checked(crumb::reference::kv_part::make(layer.values, layer.tables(h, false), part))
+                    .decode(t % crumb::kv_page_tokens, row);
+                for (const double x : row)
+                    largest = std::max(largest, std::fabs(x));
+            }
+        return largest;
+    }
+};
+
+std::vector<float> query(float size) {
+    std::vector<float> q(heads * head_size);
     std::mt19937_64 random(2);
     std::normal_distribution<float> normal;
     for (float& x : q)
-        x = normal(random);
+        x = size * normal(random);
+    return q;
+}
+
+/// Seconds of the fastest of some calls.
+template <class F>
+double fastest(F&& f) {
     double best = 1;
     for (int i = 0; i < 20; ++i) {
         const auto start = std::chrono::steady_clock::now();
-        checked(attend.run(crumb::matrix<const float>(q.data(), 1, q.size()), cache.layer(0), position,
-                           crumb::matrix(y.data(), 1, y.size()), scratch.bytes, {}, errors.data()));
+        f();
         best =
             std::min(best, std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count());
     }
+    return best;
+}
+
+void show(const char* name, const crumb::kv_codec& codec, const sequence& s, std::vector<float>& exact) {
+    const filled_cache of(codec, s);
+    const auto attend = of.plan();
+    memory scratch(attend.scratch_bytes(1));
+    const std::vector<float> q = query(1);
+    std::vector<float> y(q.size());
+    const double seconds = fastest([&] {
+        checked(attend.run(crumb::matrix(q.data(), 1, q.size()), of.cache.layer(0), of.cache.length(),
+                           crumb::matrix(y.data(), 1, y.size()), scratch.bytes));
+    });
     if (exact.empty())
         exact = y;
     double error = 0, norm = 0;
@@ -126,8 +173,52 @@ void show(const char* name, const crumb::kv_codec& codec, const sequence& s, std
         error += double(y[i] - exact[i]) * double(y[i] - exact[i]);
         norm += double(exact[i]) * double(exact[i]);
     }
-    std::printf("%-10s %13.2f %11.0f %12.1f %15.2e %9.1f us\n", name, cache.bits_per_channel(),
-                cache.bytes_per_token(), double(books.bytes()) / 1024, std::sqrt(error / norm), 1e6 * best);
+    std::printf("%-10s %13.2f %11.0f %12.1f %15.2e %9.1f us\n", name, of.cache.bits_per_channel(),
+                of.cache.bytes_per_token(), double(of.books.bytes()) / 1024, std::sqrt(error / norm),
+                1e6 * seconds);
+}
+
+/// Values of little weight may stay unread, and the call says what that can have cost.
+void show_skipping(const crumb::named_kv_codec& codec, const sequence& s) {
+    const filled_cache of(codec.codec, s);
+    const auto attend = of.plan();
+    const auto layer = of.cache.layer(0);
+    memory scratch(attend.scratch_bytes(1)), weights(attend.skip_scratch_bytes(of.cache.coded()));
+    // Heads of trained models attend to few tokens. Random queries do so when they are long.
+    const std::vector<float> q = query(8);
+    std::vector<float> all(q.size()), y(q.size());
+    const auto q_row = crumb::matrix(q.data(), 1, q.size());
+    const double all_seconds = fastest([&] {
+        checked(attend.run(q_row, layer, of.cache.length(), crumb::matrix(all.data(), 1, all.size()),
+                           scratch.bytes));
+    });
+    const double largest = of.largest_value();
+    std::printf(
+        "\nThe values of %s that have little weight left unread; the step that reads all takes %.1f us\n\n",
+        codec.name, 1e6 * all_seconds);
+    std::printf("%-10s %13s %11s %12s %15s %12s\n", "epsilon", "unread", "weight", "bound", "difference",
+                "step");
+    for (const float epsilon : {0.0001f, 0.001f, 0.01f, 0.1f}) {
+        crumb::kv_skip_report reports[kv_heads];
+        const double seconds = fastest([&] {
+            checked(attend.run_skipping(q_row, layer, of.cache.length(), crumb::matrix(y.data(), 1, y.size()),
+                                        epsilon, reports, scratch.bytes, weights.bytes));
+        });
+        std::size_t blocks = 0, skipped = 0;
+        float mass = 0;
+        for (const crumb::kv_skip_report& each : reports) {
+            blocks += each.blocks;
+            skipped += each.skipped;
+            mass = std::max(mass, each.mass);
+        }
+        double difference = 0;
+        for (std::size_t i = 0; i < y.size(); ++i)
+            difference = std::max(difference, std::fabs(double(y[i]) - double(all[i])));
+        // What is left out had at most `mass` of any query's weight; that moves no output by more than this.
+        const double bound = 2 * double(mass) * largest;
+        std::printf("%-10g %11.1f %% %11.1e %12.1e %15.1e %9.1f us\n", double(epsilon),
+                    100 * double(skipped) / double(blocks), double(mass), bound, difference, 1e6 * seconds);
+    }
 }
 
 } // namespace
@@ -143,4 +234,7 @@ int main() {
     for (const crumb::named_kv_codec& each : crumb::kv_codecs)
         if (each.codec.kind != crumb::kv_kind::f32)
             show(each.name, each.codec, s, exact);
+    for (const crumb::named_kv_codec& each : crumb::kv_codecs)
+        if (each.codec == crumb::kv_codec::pq(2, 8, true, true))
+            show_skipping(each, s);
 }
