@@ -123,6 +123,12 @@ struct pq_neon;
 struct pq_dotprod;
 struct pq_portable;
 
+/// Whether sums of additive keys are made of two rows at a time, in an order of the ISA's own.
+template <class Primitives>
+concept has_row_pairs = requires {
+    typename Primitives::row_pairs;
+};
+
 // One specialization per ISA is compiled inside its target region.
 template <class Isa, pq_kind Kind>
 struct pq_lookup;

@@ -54,6 +54,76 @@ struct pq_vbmi : pq_avx512 {
         x = _mm512_mask_permutexvar_epi8(x, i.bit7, i.six, t.part[2]);
         return _mm512_mask_permutexvar_epi8(x, i.both, i.six, t.part[3]);
     }
+
+    /// Scores of additive codes, two rows at a time. With the four nibbles of a token beside each other a dot
+    /// instruction adds what is looked up in 32 bits: fewer instructions than adding and widening bytes.
+    struct row_pairs {
+        /// 64 tokens, 2 n and 2 n + 1 of each eight in `part[n]`.
+        struct index {
+            __m512i part[4];
+        };
+        struct sums {
+            __m512i part[4]; ///< negative: 128 has to be -128 as an operand
+        };
+        static CRUMB_INLINE index index_of(reg first, reg second) noexcept {
+            const __m512i even = _mm512_mask_blend_epi32(0xaaaa, first, _mm512_slli_epi64(second, 32));
+            const __m512i odd = _mm512_mask_blend_epi32(0xaaaa, _mm512_srli_epi64(first, 32), second);
+            return {{nibbles<0>(even), nibbles<16>(even), nibbles<0>(odd), nibbles<16>(odd)}};
+        }
+        static CRUMB_INLINE sums start() noexcept {
+            const __m512i zero = _mm512_setzero_si512();
+            return {{zero, zero, zero, zero}};
+        }
+        /// `Rows` is 1 at the end of an odd number.
+        template <int Rows>
+        static CRUMB_INLINE void add(sums& s, const index& at, const std::uint8_t* low,
+                                     const std::uint8_t* high) noexcept {
+            const __m512i lows = load_tables<Rows>(low), highs = load_tables<Rows>(high);
+            CRUMB_UNROLL
+            for (int i = 0; i < 4; ++i) {
+                subtract(s.part[i], _mm512_permutexvar_epi8(at.part[i], lows), 1);
+                subtract(s.part[i], _mm512_permutexvar_epi8(at.part[i], highs), pq_most + 1);
+            }
+        }
+        /// out[t] = base + step * sum.
+        static CRUMB_INLINE void store(const sums& s, f32 step, f32 base, float* out) noexcept {
+            const __m512i a = _mm512_unpacklo_epi64(s.part[0], s.part[1]),
+                          b = _mm512_unpacklo_epi64(s.part[2], s.part[3]),
+                          c = _mm512_unpackhi_epi64(s.part[0], s.part[1]),
+                          d = _mm512_unpackhi_epi64(s.part[2], s.part[3]);
+            const __m512i ab = _mm512_shuffle_i32x4(a, b, 0x44), cd = _mm512_shuffle_i32x4(c, d, 0x44),
+                          ab_end = _mm512_shuffle_i32x4(a, b, 0xee),
+                          cd_end = _mm512_shuffle_i32x4(c, d, 0xee);
+            const __m512i tokens[] = {_mm512_shuffle_i32x4(ab, cd, 0x88), _mm512_shuffle_i32x4(ab, cd, 0xdd),
+                                      _mm512_shuffle_i32x4(ab_end, cd_end, 0x88),
+                                      _mm512_shuffle_i32x4(ab_end, cd_end, 0xdd)};
+            CRUMB_UNROLL
+            for (int i = 0; i < 4; ++i)
+                _mm512_storeu_ps(out + 16 * i, _mm512_fnmadd_ps(_mm512_cvtepi32_ps(tokens[i]), step, base));
+        }
+
+      private:
+        /// Of the tokens whose bytes are `Bit` bits up in both halves of 64: low and high nibbles of the
+        /// first row and of the second, each with the place of its table.
+        template <int Bit>
+        static CRUMB_INLINE __m512i nibbles(__m512i rows) noexcept {
+            const __m512i from = _mm512_set1_epi64(0x2c280c0824200400 + Bit * 0x0101010101010101);
+            return _mm512_ternarylogic_epi32(_mm512_multishift_epi64_epi8(from, rows), _mm512_set1_epi8(15),
+                                             _mm512_set1_epi32(0x30201000), 0xea);
+        }
+        template <int Rows>
+        static CRUMB_INLINE __m512i load_tables(const std::uint8_t* p) noexcept {
+            if constexpr (Rows == 2)
+                return _mm512_loadu_si512(p);
+            else
+                return _mm512_zextsi256_si512(_mm256_loadu_si256(reinterpret_cast<const __m256i*>(p)));
+        }
+        static CRUMB_INLINE void subtract(__m512i& sum, __m512i bytes, int factor) noexcept {
+            sum = _mm512_dpbusd_epi32(sum, bytes, _mm512_set1_epi8(static_cast<char>(-factor)));
+            // GCC would keep copies of the sums that the instruction overwrites.
+            __asm__("" : "+v"(sum));
+        }
+    };
 };
 
 } // namespace crumb::inline CRUMB_ABI::kernel

@@ -50,6 +50,8 @@ struct pq_score_run<isa::CRUMB_THIS_ISA> {
             return n == 0 ? 1 : n > L::units ? L::units : n;
         }
 
+        static constexpr bool in_pairs = L::additive && has_row_pairs<P>;
+
         static void run(const pq_score_args& args) noexcept {
             const std::uint8_t* ahead = args.codes.ahead;
             std::size_t q = 0;
@@ -69,6 +71,58 @@ struct pq_score_run<isa::CRUMB_THIS_ISA> {
         template <int Queries>
         static std::size_t some(const pq_score_args& args, std::size_t q,
                                 const std::uint8_t* ahead) noexcept {
+            // One query's pass gains no arithmetic by pairs, and reads memory better by planes.
+            if constexpr (in_pairs && Queries > 1)
+                by_pairs<Queries>(args, q, ahead);
+            else
+                by_planes<Queries>(args, q, ahead);
+            return Queries;
+        }
+
+        /// Both planes of two rows at once, into sums of 32 bits.
+        template <int Queries>
+        static void by_pairs(const pq_score_args& args, std::size_t q, const std::uint8_t* ahead) noexcept {
+            using R = typename L::P::row_pairs;
+            const pq_codes& codes = args.codes;
+            const pq_query* queries = args.queries + q;
+            const std::size_t rows = codes.rows(), last = L::last_unit(codes.last_block);
+            const std::uint8_t* next = ahead != nullptr ? ahead : codes.codes;
+            for (std::size_t u = L::first_unit(codes.first_block); u < last; ++u) {
+                typename R::sums s[Queries];
+                CRUMB_UNROLL
+                for (int i = 0; i < Queries; ++i)
+                    s[i] = R::start();
+                std::size_t row = 0;
+                for (; row + 2 <= rows; row += 2) {
+                    const std::size_t at = row * L::row_bytes;
+                    const auto index = R::index_of(L::load(codes.codes + at, u).x,
+                                                   L::load(codes.codes + at + L::row_bytes, u).x);
+                    L::prefetch(next + at, u);
+                    L::prefetch(next + at + L::row_bytes, u);
+                    CRUMB_UNROLL
+                    for (int i = 0; i < Queries; ++i)
+                        R::template add<2>(s[i], index, queries[i].low + row * L::entries,
+                                           queries[i].high + row * L::entries);
+                }
+                if (row < rows) {
+                    const auto x = L::load(codes.codes + row * L::row_bytes, u).x;
+                    const auto index = R::index_of(x, x);
+                    L::prefetch(next + row * L::row_bytes, u);
+                    CRUMB_UNROLL
+                    for (int i = 0; i < Queries; ++i)
+                        R::template add<1>(s[i], index, queries[i].low + row * L::entries,
+                                           queries[i].high + row * L::entries);
+                }
+                CRUMB_UNROLL
+                for (int i = 0; i < Queries; ++i)
+                    R::store(s[i], I::set1(queries[i].step), I::set1(queries[i].base),
+                             args.out + (q + static_cast<std::size_t>(i)) * kv_page_tokens + L::token(u, 0));
+            }
+        }
+
+        /// One plane after the other, a row or two at a time, into sums of 16 bits.
+        template <int Queries>
+        static void by_planes(const pq_score_args& args, std::size_t q, const std::uint8_t* ahead) noexcept {
             alignas(64) std::uint16_t low[Queries][kv_page_tokens], high[Queries][kv_page_tokens];
             const pq_query* queries = args.queries + q;
             const std::uint8_t* tables[Queries];
@@ -89,7 +143,6 @@ struct pq_score_run<isa::CRUMB_THIS_ISA> {
                              I::fma(step, I::fma(unit, P::load_sums(high[i] + t), P::load_sums(low[i] + t)),
                                     base));
             }
-            return Queries;
         }
 
         /// The sums of one plane. The second one, which finds its codes near by, asks for what comes next.
