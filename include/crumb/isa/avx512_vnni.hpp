@@ -273,6 +273,10 @@ struct avx512_vnni {
         struct acc {
             __m512i low, high;
         };
+        static CRUMB_INLINE void pin(acc& s) noexcept {
+            product::pin(s.low);
+            product::pin(s.high);
+        }
         template <int X>
         static CRUMB_INLINE operand expand(bytes raw) noexcept {
             const __m512i mask = _mm512_set1_epi8(static_cast<char>(X == 0 ? 0x0f : 0xf0));

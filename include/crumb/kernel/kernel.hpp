@@ -57,6 +57,20 @@ struct panel_args {
     std::size_t inputs = 0;             ///< a multiple of 32, at most 2^16
 };
 
+/// The tiles of a pass: `first` and those `apart`, twice `apart`, ... further on. The passes after it take
+/// the tiles that follow each of them in memory, until the first of a pass is `end`.
+struct pass_tiles {
+    constexpr pass_tiles(std::size_t tile) noexcept : pass_tiles(tile, 1, tile + 1) {}
+    constexpr pass_tiles(std::size_t tile, std::size_t distance, std::size_t last) noexcept
+        : first(tile), apart(distance), end(last) {}
+    std::size_t first, apart, end;
+};
+/// From the first tile of a pass of `Tiles` to another, `stride` apart each; or to that of the pass behind.
+template <int Tiles>
+constexpr std::size_t pass_offset(int tile, bool behind, std::size_t stride) noexcept {
+    return static_cast<std::size_t>(tile) * stride + (behind ? (Tiles - 1) * stride : 0);
+}
+
 // One specialization per ISA is compiled inside its target region.
 template <class Isa, class Codes>
 struct product_of;

@@ -73,7 +73,8 @@ struct linear_run<isa::CRUMB_THIS_ISA, Format, Tile> {
     // With few registers, selectors leave none for a second tile.
     static constexpr std::size_t single_tiles = I::registers < 32 && has_selectors ? 1 : I::single_tiles;
     static constexpr std::size_t block_tiles = I::block_tiles;
-    static constexpr std::size_t panel_groups = 8; ///< a panel of so many leaves room for rows in L1
+    static constexpr std::size_t least_stream = 32768; ///< bytes of codes that passes read without a jump
+    static constexpr std::size_t panel_groups = 8;     ///< a panel of so many leaves room for rows in L1
     static constexpr std::size_t most_panel_rows =
         128; ///< whose totals are kept beside a panel; a multiple of every row_block
 
@@ -81,13 +82,37 @@ struct linear_run<isa::CRUMB_THIS_ISA, Format, Tile> {
         return (args.channels.end + tile_channels - 1) / tile_channels;
     }
 
-    /// All passes of `Tiles` tiles that fit between tiles t and end, for one row.
+    /// All passes of `Tiles` tiles that fit between tiles t and end, for one row. The hardware's prefetchers
+    /// lose a stream where it jumps, so short tiles are not multiplied with their neighbour but with one far
+    /// enough away; further than that would be slower again.
     template <std::size_t Tiles>
     static CRUMB_NOINLINE std::size_t singles(const linear_args& args, std::size_t t,
                                               std::size_t end) noexcept {
-        for (; t + Tiles <= end; t += Tiles)
-            block<1, Tiles>(args, t, 0);
+        if constexpr (Tiles == 1 || I::prefetch_bytes == 0) {
+            for (; t + Tiles <= end; t += Tiles)
+                block<1, Tiles>(args, t, 0);
+        } else {
+            std::size_t apart = 1 + least_stream / (args.groups * shape::code_bytes + 1);
+            while (t + Tiles <= end) {
+                apart = apart < (end - t) / Tiles ? apart : (end - t) / Tiles;
+                for (const std::size_t last = t + apart; t < last; ++t)
+                    single<Tiles>(args, {t, apart, last});
+                t += (Tiles - 1) * apart;
+            }
+        }
         return t;
+    }
+
+    template <std::size_t Tiles>
+    static CRUMB_NOINLINE void single(const linear_args& args, pass_tiles pass) noexcept {
+        alignas(64) float totals[Tiles * tile_channels];
+        constexpr int vectors = static_cast<int>(Tiles) * shape::vectors;
+        tiles::template run<P, 1, vectors>(packed_operands<I, Format, P, vectors>(args, pass),
+                                           typename tiles::template row_terms<1>(args, 0, 0), args.groups,
+                                           true, totals, Tiles * tile_channels);
+        CRUMB_UNROLL
+        for (std::size_t i = 0; i < Tiles; ++i)
+            emit_block<1, 1>(args, totals + i * tile_channels, pass.first + i * pass.apart, 0);
     }
 
     template <class F>

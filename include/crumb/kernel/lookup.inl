@@ -30,24 +30,20 @@ struct packed_operands<isa::CRUMB_THIS_ISA, Format, Product, Vectors>
     /// Of the group, in both nibbles or, if `direct`, at bit 0 beside zeros.
     bytes selectors[index::selector_bits != 0 ? Vectors : 1];
 
-    CRUMB_INLINE packed_operands(const linear_args& args, std::size_t tile, int first = 0) noexcept
-        : base(args, tile, first) {
+    CRUMB_INLINE packed_operands(const linear_args& args, pass_tiles pass, int first = 0) noexcept
+        : base(args, pass, first) {
         tables[0] = Product::load_table(args.codebooks);
         if constexpr (two_tables)
             tables[1] = Product::load_table(args.codebooks + index::table_entries);
     }
 
-    CRUMB_INLINE void load_group() noexcept {
+    CRUMB_INLINE void begin_group() noexcept {
         base::scales.begin_group();
         if constexpr (index::selector_bits != 0) {
             CRUMB_UNROLL
             for (int v = 0; v < Vectors; ++v)
                 selectors[v] = spread(base::scales.of(v));
         }
-    }
-    CRUMB_INLINE void begin_group() noexcept {
-        load_group();
-        base::prefetch();
     }
     /// Register row `row` of nibbles.
     CRUMB_INLINE bytes cells(int row, int v) const noexcept {

@@ -19,18 +19,14 @@ struct packed_operands<isa::CRUMB_THIS_ISA, Format, Product, Vectors>
     static constexpr bool row_free = false;
     typename Product::table tables[index::tables];
 
-    CRUMB_INLINE packed_operands(const linear_args& args, std::size_t tile, int first = 0) noexcept
-        : base(args, tile, first) {
+    CRUMB_INLINE packed_operands(const linear_args& args, pass_tiles pass, int first = 0) noexcept
+        : base(args, pass, first) {
         CRUMB_UNROLL
         for (std::size_t row = 0; row < index::tables; ++row)
             tables[row] = Product::load_table(args.codebooks + row * index::table_entries);
     }
 
-    CRUMB_INLINE void load_group() noexcept { base::scales.begin_group(); }
-    CRUMB_INLINE void begin_group() noexcept {
-        load_group();
-        base::prefetch();
-    }
+    CRUMB_INLINE void begin_group() noexcept { base::scales.begin_group(); }
     /// Register row `row` of nibbles.
     CRUMB_INLINE bytes cells(int row, int v) const noexcept {
         const bytes pairs = base::raw(row / 2, v), others = beside_pairs(row, v);

@@ -30,22 +30,18 @@ struct packed_operands<isa::CRUMB_THIS_ISA, Format, Product, Vectors>
     typename Product::table tables[table_count];
     bytes selectors[index::selector_bits != 0 ? Vectors : 1]; ///< of the group, at bit 4
 
-    CRUMB_INLINE packed_operands(const linear_args& args, std::size_t tile, int first = 0) noexcept
-        : base(args, tile, first) {
+    CRUMB_INLINE packed_operands(const linear_args& args, pass_tiles pass, int first = 0) noexcept
+        : base(args, pass, first) {
         load_tables(args.codebooks, std::make_integer_sequence<int, table_count>{});
     }
 
-    CRUMB_INLINE void load_group() noexcept {
+    CRUMB_INLINE void begin_group() noexcept {
         base::scales.begin_group();
         if constexpr (index::selector_bits != 0) {
             CRUMB_UNROLL
             for (int v = 0; v < Vectors; ++v)
                 selectors[v] = I::template shift_left<4>(I::spread(base::scales.of(v)));
         }
-    }
-    CRUMB_INLINE void begin_group() noexcept {
-        load_group();
-        base::prefetch();
     }
     template <int X>
     CRUMB_INLINE operand_type operand(int row, int v) const noexcept {

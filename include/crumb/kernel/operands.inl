@@ -6,15 +6,22 @@ template <int Vectors>
 struct scale_reader<isa::CRUMB_THIS_ISA, half_scales, Vectors> {
     using I = isa::CRUMB_THIS_ISA;
     static constexpr int per_tile = static_cast<int>(tile_channels) / I::lanes;
+    static constexpr int tiles = Vectors / per_tile;
     const half* at;
     std::size_t tile_stride;
 
-    CRUMB_INLINE scale_reader(const linear_args& args, std::size_t tile, int first) noexcept
-        : at(args.scales + tile * args.groups * tile_channels + first * I::lanes),
-          tile_stride(args.groups * tile_channels) {}
+    static constexpr int streams = 1;
+
+    CRUMB_INLINE scale_reader(const linear_args& args, pass_tiles pass, int first) noexcept
+        : at(args.scales + pass.first * args.groups * tile_channels + first * I::lanes),
+          tile_stride(pass.apart * args.groups * tile_channels) {}
     CRUMB_INLINE void begin_group() const noexcept {}
     CRUMB_INLINE const half* of(int v) const noexcept {
         return at + static_cast<std::size_t>(v / per_tile) * tile_stride + v % per_tile * I::lanes;
+    }
+    /// What is read `groups` groups later in tile `tile` of the pass, or of a later pass.
+    CRUMB_INLINE const void* later(int, int tile, bool jumps, std::size_t groups) const noexcept {
+        return at + pass_offset<tiles>(tile, jumps, tile_stride) + groups * tile_channels;
     }
     CRUMB_INLINE typename I::f32 scale(int v) const noexcept { return I::load(of(v)); }
     CRUMB_INLINE void skip(std::size_t groups) noexcept { at += groups * tile_channels; }
@@ -24,18 +31,22 @@ template <int Vectors>
 struct scale_reader<isa::CRUMB_THIS_ISA, block_scales, Vectors> {
     using I = isa::CRUMB_THIS_ISA;
     static constexpr int per_tile = static_cast<int>(tile_channels) / I::lanes;
+    static constexpr int tiles = Vectors / per_tile;
     static constexpr std::size_t block_groups = block_scales::block_groups;
     const std::int8_t* at;
     const std::uint8_t* exponents;
     std::size_t tile_stride, exponents_stride;
     std::size_t group = 0;
     typename I::f32 power[Vectors]; ///< of the block
+    static constexpr int streams = 2;
 
-    CRUMB_INLINE scale_reader(const linear_args& args, std::size_t tile, int first) noexcept
-        : tile_stride(args.groups * tile_channels),
-          exponents_stride((args.groups + block_groups - 1) / block_groups * tile_channels) {
-        at = args.multipliers + tile * tile_stride + first * I::lanes;
-        exponents = args.exponents + tile * exponents_stride + first * I::lanes;
+    CRUMB_INLINE scale_reader(const linear_args& args, pass_tiles pass, int first) noexcept {
+        const std::size_t tile = args.groups * tile_channels;
+        const std::size_t tile_exponents = (args.groups + block_groups - 1) / block_groups * tile_channels;
+        at = args.multipliers + pass.first * tile + first * I::lanes;
+        exponents = args.exponents + pass.first * tile_exponents + first * I::lanes;
+        tile_stride = pass.apart * tile;
+        exponents_stride = pass.apart * tile_exponents;
         CRUMB_UNROLL
         for (int v = 0; v < Vectors; ++v)
             power[v] = I::zero();
@@ -46,6 +57,12 @@ struct scale_reader<isa::CRUMB_THIS_ISA, block_scales, Vectors> {
     }
     CRUMB_INLINE const std::int8_t* of(int v) const noexcept {
         return at + static_cast<std::size_t>(v / per_tile) * tile_stride + v % per_tile * I::lanes;
+    }
+    CRUMB_INLINE const void* later(int stream, int tile, bool jumps, std::size_t groups) const noexcept {
+        if (stream == 0)
+            return at + pass_offset<tiles>(tile, jumps, tile_stride) + groups * tile_channels;
+        return exponents + pass_offset<tiles>(tile, jumps, exponents_stride) +
+               (group + groups) / block_groups * tile_channels;
     }
     CRUMB_INLINE typename I::f32 scale(int v) const noexcept {
         return I::mul(I::load_integers(of(v)), power[v]);
@@ -71,28 +88,23 @@ template <std::size_t Planes, int Vectors>
 struct plane_reader<isa::CRUMB_THIS_ISA, Planes, Vectors> {
     using I = isa::CRUMB_THIS_ISA;
     static constexpr int per_tile = static_cast<int>(tile_row_bytes) / I::width;
+    static constexpr int tiles = Vectors / per_tile;
     const std::uint8_t* at[Planes];
     std::size_t tile_stride;
 
-    CRUMB_INLINE plane_reader(const linear_args& args, std::size_t tile, int first) noexcept
-        : tile_stride(args.groups * tile_row_bytes) {
+    CRUMB_INLINE plane_reader(const linear_args& args, pass_tiles pass, int first) noexcept
+        : tile_stride(pass.apart * args.groups * tile_row_bytes) {
         CRUMB_UNROLL
         for (std::size_t p = 0; p < Planes; ++p)
-            at[p] = args.planes[p] + tile * tile_stride + first * I::width;
+            at[p] = args.planes[p] + pass.first * args.groups * tile_row_bytes + first * I::width;
     }
     CRUMB_INLINE typename I::bytes raw(std::size_t plane, int v) const noexcept {
         return I::load_bytes(at[plane] + static_cast<std::size_t>(v / per_tile) * tile_stride +
                              v % per_tile * I::width);
     }
-    /// Asks for `groups` groups further on, `tiles` tiles later, in each of `Tiles` tiles.
-    template <int Tiles, int Locality>
-    CRUMB_INLINE void ask(std::size_t groups, std::size_t tiles) const noexcept {
-        CRUMB_UNROLL
-        for (std::size_t p = 0; p < Planes; ++p) {
-            CRUMB_UNROLL
-            for (std::size_t t = 0; t < Tiles; ++t)
-                __builtin_prefetch(at[p] + groups * tile_row_bytes + (tiles + t) * tile_stride, 0, Locality);
-        }
+    /// As of `scale_reader`.
+    CRUMB_INLINE const void* later(int plane, int tile, bool jumps, std::size_t groups) const noexcept {
+        return at[plane] + pass_offset<tiles>(tile, jumps, tile_stride) + groups * tile_row_bytes;
     }
     CRUMB_INLINE void skip(std::size_t groups) noexcept {
         CRUMB_UNROLL
@@ -102,9 +114,8 @@ struct plane_reader<isa::CRUMB_THIS_ISA, Planes, Vectors> {
 };
 template <int Vectors>
 struct plane_reader<isa::CRUMB_THIS_ISA, 0, Vectors> {
-    CRUMB_INLINE plane_reader(const linear_args&, std::size_t, int) noexcept {}
-    template <int, int>
-    CRUMB_INLINE void ask(std::size_t, std::size_t) const noexcept {}
+    CRUMB_INLINE plane_reader(const linear_args&, pass_tiles, int) noexcept {}
+    CRUMB_INLINE const void* later(int, int, bool, std::size_t) const noexcept { return nullptr; }
     CRUMB_INLINE void skip(std::size_t) const noexcept {}
 };
 
@@ -115,35 +126,42 @@ struct packed_reader<isa::CRUMB_THIS_ISA, Format, Vectors> {
     using shape = tile_shape<I, Format>;
     static constexpr int tiles = Vectors / shape::vectors; ///< 0: some registers of one
     const std::uint8_t* codes;
-    std::size_t tile_codes;       ///< stride
-    const std::uint8_t* tile_end; ///< of the first tile's codes
-    scale_reader<I, typename Format::scales, Vectors> scales;
+    std::size_t tile_codes;         ///< stride
+    const std::uint8_t* stream_end; ///< where the first tile's codes do not go on in the next pass
+    using scale_stream = scale_reader<I, typename Format::scales, Vectors>;
+    scale_stream scales;
     plane_reader<I, planes_of<typename Format::codes>, Vectors> planes;
 
-    CRUMB_INLINE packed_reader(const linear_args& args, std::size_t tile, int first) noexcept
-        : codes(args.codes + tile * args.groups * shape::code_bytes + first * I::width),
-          tile_codes(args.groups * shape::code_bytes), tile_end(codes + tile_codes),
-          scales(args, tile, first), planes(args, tile, first) {}
+    CRUMB_INLINE packed_reader(const linear_args& args, pass_tiles pass, int first) noexcept
+        : codes(args.codes + pass.first * args.groups * shape::code_bytes + first * I::width),
+          tile_codes(pass.apart * args.groups * shape::code_bytes),
+          stream_end(args.codes + pass.end * args.groups * shape::code_bytes), scales(args, pass, first),
+          planes(args, pass, first) {}
 
-    /// Asks for a later group of each tile. Where a tile ends, that is one of the next pass: the tile that
-    /// follows in memory is of this pass.
-    CRUMB_INLINE void prefetch() const noexcept {
+    /// Asks for an eighth of what is read some groups later: all at once would fill the line buffers, and
+    /// loads wait behind that. Where the first tile's stream ends, what follows in memory has been read as
+    /// the second tile's. Scales not into the first level, since their lines are asked for several times.
+    CRUMB_INLINE void ask(int eighth) const noexcept {
         if constexpr (I::prefetch_bytes != 0) {
             constexpr std::size_t ahead = I::prefetch_bytes / shape::code_bytes; // groups
-            constexpr auto others = static_cast<std::size_t>(tiles > 1 ? tiles - 1 : 0);
+            constexpr int lines = tiles * static_cast<int>(shape::code_bytes / 64);
+            constexpr int plane_lines = tiles * static_cast<int>(planes_of<typename Format::codes>);
+            constexpr int all = lines + plane_lines + tiles * scale_stream::streams;
             const std::uint8_t* at = codes + ahead * shape::code_bytes;
-            const auto* scales_at = scales.of(0) + ahead * tile_channels;
-            const bool passes = at >= tile_end;
-            at += passes ? others * tile_codes : 0;
-            scales_at += passes ? others * scales.tile_stride : 0;
+            const bool jumps = at >= stream_end;
             CRUMB_UNROLL
-            for (int t = 0; t < tiles; ++t) {
-                CRUMB_UNROLL
-                for (std::size_t line = 0; line < shape::code_bytes; line += 64)
-                    __builtin_prefetch(at + t * tile_codes + line);
-                __builtin_prefetch(scales_at + t * scales.tile_stride);
+            for (int i = 0; i < all; ++i) {
+                if (i * 8 / all != eighth)
+                    continue;
+                if (i < lines)
+                    __builtin_prefetch(at + pass_offset<tiles>(i % tiles, jumps, tile_codes) +
+                                       i / tiles * 64);
+                else if (i < lines + plane_lines)
+                    __builtin_prefetch(planes.later((i - lines) / tiles, i % tiles, jumps, ahead));
+                else
+                    __builtin_prefetch(
+                        scales.later((i - lines - plane_lines) / tiles, i % tiles, jumps, ahead), 0, 2);
             }
-            planes.template ask<tiles, 3>(ahead, passes ? others : 0);
         }
     }
     /// Asks for half (0 or 1) of this group, for later. Two blocks of rows share this: all at once would fill
@@ -159,8 +177,11 @@ struct packed_reader<isa::CRUMB_THIS_ISA, Format, Vectors> {
                 if constexpr (Half == 1)
                     __builtin_prefetch(scales.of(t * shape::vectors), 0, 2);
             }
-            if constexpr (Half == 1)
-                planes.template ask<tiles, 2>(0, 0);
+            if constexpr (Half == 1) {
+                CRUMB_UNROLL
+                for (int i = 0; i < tiles * static_cast<int>(planes_of<typename Format::codes>); ++i)
+                    __builtin_prefetch(planes.later(i / tiles, i % tiles, false, 0), 0, 2);
+            }
         }
     }
     /// Asks for `bytes` bytes of each tile's codes from byte `at` on, and for their scales.
@@ -201,15 +222,11 @@ struct packed_operands<isa::CRUMB_THIS_ISA, Format, Product, Vectors>
     /// Whether `expand` does the same for all rows.
     static constexpr bool row_free = true;
 
-    CRUMB_INLINE packed_operands(const linear_args& args, std::size_t tile, int first = 0) noexcept
-        : base(args, tile, first) {}
+    CRUMB_INLINE packed_operands(const linear_args& args, pass_tiles pass, int first = 0) noexcept
+        : base(args, pass, first) {}
 
     /// What a group's operands and scales need.
-    CRUMB_INLINE void load_group() noexcept { base::scales.begin_group(); }
-    CRUMB_INLINE void begin_group() noexcept {
-        load_group();
-        base::prefetch();
-    }
+    CRUMB_INLINE void begin_group() noexcept { base::scales.begin_group(); }
     /// What `expand` makes operands of.
     CRUMB_INLINE typename I::bytes cells(int row, int v) const noexcept { return base::raw(row, v); }
     template <int X>

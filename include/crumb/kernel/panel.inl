@@ -88,7 +88,7 @@ struct panel_run<isa::CRUMB_THIS_ISA, Format> {
             most[v] = I::set1(smallest_scale);
         auto scan = from;
         for (std::size_t i = 0; i < groups; ++i) {
-            scan.load_group();
+            scan.begin_group();
             CRUMB_UNROLL
             for (int v = 0; v < vectors; ++v)
                 most[v] = I::max(most[v], I::abs(scan.scale(v)));
@@ -102,7 +102,7 @@ struct panel_run<isa::CRUMB_THIS_ISA, Format> {
         }
         std::uint8_t* codes = to.codes;
         for (std::size_t i = 0; i < groups; ++i) {
-            from.load_group();
+            from.begin_group();
             CRUMB_UNROLL
             for (int v = 0; v < vectors; ++v) {
                 const auto m = P::multiplier(I::round_to_i32(I::mul(from.scale(v), inverse[v])));

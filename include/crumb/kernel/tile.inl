@@ -11,6 +11,7 @@ struct panel_operands<isa::CRUMB_THIS_ISA, Format, Product, Vectors> {
     const std::uint8_t* at;
 
     CRUMB_INLINE void begin_group() const noexcept {}
+    CRUMB_INLINE void ask(int) const noexcept {}
     template <int X>
     CRUMB_INLINE operand_type operand(int row, int v) const noexcept {
         return Product::load_operand(at + operand_at<X>(row, v));
@@ -37,11 +38,12 @@ struct kept_operands<isa::CRUMB_THIS_ISA, Format, Product, Vectors> {
 
     CRUMB_INLINE void begin_group() noexcept {
         next.template ask_half<0>();
-        from.load_group();
+        from.begin_group();
         CRUMB_UNROLL
         for (int v = 0; v < Vectors; ++v)
             I::store(reinterpret_cast<float*>(to + panel::scales_at) + v * I::lanes, from.scale(v));
     }
+    CRUMB_INLINE void ask(int) const noexcept {}
     template <int X>
     CRUMB_INLINE typename Product::operand operand(int row, int v) const noexcept {
         const auto o = from.template operand<X>(row, v);
@@ -157,6 +159,7 @@ struct linear_tile<isa::CRUMB_THIS_ISA, Format> {
     static CRUMB_INLINE void register_row(const Operands& w, int row, const std::int8_t* x,
                                           typename Product::acc* s) noexcept {
         const int four = row + X * shape::rows; // of the group's eight times four inputs
+        w.ask(row * shape::per_row + X);
         typename Product::operand o[Vectors];
         CRUMB_UNROLL
         for (int v = 0; v < Vectors; ++v)
@@ -171,7 +174,8 @@ struct linear_tile<isa::CRUMB_THIS_ISA, Format> {
         if constexpr (Rows * Vectors >= 4)
             CRUMB_HOLD_LOADS();
         // With few registers, products that are put off keep their operands alive until some are spilled.
-        if constexpr (I::registers < 32 && requires { Product::pin(s[0]); }) {
+        // With one row, they would let all that is asked for come at once.
+        if constexpr ((I::registers < 32 || Rows == 1) && requires { Product::pin(s[0]); }) {
             CRUMB_UNROLL
             for (int i = 0; i < Rows * Vectors; ++i)
                 Product::pin(s[i]);
