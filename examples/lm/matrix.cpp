@@ -273,18 +273,22 @@ crumb::status matrix::plan_nested(const gguf_tensor& tensor, activation_type act
     stored_bytes_ = tensor.data.size();
     if (activations == activation_type::f32) {
         const auto count = static_cast<std::size_t>(stored.parent - stored.seed + 1);
-        memory_ = buffer(count * n_ * k_ * sizeof(float));
+        memory_ = buffer(count * n_ * (k_ + 1) * sizeof(float));
         nested_floats plans;
         for (std::size_t i = 0; i < count; ++i) {
-            float* w = memory_.as<float>() + i * n_ * k_;
-            decode(*view, stored.seed + static_cast<int>(i), w);
+            const int bits = stored.seed + static_cast<int>(i);
+            float* w = memory_.as<float>() + i * n_ * (k_ + 1);
+            decode(*view, bits, w);
+            const std::span<float> corrected(w + n_ * k_, n_);
+            for (std::size_t r = 0; r < n_; ++r)
+                corrected[r] = crumb::to_float(view->corrections(bits)[r]) + (bias.empty() ? 0.0f : bias[r]);
             const auto plan =
-                crumb::dense_linear<float>::plan(crumb::matrix<const float>(w, n_, k_), {.bias = bias});
+                crumb::dense_linear<float>::plan(crumb::matrix<const float>(w, n_, k_), {.bias = corrected});
             if (!plan)
                 return in_tensor(tensor, plan.error());
             plans.at.push_back(*plan);
         }
-        const auto s = check_finite(tensor, {memory_.as<float>(), count * n_ * k_});
+        const auto s = check_finite(tensor, {memory_.as<float>(), count * n_ * (k_ + 1)});
         plan_ = std::move(plans);
         return s;
     }

@@ -157,7 +157,9 @@ class converter {
                 continue;
             if (each.role.input() != input) {
                 input = each.role.input();
-                const auto h = moments[input - layers.begin * matrix_role::inputs].matrix();
+                const auto& inputs = moments[input - layers.begin * matrix_role::inputs];
+                mean_ = inputs.mean();
+                const auto h = is_nested() ? inputs.centered() : inputs.matrix();
                 const std::size_t k = each.m->k();
                 const auto view = crumb::matrix<const double>(h.data(), k, k);
                 if (const status s =
@@ -220,8 +222,11 @@ class converter {
             return floats.error();
         const auto w = crumb::matrix<const float>(floats->data(), each.m->n(), each.m->k());
         auto q = crumb::nested_quantized::zeros(levels_, w.rows, w.cols);
-        const status s = quantize_rows(crumb::nested_feedback(system, {.sweeps = o_.sweeps}), w, q);
-        return s ? write(each, q) : s;
+        if (const status s = quantize_rows(crumb::nested_feedback(system, {.sweeps = o_.sweeps}), w, q); !s)
+            return s;
+        if (const status s = crumb::correct_means(w, mean_, q); !s)
+            return s;
+        return write(each, q);
     }
     void keep(const std::string& name, output_tensor&& tensor, std::size_t weights) {
         bytes_ += tensor.size;
@@ -301,6 +306,7 @@ class converter {
     codebook_sets source_;             ///< of the packed matrices that are read
     std::vector<std::int8_t> trained_; ///< of the format that is written; empty if it needs none
     crumb::nested_levels levels_;      ///< of nested weights
+    std::vector<float> mean_;          ///< of the inputs of the matrix that is quantized
     std::unordered_map<std::string, output_tensor> outputs_;
     std::size_t bytes_ = 0, weights_ = 0;
 };

@@ -42,12 +42,13 @@ crumb::nested_levels random_levels(int seed, int parent, std::mt19937& random) {
         for (int v = -127; v < 127; ++v)
             all.push_back(v);
         std::shuffle(all.begin(), all.end(), random);
-        const auto t = l.table(p);
-        std::copy_n(all.begin(), t.size(), t.begin());
+        all.resize(std::size_t{1} << p);
         // The extremes of a byte are levels like any other.
-        t[0] = -128;
-        t[1] = 127;
-        std::sort(t.begin(), t.end());
+        all[0] = -128;
+        all[1] = 127;
+        std::sort(all.begin(), all.end());
+        for (std::size_t i = 0; i < all.size(); ++i)
+            l.table(p)[i] = static_cast<std::int8_t>(all[i]);
     }
     return l;
 }
@@ -68,6 +69,8 @@ struct problem {
             c = static_cast<std::uint8_t>(random() % (1u << highest));
         for (auto& s : stored.scales)
             s = crumb::to_half(0.05f * normal(random));
+        for (auto& c : stored.corrections)
+            c = crumb::to_half(normal(random));
         for (auto& v : x)
             v = normal(random) * std::exp(normal(random));
         for (auto& v : bias)
@@ -79,6 +82,9 @@ struct problem {
         const auto p = crumb::pack(stored, memory->span());
         ASSERT_TRUE(p) << p.message();
         packed = *p;
+    }
+    double correction(std::size_t row, int bits) const {
+        return double(crumb::to_float(crumb::nested_storage_view(stored).correction(row, bits)));
     }
     crumb::nested_linear plan(const char* isa, bool with_bias = false,
                               crumb::linear_mode mode = crumb::linear_mode::exact) const {
@@ -116,7 +122,7 @@ struct problem {
 };
 
 /// Single precision may differ from the exact result for the quantized operands by its roundings: one per
-/// group in the sum, one in the product of the scales, one each for factor and bias.
+/// group in the sum, one in the product of the scales, one each for factor, correction and bias.
 template <int Bits>
 void check(const problem& p, const char* isa, bool with_bias) {
     const auto plan = p.plan(isa, with_bias);
@@ -128,10 +134,11 @@ void check(const problem& p, const char* isa, bool with_bias) {
     for (std::size_t r = 0; r < p.m; ++r) {
         for (std::size_t c = 0; c < p.n; ++c) {
             const auto exact = crumb::reference::linear(stored.view(), c, a.view(), r);
+            const double corrected = exact.value + p.correction(c, Bits);
             const double b = with_bias ? double{p.bias[c]} : 0.0;
-            const double bound =
-                (double((p.k + 31) / 32) + 2.0) * eps * exact.magnitude + eps * std::fabs(exact.value + b);
-            ASSERT_NEAR(double{y[r * p.n + c]}, exact.value + b, bound)
+            const double bound = (double((p.k + 31) / 32) + 2.0) * eps * exact.magnitude +
+                                 eps * (std::fabs(corrected) + std::fabs(corrected + b));
+            ASSERT_NEAR(double{y[r * p.n + c]}, corrected + b, bound)
                 << Bits << " bits, " << isa << " n " << p.n << " k " << p.k << " m " << p.m << " row " << r
                 << " channel " << c;
         }
@@ -169,6 +176,9 @@ TEST(NestedPacked, IsExactlyReversible) {
                 const problem p(n, k, 1, unsigned(n + 100 * k), lowest, highest);
                 EXPECT_EQ(p.packed.levels(), p.stored.levels);
                 for (std::size_t r = 0; r < n; ++r) {
+                    for (int bits = 2; bits <= highest; ++bits)
+                        ASSERT_EQ(p.packed.corrections(bits)[r].bits,
+                                  crumb::nested_storage_view(p.stored).correction(r, bits).bits);
                     for (std::size_t g = 0; g < p.stored.groups(); ++g)
                         ASSERT_EQ(p.packed.scale(r, g).bits, p.stored.scales[r * p.stored.groups() + g].bits);
                     for (std::size_t i = 0; i < k; ++i) {
@@ -185,7 +195,7 @@ TEST(NestedPacked, IsExactlyReversible) {
 
 TEST(NestedPacked, APrecisionIsAPrefixOfTheBytes) {
     const problem p(64, 256, 1, 3);
-    const double weights = 64 * 256, fixed = 128; // header and levels
+    const double weights = 64 * 256, fixed = 128 + 3 * 2 * 64; // header, levels and corrections
     EXPECT_EQ(double(p.packed.bytes_at(2)), weights * 2.5 / 8 + fixed);
     EXPECT_EQ(double(p.packed.bytes_at(3)), weights * 3.5 / 8 + fixed);
     EXPECT_EQ(double(p.packed.bytes_at(4)), weights * 4.5 / 8 + fixed);
@@ -242,6 +252,9 @@ TEST(NestedPacked, RefusesWhatCannotBePacked) {
     p.stored.scales[3 * 2 + 1] = {0x7c00};
     EXPECT_EQ(error(), "nested weights: scale of row 3, group 1 is not finite");
     p.stored.scales[3 * 2 + 1] = {0};
+    p.stored.corrections[5 + 2] = {0x7e00};
+    EXPECT_EQ(error(), "nested weights: correction of row 2 at 3 bits is not finite");
+    p.stored.corrections[5 + 2] = {0};
     p.stored.levels.table(2)[3] = -128;
     EXPECT_EQ(error(), "nested weights: the levels of 2 bits do not ascend at 3");
     EXPECT_EQ(crumb::nested_packed_bytes(16, 32, 5), 0u);
@@ -295,6 +308,7 @@ TEST(NestedLinear, ExtremeLevelsAndScalesAreExact) {
             const crumb::half scale{static_cast<std::uint16_t>(bits_of_scale)};
             problem p(18, 64, 3, 2);
             std::fill(p.stored.scales.begin(), p.stored.scales.end(), scale);
+            std::fill(p.stored.corrections.begin(), p.stored.corrections.end(), crumb::half{});
             std::fill(p.x.begin(), p.x.end(), sign * 127.0f);
             for (const bool highest : {false, true}) {
                 std::fill(p.stored.codes.begin(), p.stored.codes.end(),
@@ -376,12 +390,12 @@ TEST(NestedLinear, PanelsMatchTheirReference) {
                     const double spans = double((k + crumb::panel_inputs - 1) / crumb::panel_inputs);
                     for (std::size_t r = 0; r < m; ++r) {
                         for (std::size_t c = 0; c < n; ++c) {
-                            const auto exact =
-                                crumb::reference::panel_linear<at_precision<Bits>>(stored, c, a.view(), r);
-                            const double b = double{p.bias[c]};
-                            ASSERT_NEAR(double{y[r * n + c]}, exact.value + b,
+                            const auto exact = crumb::reference::panel_linear(stored.view(), c, a.view(), r);
+                            const double corrected = exact.value + p.correction(c, Bits);
+                            const double y_exact = corrected + double{p.bias[c]};
+                            ASSERT_NEAR(double{y[r * n + c]}, y_exact,
                                         (spans + 2) * eps * exact.magnitude +
-                                            eps * std::fabs(exact.value + b))
+                                            eps * (std::fabs(corrected) + std::fabs(y_exact)))
                                 << Bits << ' ' << I::name << ' ' << r << ' ' << c;
                         }
                     }

@@ -103,13 +103,15 @@ constexpr nested_tables nested_lookup_tables(const nested_levels& l) noexcept {
     return t;
 }
 
-/// Sizes of packed nested weights. The streams: a header, the levels, all scales, then the planes, each
-/// ordered by tile of 16 channels and by group within the tile. Precision p reads the first p - 1 planes, so
-/// a prefix of the bytes. Ragged n and k are padded with zero scales and zero codes.
+/// Sizes of packed nested weights. The streams: a header, the levels, the corrections of each precision, all
+/// scales, then the planes; scales and planes are ordered by tile of 16 channels and by group within the
+/// tile. Precision p reads the first p - 1 planes, so a prefix of the bytes. Ragged n and k are padded with
+/// zeros.
 struct nested_layout {
     static constexpr std::size_t levels_offset = sizeof(packed_header);
-    static constexpr std::size_t scales_offset = levels_offset + alignment;
+    static constexpr std::size_t corrections_offset = levels_offset + alignment;
     std::size_t tiles = 0, groups = 0;
+    std::size_t scales_offset = 0;
     std::size_t plane_offset[3] = {}; ///< of the pairs, the third, the fourth bits
     std::size_t bytes = 0;
 
@@ -125,7 +127,10 @@ struct nested_layout {
         l.tiles = size->tiles;
         l.groups = size->groups;
         const std::size_t units = size->count();
-        const std::size_t codes = round_up(scales_offset + units * tile_channels * sizeof(half), alignment);
+        const std::size_t corrections =
+            l.tiles * tile_channels * static_cast<std::size_t>(parent - 1) * sizeof(half);
+        l.scales_offset = round_up(corrections_offset + corrections, alignment);
+        const std::size_t codes = round_up(l.scales_offset + units * tile_channels * sizeof(half), alignment);
         l.plane_offset[0] = codes;
         for (std::size_t p = 1; p < 3; ++p)
             l.plane_offset[p] = codes + units * (p + 1) * tile_row_bytes;
@@ -152,7 +157,7 @@ class nested_view {
     /// Checks tag, version, precisions, levels, shape and size, and refers to the bytes, which must be
     /// aligned to `crumb::alignment` and outlive the view.
     static result<nested_view> open(std::span<const std::byte> bytes) noexcept {
-        if (auto s = check_buffer(bytes, nested_layout::scales_offset, "packed nested weights"); !s)
+        if (auto s = check_buffer(bytes, nested_layout::corrections_offset, "packed nested weights"); !s)
             return s;
         packed_header header;
         std::memcpy(&header, bytes.data(), sizeof header);
@@ -199,7 +204,12 @@ class nested_view {
     std::size_t bytes_at(int bits) const noexcept { return layout_.bytes_at(bits); }
     /// 16 halves per tile and group.
     const half* scales() const noexcept {
-        return reinterpret_cast<const half*>(base_ + nested_layout::scales_offset);
+        return reinterpret_cast<const half*>(base_ + layout_.scales_offset);
+    }
+    /// A half per channel of all tiles, at a precision.
+    const half* corrections(int bits) const noexcept {
+        return reinterpret_cast<const half*>(base_ + nested_layout::corrections_offset) +
+               static_cast<std::size_t>(bits - fewest_nested_bits) * layout_.tiles * tile_channels;
     }
     /// Plane 0: 128 bytes of pairs per tile and group; planes 1 and 2: 64 bytes of third and fourth bits.
     const std::uint8_t* plane(std::size_t i) const noexcept {
@@ -245,7 +255,7 @@ class nested_view {
 
 /// Packs nested weights into `buffer` (at least `nested_packed_bytes`, aligned to `crumb::alignment`; nothing
 /// is written on error). Refuses levels that `check_levels` refuses, codes beyond the parent's bits, and
-/// scales that are infinite or NaN.
+/// scales or corrections that are infinite or NaN.
 inline result<nested_view> pack(const nested_storage_view& w, std::span<std::byte> buffer) noexcept {
     if (auto s = check_levels(w.levels); !s)
         return s;
@@ -259,6 +269,11 @@ inline result<nested_view> pack(const nested_storage_view& w, std::span<std::byt
             if (!is_finite(w.scales[row * layout->groups + g]))
                 return status::error(errc::not_finite,
                                      "nested weights: scale of row %zu, group %zu is not finite", row, g);
+        for (int bits = fewest_nested_bits; bits <= w.levels.parent; ++bits)
+            if (!is_finite(w.correction(row, bits)))
+                return status::error(errc::not_finite,
+                                     "nested weights: correction of row %zu at %d bits is not finite", row,
+                                     bits);
         for (std::size_t i = 0; i < w.k; ++i)
             if (w.codes[row * w.k + i] >> w.levels.parent != 0)
                 return status::error(errc::invalid_argument,
@@ -276,12 +291,16 @@ inline result<nested_view> pack(const nested_storage_view& w, std::span<std::byt
     std::memset(buffer.data(), 0, layout->bytes);
     std::memcpy(buffer.data(), &header, sizeof header);
     std::memcpy(buffer.data() + nested_layout::levels_offset, w.levels.levels.data(), w.levels.levels.size());
-    auto* scales = reinterpret_cast<half*>(buffer.data() + nested_layout::scales_offset);
+    auto* corrections = reinterpret_cast<half*>(buffer.data() + nested_layout::corrections_offset);
+    auto* scales = reinterpret_cast<half*>(buffer.data() + layout->scales_offset);
     const auto plane = [&](std::size_t p) {
         return reinterpret_cast<std::uint8_t*>(buffer.data() + layout->plane_offset[p]);
     };
     for (std::size_t row = 0; row < w.n; ++row) {
         const std::size_t channel = row % tile_channels;
+        for (int bits = fewest_nested_bits; bits <= w.levels.parent; ++bits)
+            corrections[static_cast<std::size_t>(bits - fewest_nested_bits) * layout->tiles * tile_channels +
+                        row] = w.correction(row, bits);
         for (std::size_t i = 0; i < w.k; ++i) {
             const std::size_t u = row / tile_channels * layout->groups + i / group_size, in = i % group_size;
             if (in == 0)

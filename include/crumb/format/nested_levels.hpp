@@ -62,9 +62,13 @@ inline status check_levels(const nested_levels& l) noexcept {
 }
 
 /// Nested weights as quantizers leave them; the memory is the caller's.
+///
+/// Outputs have a correction per channel and precision, which products add: what the weights lack on the mean
+/// input, sum over i of (w_i - w_i at p bits) E[x_i]. So quantization only has to get right what varies.
 struct nested_storage_view {
     const std::uint8_t* codes = nullptr; ///< n x k, one `parent`-bit code per byte
     const half* scales = nullptr;        ///< n x ceil(k / 32)
+    const half* corrections = nullptr;   ///< (parent - 1) x n, from 2 bits on; null: all 0
     std::size_t n = 0;                   ///< output channels
     std::size_t k = 0;                   ///< input channels
     nested_levels levels;
@@ -73,6 +77,11 @@ struct nested_storage_view {
     /// Weight i of a row in units of its group's scale, at a precision.
     constexpr int value(std::size_t row, std::size_t i, int bits) const noexcept {
         return levels.table(bits)[static_cast<std::size_t>(codes[row * k + i] >> (levels.parent - bits))];
+    }
+    constexpr half correction(std::size_t row, int bits) const noexcept {
+        return corrections == nullptr
+                   ? half{}
+                   : corrections[static_cast<std::size_t>(bits - fewest_nested_bits) * n + row];
     }
     constexpr double weight(std::size_t row, std::size_t i, int bits) const noexcept {
         return double(to_float(scales[row * groups() + i / group_size])) * value(row, i, bits);

@@ -23,6 +23,8 @@ struct blocks<isa::CRUMB_THIS_ISA> {
             return;
         float* to = args.y + r * args.y_stride;
         constexpr std::size_t lanes = static_cast<std::size_t>(I::lanes);
+        if (args.corrections != nullptr)
+            y = I::add(y, I::load(args.corrections + channel));
         if (channel >= args.channels.begin && channel + lanes <= args.channels.end) {
             if (args.bias != nullptr)
                 y = I::add(y, I::load(args.bias + channel));

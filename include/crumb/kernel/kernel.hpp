@@ -29,7 +29,8 @@ struct linear_args {
 
     float* y = nullptr; ///< result: row r, channel c at y[r * y_stride + c]
     std::size_t y_stride = 0;
-    const float* bias = nullptr; ///< n values added to each row, or null
+    const half* corrections = nullptr; ///< a value per channel of all tiles, added to each row, or null
+    const float* bias = nullptr;       ///< n values added after that, or null
 
     range rows;     ///< rows to compute, closed
     range channels; ///< channels to compute, closed

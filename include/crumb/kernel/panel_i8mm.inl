@@ -208,6 +208,10 @@ struct panel_run<isa::CRUMB_THIS_ISA, Format> {
                 float* y = args.y + r * args.y_stride + begin;
                 const float* bias = args.bias != nullptr ? args.bias + begin : nullptr;
                 pair(at, [&](std::size_t c, float32x4_t y0, float32x4_t y1) {
+                    if (args.corrections != nullptr) {
+                        y0 = I::add(y0, I::load(args.corrections + begin + c));
+                        y1 = I::add(y1, I::load(args.corrections + begin + c));
+                    }
                     if (bias != nullptr) {
                         y0 = I::add(y0, I::load(bias + c));
                         y1 = I::add(y1, I::load(bias + c));

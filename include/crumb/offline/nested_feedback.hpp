@@ -295,4 +295,29 @@ class nested_feedback {
     nested_feedback_options options_;
 };
 
+/// Fills the corrections of quantized weights: sum over i of (w_i - w_i at p bits) mean_i for every row and
+/// precision, rounded to halves, so that outputs are right on average. `mean`: of the k inputs; with it,
+/// quantizers get `second_moments::centered` instead of `matrix`. Refuses other shapes, NaN and corrections
+/// beyond a half's range; `out` is untouched then.
+inline status correct_means(const matrix_view<const float>& w, std::span<const float> mean,
+                            nested_quantized& out) {
+    if (w.rows != out.n || w.cols != out.k || mean.size() != out.k)
+        return status::error(errc::bad_shape, "corrections of %zu x %zu weights: %zu x %zu and %zu means",
+                             out.n, out.k, w.rows, w.cols, mean.size());
+    const nested_storage_view q = out;
+    std::vector<half> corrections(out.corrections.size());
+    for (int p = fewest_nested_bits; p <= out.levels.parent; ++p)
+        for (std::size_t r = 0; r < out.n; ++r) {
+            double sum = 0;
+            for (std::size_t i = 0; i < out.k; ++i)
+                sum += (double{w.row(r)[i]} - q.weight(r, i, p)) * double{mean[i]};
+            const half c = to_half(static_cast<float>(sum));
+            if (!is_finite(c))
+                return status::error(errc::not_finite, "correction of row %zu at %d bits is %g", r, p, sum);
+            corrections[static_cast<std::size_t>(p - fewest_nested_bits) * out.n + r] = c;
+        }
+    out.corrections = std::move(corrections);
+    return {};
+}
+
 } // namespace crumb::inline CRUMB_ABI

@@ -16,7 +16,8 @@ class second_moments {
   public:
     using matrix_type = Eigen::Matrix<T, Eigen::Dynamic, Eigen::Dynamic, Eigen::RowMajor>;
 
-    explicit second_moments(std::size_t k) : sum_(matrix_type::Zero(index(k), index(k))) {}
+    explicit second_moments(std::size_t k)
+        : sum_(matrix_type::Zero(index(k), index(k))), inputs_(row_type::Zero(index(k))) {}
 
     std::size_t k() const noexcept { return static_cast<std::size_t>(sum_.rows()); }
     std::size_t rows() const noexcept { return rows_; }
@@ -35,6 +36,7 @@ class second_moments {
         for (Eigen::Index r = 0; r < all.rows(); r += step) {
             const matrix_type part = all.middleRows(r, std::min(step, all.rows() - r)).template cast<T>();
             sum_.template selfadjointView<Eigen::Lower>().rankUpdate(part.transpose());
+            inputs_ += part.colwise().sum();
         }
         rows_ += x.rows;
         return {};
@@ -42,6 +44,21 @@ class second_moments {
 
     /// The sums, k x k.
     matrix_type matrix() const { return sum_.template selfadjointView<Eigen::Lower>(); }
+    /// Mean input per column; 0 of no rows.
+    std::vector<float> mean() const {
+        std::vector<float> out(k(), 0.0f);
+        for (std::size_t i = 0; i < k() && rows_ != 0; ++i)
+            out[i] = static_cast<float>(inputs_[index(i)] / static_cast<T>(rows_));
+        return out;
+    }
+    /// The sums of (x - mean) (x - mean)^T, k x k: what is left to quantizers whose outputs are corrected for
+    /// the mean input.
+    matrix_type centered() const {
+        matrix_type h = matrix();
+        if (rows_ != 0)
+            h.noalias() -= inputs_.transpose() * inputs_ / static_cast<T>(rows_);
+        return h;
+    }
     /// Mean squared input per column: the importance of its weights.
     std::vector<float> importance() const {
         std::vector<float> out(k());
@@ -52,7 +69,9 @@ class second_moments {
 
   private:
     static Eigen::Index index(std::size_t i) noexcept { return static_cast<Eigen::Index>(i); }
+    using row_type = Eigen::Matrix<T, 1, Eigen::Dynamic>;
     matrix_type sum_;
+    row_type inputs_; ///< sum
     std::size_t rows_ = 0;
 };
 

@@ -57,9 +57,9 @@ class nested_linear {
         return {layout, functions(seed()).quantize};
     }
 
-    /// y[r, c] = bias[c] + sum over k of w[c, k] x[r, k] for rows and channels of `part`, w at `bits` bits,
-    /// seed() to parent(). `y` is the whole output, x.rows() x n. Writes nothing else. Any number of threads
-    /// may call it for disjoint parts.
+    /// y[r, c] = bias[c] + correction[c] + sum over k of w[c, k] x[r, k] for rows and channels of `part`, w
+    /// and correction at `bits` bits, seed() to parent(). `y` is the whole output, x.rows() x n. Writes
+    /// nothing else. Any number of threads may call it for disjoint parts.
     void run(int bits, const activations& x, const matrix_view<float>& y,
              const linear_part& part = {}) const noexcept {
         CRUMB_CHECK(weights_.levels().has(bits), "nested_linear::run: a precision that is not stored");
@@ -74,6 +74,7 @@ class nested_linear {
         args.codebooks = tables_[index_of(bits)].data();
         args.groups = weights_.groups();
         args.n = weights_.n();
+        args.corrections = weights_.corrections(bits);
         args.bias = bias_;
         detail::run_linear(functions(bits), args, x, y, part);
     }
