@@ -1,6 +1,7 @@
 #include "commands.hpp"
 #include "evaluate.hpp"
 #include "kv_file.hpp"
+#include "precision.hpp"
 #include "report.hpp"
 
 #include <chrono>
@@ -12,6 +13,44 @@ namespace {
 
 double seconds_since(std::chrono::steady_clock::time_point start) {
     return std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
+}
+
+/// One copy of nested weights at every precision, and under a schedule that falls as a text goes on.
+crumb::status show_precisions(const common_options& of, session& reference,
+                              std::span<const std::int32_t> text, std::size_t ctx) {
+    common_options o = of;
+    o.weights = weight_type::nested;
+    auto nested = load(o, 0, 512);
+    if (!nested)
+        return nested.error();
+    session& s = *nested->run;
+    const model& m = *nested->weights;
+    std::printf("\n  %-20s %12s %14s %12s %12s\n", "nested weights", "bits", "generation", "KL", "top-1");
+    std::printf("  %-20s %12s %14s %12s %12s\n", "prompt/decoding", "average", "tokens/s", "nats",
+                "agreement");
+    for (const char* precision : {"4", "3", "2", "4/3", "4/2", "4,3@85,2@170"}) {
+        const auto source = source_of(*precision_option::parse(precision), m, ctx);
+        if (!source)
+            return source.error();
+        progress_line measuring(precision);
+        const auto e = evaluate(
+            s, &reference, text, ctx, 2, [&](std::size_t done, std::size_t all) { measuring(done, all); },
+            &*source);
+        measuring.clear();
+        if (!e)
+            return e.error();
+        decoder d(s, *source);
+        if (const auto begun = d.begin(text.first(1)); !begun)
+            return begun.error();
+        const std::size_t steps = std::min<std::size_t>(256, ctx - 1);
+        const auto start = std::chrono::steady_clock::now();
+        for (std::size_t i = 0; i < steps; ++i)
+            (void)d.step(text[1 + i]);
+        std::printf("  %-20s %12.3f %14.0f %12.6f %11.2f%%\n", precision, e->bits,
+                    static_cast<double>(steps) / seconds_since(start), e->kl, 100 * e->agreement);
+        std::fflush(stdout);
+    }
+    return {};
 }
 
 /// Caches of one model, fed token by token, so that as much of them is coded as in generation.
@@ -152,6 +191,8 @@ crumb::status show(const std::string& path, std::size_t threads) {
                     100 * e->agreement);
         std::fflush(stdout);
     }
+    if (const crumb::status done = show_precisions(stored, *reference->run, text, ctx); !done)
+        return done;
     // Rounded activations would differ with every digit of the cache, and hide what it loses.
     common_options eight_bits = stored;
     eight_bits.weights = weight_type::q8_0;
@@ -191,6 +232,11 @@ crumb::status demo(const demo_options& options) {
         "cb4, cb3 and cb2s are codebooks, made here on random tokens; on a text they come two to four "
         "times closer:\n"
         "crumb-lm quantize MODEL --weights cb2s --calibrate TEXT --out FILE\n"
+        "Nested weights: one copy of 4 bits whose upper bits are a model of 3 and of 2 bits; 4,3@85,2@170 "
+        "lowers the precision\n"
+        "at steps 85 and 170 of decoding. Made here on random tokens; on a text: crumb-lm quantize MODEL "
+        "--weights nested:2-4\n"
+        "--calibrate TEXT --out FILE\n"
         "Caches: q8_0 weights, float activations, KL from the same with an f16 cache; 4 sinks and the "
         "newest 32 to 95 tokens are\n"
         "halves. The codebooks of pq4 and pq2 are trained here on 1024 tokens; on more: crumb-lm calibrate "

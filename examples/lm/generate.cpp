@@ -54,7 +54,7 @@ result<crumb::kv_codebooks> codebooks_for(const model& m, const common_options& 
 } // namespace
 
 result<loaded_model> load(const common_options& options, std::size_t context, std::size_t batch) {
-    bool is_rounded = true;
+    bool is_rounded = options.weights != weight_type::nested;
     with_format(options.weights,
                 [&]<class F>(std::type_identity<F>) { is_rounded = crumb::rounding_format<F>; });
     const auto read = [&]() -> result<model> {

@@ -35,10 +35,6 @@ void add_choice(CLI::App* app, const std::string& name, Enum& value, const std::
         ->default_str(shown);
 }
 
-/// Names of weight types that any model can be converted to.
-constexpr std::span<const std::string_view> flat_weights =
-    std::span(lm::weight_names).first(static_cast<std::size_t>(lm::weight_type::nested));
-
 /// CLI11 wraps negative numbers around where an option is unsigned.
 const CLI::Validator natural(
     [](const std::string& text) {
@@ -58,9 +54,9 @@ const CLI::Validator warmth(
     },
     "in [0 - 100]", "warmth");
 
-/// What `quantize` can write, but for nested weights.
+/// What `quantize` can write; nested weights have other precisions as well.
 const std::map<std::string, lm::weight_type> quantized_weights =
-    choices<lm::weight_type>(flat_weights, static_cast<std::size_t>(lm::weight_type::q8_0));
+    choices<lm::weight_type>(lm::weight_names, static_cast<std::size_t>(lm::weight_type::q8_0));
 
 std::string names_of(const std::map<std::string, lm::weight_type>& names) {
     std::string out;
@@ -100,7 +96,7 @@ void add_study(CLI::App* app, lm::study_options& o) {
 
 void add_common(CLI::App* app, lm::common_options& o) {
     app->add_option("model", o.model, "GGUF file, architecture llama or gpt2")->required();
-    add_choice(app, "--weights", o.weights, choices<lm::weight_type>(flat_weights),
+    add_choice(app, "--weights", o.weights, choices<lm::weight_type>(lm::weight_names),
                "What attention and feed-forward matrices are quantized to");
     add_choice(app, "--activations", o.activations, choices<lm::activation_type>(lm::activation_names),
                "What quantized weights are multiplied with");
@@ -190,17 +186,18 @@ int main(int argc, char** argv) {
                     q.weights = found->second;
                     return;
                 }
+                const bool is_nested = lm::nested_type::is_meant(text);
                 const auto nested = lm::nested_type::parse(text);
-                if (!lm::nested_type::is_meant(text) || !nested)
-                    throw CLI::ValidationError(lm::nested_type::is_meant(text)
-                                                   ? nested.message()
-                                                   : text + " is none of " + names_of(quantized_weights) +
-                                                         ", nested:<seed>-<parent>[:codebook|:uniform]");
+                if (!is_nested || !nested)
+                    throw CLI::ValidationError(
+                        "--weights", is_nested ? nested.message()
+                                               : text + " is none of " + names_of(quantized_weights) +
+                                                     ", nested:<seed>-<parent>[:codebook|:uniform]");
                 q.weights = lm::weight_type::nested;
                 q.nested = *nested;
             },
             "What attention and feed-forward matrices become: " + names_of(quantized_weights) +
-                ", or nested:<seed>-<parent>[:codebook|:uniform] with 2 to 4 bits")
+                ", nested:<seed>-<parent>[:codebook|:uniform] with 2 to 4 bits")
         ->default_str("cb2s");
     add_choice(quantize, "--vocabulary", q.vocabulary,
                std::map<std::string, lm::weight_type>{{"q8_0", lm::weight_type::q8_0},
@@ -287,7 +284,7 @@ int main(int argc, char** argv) {
 
     CLI11_PARSE(app, argc, argv);
     if (calibrate->parsed() && kv->count() == 0 && schedule->count() == 0) {
-        std::fputs("crumb-lm: calibrate takes --kv (codebooks for the cache) or --schedule\n", stderr);
+        std::fputs("crumb-lm: calibrate: --kv (codebooks for the cache) or --schedule is required\n", stderr);
         return 1;
     }
 

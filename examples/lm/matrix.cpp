@@ -352,6 +352,9 @@ crumb::result<matrix> matrix::make(const gguf_tensor& tensor, std::size_t n, std
                 if (!s)
                     s = in_tensor(tensor, s);
             });
+    } else if (type == weight_type::nested) {
+        return in_tensor(tensor, crumb::status::error(crumb::errc::unsupported,
+                                                      "nested weights are made by quantizing a whole model"));
     } else if (type >= weight_type::q8_0) {
         with_format(type, [&]<class F>(std::type_identity<F>) {
             if constexpr (crumb::rounding_format<F>)

@@ -15,7 +15,7 @@
 namespace lm {
 
 /// What the weight matrices are multiplied as. `stored` takes them as the file has them; from `q8_0` on, the
-/// order is that of `crumb::format_list`; `nested` are nested weights, which only files have.
+/// order is that of `crumb::format_list`; then nested weights.
 enum class weight_type { stored, f32, q8_0, q4_0, cb4, cb3, cb2, cb2s, u2, nested };
 /// What quantized weights are multiplied with. `panels` is `int8` with approximate int8 panels (see
 /// `crumb::linear_mode`) for batches of at least `panel_batch` rows; `f32` expands the weights and shows what

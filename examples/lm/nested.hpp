@@ -3,6 +3,7 @@
 
 #include <crumb/format/nested_levels.hpp>
 
+#include <algorithm>
 #include <string>
 #include <string_view>
 
@@ -17,9 +18,11 @@ struct nested_type {
     friend bool operator==(const nested_type&, const nested_type&) = default;
 
     static bool is_meant(std::string_view text) { return text.starts_with("nested"); }
-    /// From nested:<seed>-<parent>[:codebook|:uniform].
+    /// From nested, or nested:<seed>-<parent>[:codebook|:uniform].
     static crumb::result<nested_type> parse(std::string_view text) {
         nested_type out;
+        if (text == "nested")
+            return out;
         std::string_view rest = text;
         const auto take = [&](std::string_view what) {
             const bool found = rest.starts_with(what);
