@@ -284,7 +284,8 @@ TEST(NestedLinear, MatchesTheReferenceOnEveryIsaShapeAndPrecision) {
 }
 
 TEST(NestedLinear, ServesOtherSeedsAndParents) {
-    for (const auto& [lowest, highest] : {std::pair{2, 2}, {2, 3}, {3, 3}, {3, 4}, {4, 4}}) {
+    for (const auto& range_of : {std::pair{2, 2}, {2, 3}, {3, 3}, {3, 4}, {4, 4}}) {
+        const int lowest = range_of.first, highest = range_of.second;
         const problem p(33, 100, 5, 6, lowest, highest);
         for_each_isa([&]<class I>() {
             EXPECT_EQ(p.plan(I::name).seed(), lowest);
@@ -370,7 +371,8 @@ TEST(NestedLinear, ResultsDoNotDependOnRowsSplitOrIsa) {
 }
 
 TEST(NestedLinear, PanelsMatchTheirReference) {
-    for (const auto& [n, k, m] : {std::array<std::size_t, 3>{33, 700, 21}, {16, 512, 8}, {50, 33, 3}}) {
+    for (const auto& size : {std::array<std::size_t, 3>{33, 700, 21}, {16, 512, 8}, {50, 33, 3}}) {
+        const std::size_t n = size[0], k = size[1], m = size[2];
         const problem p(n, k, m, unsigned(n));
         for_each_isa([&]<class I>() {
             if constexpr (I::panel_row_block == 0) {
@@ -419,8 +421,9 @@ TEST(NestedLinear, PlanRefusesWhatItCannotServe) {
 }
 
 TEST(NestedLinear, EmptyShapesAndNotFiniteActivations) {
-    for (const auto& [n, k, m] :
+    for (const auto& size :
          {std::array<std::size_t, 3>{0, 64, 3}, {16, 0, 2}, {48, 0, 33}, {16, 64, 0}, {0, 0, 0}}) {
+        const std::size_t n = size[0], k = size[1], m = size[2];
         const problem p(n, k, m, 1);
         for_each_isa([&]<class I>() { EXPECT_EQ(p.run(3, I::name).size(), m * n); });
     }

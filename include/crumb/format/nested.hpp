@@ -7,6 +7,7 @@
 #include <crumb/format/index_codes.hpp>
 #include <crumb/format/nested_levels.hpp>
 #include <crumb/format/packed.hpp>
+#include <crumb/format/u2.hpp>
 
 #include <cstring>
 
@@ -50,38 +51,22 @@ struct plane_codes {
         return Bits == 3 ? 2 * pair + third : 4 * pair + 2 * third + fourth;
     }
 };
-template <int Bits>
-struct nested_codes {
-    using type = plane_codes<Bits>;
-};
-template <>
-struct nested_codes<2> {
-    using type = index_codes<2, 0>;
-};
 
-/// Nested weights at one precision, as kernels see them.
-template <int Bits>
-struct nested_precision {
-    static constexpr int bits = Bits;
-    using scales = half_scales;
-    using codes = typename nested_codes<Bits>::type;
-};
-struct nested2 : nested_precision<2> {
-    static constexpr const char* name = "nested2";
-};
-struct nested3 : nested_precision<3> {
+/// Nested weights at one precision, as kernels see them. 2 bits lie as those of `u2`, whose kernels serve.
+struct nested3 {
     static constexpr const char* name = "nested3";
+    using scales = half_scales;
+    using codes = plane_codes<3>;
 };
-struct nested4 : nested_precision<4> {
+struct nested4 {
     static constexpr const char* name = "nested4";
+    using scales = half_scales;
+    using codes = plane_codes<4>;
 };
+using precision_list = type_list<u2, nested3, nested4>;
 
-/// Calls F(name) for every precision, from the lowest on.
-#define CRUMB_FOR_EACH_PRECISION(F) F(nested2) F(nested3) F(nested4)
-
-#define CRUMB_PRECISION_ITEM(precision) , precision
-using precision_list = type_list_tail<void CRUMB_FOR_EACH_PRECISION(CRUMB_PRECISION_ITEM)>;
-#undef CRUMB_PRECISION_ITEM
+/// Calls F(name) for every precision with kernels of its own.
+#define CRUMB_FOR_EACH_PRECISION(F) F(nested3) F(nested4)
 
 /// What kernels look the indices of a precision up in: a table of 16 entries per register row of nibbles, or
 /// those of `index_codes<2, 0>` for 2 bits.
@@ -89,7 +74,7 @@ using nested_tables = std::array<std::int8_t, 64>;
 template <class Precision>
 constexpr nested_tables nested_lookup_tables(const nested_levels& l) noexcept {
     using codes = typename Precision::codes;
-    const auto levels = l.table(Precision::bits);
+    const auto levels = l.table(codes::bits);
     nested_tables t{};
     for (std::size_t v = 0; v < 16; ++v) {
         if constexpr (codes::bits == 2) {
@@ -151,6 +136,7 @@ inline std::size_t nested_packed_bytes(std::size_t n, std::size_t k, int parent)
 class nested_view {
   public:
     static constexpr const char* name = "nested"; ///< the format that the header names
+    using pairs = index_codes<2, 0>;              ///< the first plane
 
     nested_view() noexcept = default;
 
@@ -222,7 +208,7 @@ class nested_view {
     /// The code of a weight, all `parent` bits.
     int code(std::size_t row, std::size_t i) const noexcept {
         const std::size_t u = unit(row, i / group_size), channel = row % tile_channels, in = i % group_size;
-        int code = nested2::codes::get(plane(0) + u * nested2::codes::bytes, channel, in);
+        int code = pairs::get(plane(0) + u * pairs::bytes, channel, in);
         for (int p = 1; p < levels_.parent - 1; ++p) {
             const auto index = static_cast<std::size_t>(p);
             const int byte = plane(index)[u * tile_row_bytes + 4 * channel + in % 4];
@@ -306,8 +292,8 @@ inline result<nested_view> pack(const nested_storage_view& w, std::span<std::byt
             if (in == 0)
                 scales[u * tile_channels + channel] = w.scales[row * layout->groups + i / group_size];
             const int code = w.codes[row * w.k + i];
-            nested2::codes::put(plane(0) + u * nested2::codes::bytes, channel, in,
-                                code >> (w.levels.parent - 2));
+            nested_view::pairs::put(plane(0) + u * nested_view::pairs::bytes, channel, in,
+                                    code >> (w.levels.parent - 2));
             for (std::size_t p = 1; p + 1 < static_cast<std::size_t>(w.levels.parent); ++p) {
                 auto& byte = plane(p)[u * tile_row_bytes + 4 * channel + in % 4];
                 const int bit = code >> (w.levels.parent - 2 - static_cast<int>(p)) & 1;
