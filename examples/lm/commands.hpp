@@ -81,7 +81,8 @@ struct schedules_options : common_options {
     std::string text;
     study_options study;
     std::uint64_t seed = 1;
-    std::string csv; ///< divergence by position, or empty
+    std::string csv;       ///< divergence by position, or empty
+    bool features = false; ///< compare what a learned scheduler can read instead
 };
 
 struct demo_options {

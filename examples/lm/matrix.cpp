@@ -2,8 +2,10 @@
 
 #include <crumb/offline/quantize.hpp>
 
+#include <algorithm>
 #include <cmath>
 #include <cstring>
+#include <numeric>
 
 namespace lm {
 namespace {
@@ -380,6 +382,23 @@ crumb::result<matrix> matrix::make(const gguf_tensor& tensor, std::size_t n, std
     if (!s)
         return s;
     return m;
+}
+
+crumb::status matrix::restore(int bits, double share, std::span<const float> full) {
+    if (!std::holds_alternative<nested_floats>(plan_) || !precisions_->has(bits) || full.size() != n_ * k_)
+        return crumb::status::error(
+            crumb::errc::invalid_argument,
+            "a sparse part of %zu x %zu weights: they are no nested floats of %d bits", n_, k_, bits);
+    float* w = memory_.as<float>() + static_cast<std::size_t>(bits - precisions_->seed) * n_ * (k_ + 1);
+    std::vector<std::size_t> order(n_ * k_);
+    std::iota(order.begin(), order.end(), std::size_t{0});
+    const auto kept = static_cast<std::size_t>(share * static_cast<double>(order.size()));
+    std::nth_element(
+        order.begin(), order.begin() + static_cast<std::ptrdiff_t>(std::min(kept, order.size())), order.end(),
+        [&](std::size_t a, std::size_t b) { return std::fabs(full[a] - w[a]) > std::fabs(full[b] - w[b]); });
+    for (std::size_t i = 0; i < std::min(kept, order.size()); ++i)
+        w[order[i]] = full[order[i]];
+    return {};
 }
 
 void matrix::prepare(matrix_input& input, crumb::range rows) const {

@@ -124,6 +124,9 @@ class matrix {
     std::size_t stored_bytes() const noexcept { return stored_bytes_; }
     /// Of nested weights.
     std::optional<crumb::precision_range> precisions() const noexcept { return precisions_; }
+    /// Of nested weights that are multiplied as floats: at `bits` bits, the `share` of them that is farthest
+    /// from `full` (n x k, row after row) becomes what `full` is. A dense and a sparse part.
+    crumb::status restore(int bits, double share, std::span<const float> full);
     /// Quantizes rows of `input` if `run` wants that.
     void prepare(matrix_input& input, crumb::range rows) const;
     /// Computes `channels` for all rows of `input`, which are prepared; nested weights at `bits` bits, one of

@@ -334,6 +334,21 @@ std::vector<named_matrix> model::matrices() const {
     return out;
 }
 
+status model::restore(int bits, double share, const model& full) {
+    for (model_layer& l : layers_)
+        for (matrix* m : {&l.qkv, &l.q, &l.k, &l.v, &l.output, &l.gate, &l.up, &l.down})
+            for (const named_matrix& each : matrices()) {
+                if (each.m != m)
+                    continue;
+                const auto floats = to_floats(**full.file().get_tensor(each.name));
+                if (!floats)
+                    return floats.error();
+                if (const status s = m->restore(bits, share, *floats); !s)
+                    return s;
+            }
+    return {};
+}
+
 double model::bits_per_weight() const noexcept {
     return 8.0 * static_cast<double>(weight_bytes_) / static_cast<double>(weight_count_);
 }

@@ -82,6 +82,9 @@ class model {
     /// Attention and feed-forward matrices in the order of their inputs.
     std::vector<named_matrix> matrices() const;
     const gguf& file() const noexcept { return file_; }
+    /// Of nested weights as floats: takes the `share` of every matrix's weights that is farthest from the
+    /// same model in full precision from there, at `bits` bits (dense-and-sparse decomposition).
+    crumb::status restore(int bits, double share, const model& full);
     const float* embedding(std::size_t token) const noexcept {
         return embedding_.data() + token * shape_.width;
     }

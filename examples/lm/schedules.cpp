@@ -5,7 +5,9 @@
 
 #include <crumb/offline/random_schedule.hpp>
 
+#include <algorithm>
 #include <cstdio>
+#include <functional>
 #include <memory>
 
 namespace lm {
@@ -75,6 +77,69 @@ result<std::vector<schedule_source>> sources(const study_subject& s, std::size_t
     return out;
 }
 
+/// Dense-and-sparse decomposition (SqueezeLLM): low precision for all weights, and full precision for the few
+/// that are farthest off, 16 bits and an index of 16 each, at the average bits of schedules with a third and
+/// two thirds of the steps in high precision. Multiplied as floats.
+status dense_and_sparse(const schedules_options& o, const study_subject& s,
+                        const std::function<status(const study_result&)>& show) {
+    const std::size_t length = s.prompts->steps();
+    for (int high = s.stored.parent; high > s.stored.seed; --high)
+        for (int low = high - 1; low >= s.stored.seed; --low)
+            for (const std::size_t third : {std::size_t{1}, std::size_t{2}}) {
+                const double more = static_cast<double>((high - low) * third) / 3;
+                auto sparse = model::load(o.model, {weight_type::stored, activation_type::f32});
+                if (!sparse)
+                    return sparse.error();
+                if (const status done = sparse->restore(low, more / 32, *s.full.weights); !done)
+                    return done;
+                auto prompts = s.prompts->with(*sparse);
+                if (!prompts)
+                    return prompts.error();
+                const auto schedule = precision_schedule::constant(s.stored, low, low, length);
+                char name[64];
+                std::snprintf(name, sizeof name, "%d bits and %.1f %% sparse", low, 100 * more / 32);
+                auto r = prompts->run(constant_source(name, *schedule), study::measure::both, name);
+                if (!r)
+                    return r.error();
+                r->bits = low + more;
+                if (const status done = show(*r); !done)
+                    return done;
+            }
+    return {};
+}
+
+/// What a learned scheduler can read, and how well it does (PMPD, figure 7).
+status compare_features(const schedules_options& o, study_subject& s) {
+    const model_shape& d = s.nested.weights->shape();
+    const crumb::schedule_levels levels{.stored = s.stored,
+                                        .prefill = s.stored.parent,
+                                        .high = s.stored.parent,
+                                        .low = s.stored.seed,
+                                        .length = s.prompts->steps()};
+    const auto labels = switch_labels(*s.prompts, levels, o.study.points);
+    if (!labels)
+        return labels.error();
+    std::vector<std::size_t> counts(o.study.points);
+    for (const std::size_t label : *labels)
+        ++counts[label];
+    std::printf("%zu prompts; the most frequent label is that of %.0f %%\n%-26s %10s %10s\n", labels->size(),
+                100.0 * static_cast<double>(*std::max_element(counts.begin(), counts.end())) /
+                    static_cast<double>(labels->size()),
+                "features", "trained", "held out");
+    for (const bool activations : {false, true})
+        for (std::size_t layer = 0; layer < d.layers; ++layer) {
+            const auto trained =
+                train_on(*s.prompts, layer, activations, *labels, d.kv_heads, o.study.points, o.seed);
+            if (!trained)
+                return trained.error();
+            std::printf("%-17s layer %2zu %8.0f %% %8.0f %%\n",
+                        activations ? "activations" : "keys and values", layer + 1, 100 * trained->accuracy,
+                        100 * trained->held_out_accuracy);
+            std::fflush(stdout);
+        }
+    return {};
+}
+
 status write_csv(const std::string& path, const std::vector<study_result>& results) {
     std::FILE* file = std::fopen(path.c_str(), "w");
     if (file == nullptr)
@@ -96,6 +161,8 @@ status schedules(const schedules_options& o) {
     auto s = study_subject::load(o, o.text, o.study);
     if (!s)
         return s.error();
+    if (o.features)
+        return compare_features(o, *s);
     const auto all = sources(*s, o.study.points, o.seed);
     if (!all)
         return all.error();
@@ -106,12 +173,8 @@ status schedules(const schedules_options& o) {
                     mean_of(s->prompts->full_rouge()), "schedule", "bits", "Rouge-L", "less high (95 %)",
                     "KL, nats");
     std::vector<study_result> results;
-    for (const schedule_source& source : *all) {
-        auto r = s->prompts->run(source, study::measure::both, source.name);
-        if (!r)
-            return status::error(r.error().code(), "%s: %s", source.name.c_str(), r.message());
-        results.push_back(std::move(*r));
-        const study_result& now = results.back();
+    const auto show = [&](const study_result& now) {
+        results.push_back(now);
         const interval less = bootstrap(now.rouge, results.front().rouge, o.seed);
         if (o.json) {
             json_object out;
@@ -127,7 +190,17 @@ status schedules(const schedules_options& o) {
                         mean_of(now.rouge), less.low, less.high, mean_of(now.kl));
         }
         std::fflush(stdout);
+        return status();
+    };
+    for (const schedule_source& source : *all) {
+        const auto r = s->prompts->run(source, study::measure::both, source.name);
+        if (!r)
+            return status::error(r.error().code(), "%s: %s", source.name.c_str(), r.message());
+        (void)show(*r);
     }
+    if (s->full.weights != nullptr)
+        if (const status done = dense_and_sparse(o, *s, show); !done)
+            return done;
     return o.csv.empty() ? status() : write_csv(o.csv, results);
 }
 

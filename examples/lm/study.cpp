@@ -95,26 +95,43 @@ result<study> study::make(const model& m, const model* full, const kv_type& kv,
     if (!file)
         return status::error(errc::invalid_argument, "%s", error.c_str());
     study s(m, o);
-    s.text_ = m.vocabulary().encode(
-        {reinterpret_cast<const char*>(file->bytes().data()), file->bytes().size()}, false);
+    s.text_ = std::make_shared<const std::vector<std::int32_t>>(m.vocabulary().encode(
+        {reinterpret_cast<const char*>(file->bytes().data()), file->bytes().size()}, false));
     const std::size_t each = o.prompt + o.tokens;
-    if (s.text_.size() / each < o.prompts)
+    if (s.text_->size() / each < o.prompts)
         return status::error(errc::invalid_argument, "%s has %zu tokens, %zu prompts take %zu", text.c_str(),
-                             s.text_.size(), o.prompts, o.prompts * each);
+                             s.text_->size(), o.prompts, o.prompts * each);
     for (std::size_t i = 0; i < o.prompts; ++i) {
-        const std::size_t at = (s.text_.size() - each) / std::max<std::size_t>(o.prompts - 1, 1) * i;
-        const std::span<const std::int32_t> all = std::span(s.text_).subspan(at, each);
+        const std::size_t at = (s.text_->size() - each) / std::max<std::size_t>(o.prompts - 1, 1) * i;
+        const std::span<const std::int32_t> all = std::span(*s.text_).subspan(at, each);
         s.prompts_.push_back({all.first(o.prompt), all.subspan(o.prompt), {}, {}});
         s.prompts_.back().words = s.words(s.prompts_.back().continuation);
     }
-    for (std::size_t t = 0; t < team(threads).size(); ++t) {
-        auto each_session = session::make(m, team(1), kv, each, o.prompt, codebooks);
-        if (!each_session)
-            return each_session.error();
-        s.sessions_.push_back(std::move(*each_session));
-    }
+    if (const status done = s.make_sessions(kv, codebooks, threads); !done)
+        return done;
     if (const status done = s.exact_logits(full != nullptr ? *full : m, kv_type::f16, s.sessions_.size());
         !done)
+        return done;
+    return s;
+}
+
+status study::make_sessions(const kv_type& kv, const crumb::pq_codebooks& codebooks, std::size_t threads) {
+    for (std::size_t t = 0; t < team(threads).size(); ++t) {
+        auto s =
+            session::make(m_, team(1), kv, options_.prompt + options_.tokens, options_.prompt, codebooks);
+        if (!s)
+            return s.error();
+        sessions_.push_back(std::move(*s));
+    }
+    return {};
+}
+
+result<study> study::with(const model& other) const {
+    study s(other, options_);
+    s.text_ = text_;
+    s.prompts_ = prompts_;
+    s.full_rouge_ = full_rouge_;
+    if (const status done = s.make_sessions(kv_type::f16, {}, sessions_.size()); !done)
         return done;
     return s;
 }

@@ -37,6 +37,9 @@ class study {
                                      const crumb::pq_codebooks& codebooks, const std::string& text,
                                      const study_options& options, std::size_t threads);
 
+    /// The same prompts and reference for another model of the same vocabulary, which must outlive it.
+    crumb::result<study> with(const model& other) const;
+
     std::size_t prompts() const noexcept { return prompts_.size(); }
     std::size_t steps() const noexcept { return options_.tokens - 1; }
     /// Refuses what the source refuses, and output that is not finite.
@@ -63,11 +66,12 @@ class study {
     template <class F>
     void for_each(const std::string& progress, F&& f);
     std::vector<std::int32_t> words(std::span<const std::int32_t> tokens) const;
+    crumb::status make_sessions(const kv_type& kv, const crumb::pq_codebooks& codebooks, std::size_t threads);
     crumb::status exact_logits(const model& full, const kv_type& kv, std::size_t threads);
 
     const model& m_;
     study_options options_;
-    std::vector<std::int32_t> text_;
+    std::shared_ptr<const std::vector<std::int32_t>> text_; ///< what the prompts refer to
     std::vector<prompt> prompts_;
     std::vector<session> sessions_; ///< one per thread
     std::vector<double> full_rouge_;
