@@ -94,13 +94,7 @@ void add_study(CLI::App* app, lm::study_options& o) {
         ->capture_default_str();
 }
 
-void add_common(CLI::App* app, lm::common_options& o) {
-    app->add_option("model", o.model, "GGUF file, architecture llama or gpt2")->required();
-    add_choice(app, "--weights", o.weights, choices<lm::weight_type>(lm::weight_names),
-               "What attention and feed-forward matrices are quantized to");
-    add_choice(app, "--activations", o.activations, choices<lm::activation_type>(lm::activation_names),
-               "What quantized weights are multiplied with");
-    add_kv(app, o.kv)->default_str(o.kv.name());
+void add_precision(CLI::App* app, lm::common_options& o) {
     app->add_option_function<std::string>(
         "--precision",
         [&o](const std::string& text) {
@@ -110,6 +104,15 @@ void add_common(CLI::App* app, lm::common_options& o) {
             o.precision = *precision;
         },
         "Bits of nested weights: a number, [<prompt>/]<bits>{,<bits>@<step>}, or schedule: the file's");
+}
+
+void add_common(CLI::App* app, lm::common_options& o) {
+    app->add_option("model", o.model, "GGUF file, architecture llama or gpt2")->required();
+    add_choice(app, "--weights", o.weights, choices<lm::weight_type>(lm::weight_names),
+               "What attention and feed-forward matrices are quantized to");
+    add_choice(app, "--activations", o.activations, choices<lm::activation_type>(lm::activation_names),
+               "What quantized weights are multiplied with");
+    add_kv(app, o.kv)->default_str(o.kv.name());
     app->add_option("--threads", o.threads, "Threads; 0 takes all cores")
         ->check(CLI::Range(0, 1024))
         ->capture_default_str();
@@ -126,6 +129,7 @@ int main(int argc, char** argv) {
     lm::generate_options g;
     auto* generate = app.add_subcommand("generate", "Continue a text");
     add_common(generate, g);
+    add_precision(generate, g);
     generate->add_option("--prompt,-p", g.prompt, "Text to continue")->required();
     generate->add_option("-n", g.tokens, "Most tokens to generate")->check(natural)->capture_default_str();
     generate->add_option("--temperature", g.temperature, "0 takes the likeliest token")
@@ -139,6 +143,7 @@ int main(int argc, char** argv) {
     lm::perplexity_options p;
     auto* perplexity = app.add_subcommand("perplexity", "Measure how well a model predicts a text");
     add_common(perplexity, p);
+    add_precision(perplexity, p);
     perplexity->add_option("--text", p.text, "File with the text")->required();
     perplexity->add_option("--ctx", p.ctx, "Tokens per window; the second half is scored")
         ->check(natural)
@@ -262,7 +267,10 @@ int main(int argc, char** argv) {
     auto* schedules =
         app.add_subcommand("schedules", "Compare schedules of precision and their controls on a text");
     add_common(schedules, t);
-    schedules->add_option("--text", t.text, "Text file to take prompts from")->required();
+    schedules
+        ->add_option("--text", t.text,
+                     "Text file to take prompts from, or 'self': a text that the model writes")
+        ->required();
     add_study(schedules, t.study);
     schedules->add_option("--seed", t.seed, "Seed of random schedules and of the bootstrap")
         ->check(natural)

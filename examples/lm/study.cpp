@@ -1,7 +1,7 @@
 #include "study.hpp"
 
 #include "evaluate.hpp"
-#include "mapped_file.hpp"
+#include "quantizer.hpp"
 #include "report.hpp"
 
 #include <crumb/offline/random.hpp>
@@ -90,14 +90,16 @@ result<study> study::make(const model& m, const model* full, const kv_type& kv,
         return status::error(errc::invalid_argument,
                              "%zu prompts of %zu tokens and %zu more: the model's context has %zu", o.prompts,
                              o.prompt, o.tokens, m.shape().context);
-    std::string error;
-    const auto file = mapped_file::open(text, error);
-    if (!file)
-        return status::error(errc::invalid_argument, "%s", error.c_str());
-    study s(m, o);
-    s.text_ = std::make_shared<const std::vector<std::int32_t>>(m.vocabulary().encode(
-        {reinterpret_cast<const char*>(file->bytes().data()), file->bytes().size()}, false));
     const std::size_t each = o.prompt + o.tokens;
+    auto writer = session::make(m, team(threads), kv_type::f16, each, o.prompt);
+    if (!writer)
+        return writer.error();
+    auto tokens = calibration_text(text, m, *writer, each,
+                                   text == "self" ? o.prompts : std::numeric_limits<std::uint32_t>::max(), 1);
+    if (!tokens)
+        return tokens.error();
+    study s(m, o);
+    s.text_ = std::make_shared<const std::vector<std::int32_t>>(std::move(*tokens));
     if (s.text_->size() / each < o.prompts)
         return status::error(errc::invalid_argument, "%s has %zu tokens, %zu prompts take %zu", text.c_str(),
                              s.text_->size(), o.prompts, o.prompts * each);
