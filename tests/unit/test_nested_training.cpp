@@ -197,13 +197,15 @@ TEST(NestedTraining, EveryPrecisionIsNearlyThatOfACodebookOfItsOwn) {
 
 TEST(NestedFeedback, LowersTheErrorOfEveryPrecision) {
     constexpr std::size_t n = 24, k = 288;
+    constexpr auto even = crumb::even_precisions;
     const auto w = random_weights(n * k, 7);
     const auto system = system_of(k, 8);
     const auto alone = *feedback_system::independent(k, correlated(k, 8).importance());
     for (const nested_levels& l : {trained(w, n, k).levels, nested_levels::uniform(2, 4)}) {
         const nested_feedback plain(alone, {.length_power = 0}),
-            chain(system, {.sweeps = 0, .length_power = 0}),
-            swept(system, {.descents = 0, .length_power = 0}), all(system, {.length_power = 0});
+            chain(system, {.lambda = even, .sweeps = 0, .length_power = 0}),
+            swept(system, {.lambda = even, .descent = {.hot = 0, .cold = 0}, .length_power = 0}),
+            all(system, {.lambda = even, .length_power = 0});
         const auto rounded = quantized(plain, l, w, n, k), first = quantized(chain, l, w, n, k),
                    second = quantized(swept, l, w, n, k), third = quantized(all, l, w, n, k);
         double sums[3] = {};
@@ -261,6 +263,75 @@ TEST(NestedFeedback, EveryPrecisionIsNearlyThatOfErrorFeedbackOfItsOwn) {
         const double ratio = feedback_error(f, w, q, p) / error;
         EXPECT_LT(ratio, 2.1) << p;
         RecordProperty("ratio" + std::to_string(p), std::to_string(ratio));
+    }
+}
+
+TEST(NestedFeedback, DescentsLowerTheLoss) {
+    constexpr std::size_t n = 8, k = 224;
+    const auto w = random_weights(n * k, 23);
+    const auto system = system_of(k, 24);
+    for (const auto& p : all_precisions) {
+        const auto l = trained(w, n, k, {.seed = p.seed, .parent = p.parent}).levels;
+        const crumb::precision_weights lambda = {2, 5, 16};
+        const nested_feedback f(
+            system, {.lambda = lambda, .descent = {.hot = 0, .cold = 0, .rescale = 0}, .length_power = 0});
+        const auto before = quantized(f, l, w, n, k);
+        crumb::nested_descent::chains targets;
+        for (auto& t : targets) {
+            t.resize(n, static_cast<Eigen::Index>(system.size()));
+            for (std::size_t r = 0; r < n; ++r)
+                t.row(static_cast<Eigen::Index>(r)) =
+                    system.in_order([&](std::size_t c) { return w[r * k + c]; });
+        }
+        const auto losses = [&](const nested_quantized& q) {
+            std::vector<double> each(n);
+            for (std::size_t r = 0; r < n; ++r) {
+                each[r] = crumb::nested_descent(system, l, lambda).loss(targets, r, q, r);
+                double sum = 0;
+                for (int bits = p.seed; bits <= p.parent; ++bits)
+                    sum += double{lambda[crumb::nested_search::slot(bits)]} *
+                           f.error(w.data() + r * k, q, r, bits);
+                EXPECT_NEAR(each[r], sum, 1e-4 * sum);
+            }
+            return each;
+        };
+        const auto after = [&](const crumb::nested_descent_options& o) {
+            auto q = before;
+            crumb::nested_descent(system, l, lambda, o).run(targets, q, {0, n});
+            expect_valid(q);
+            return q;
+        };
+        // One pass after another, none raises the loss of a row.
+        auto last = losses(before);
+        for (std::size_t passes = 1; passes < 8; ++passes) {
+            const auto now = losses(after({.hot = 0, .cold = passes}));
+            for (std::size_t r = 0; r < n; ++r)
+                EXPECT_LE(now[r], last[r] * (1 + 1e-5));
+            last = now;
+        }
+        // Noise leaves local minima, and never makes a row worse however hot.
+        const auto first = losses(before), cold = losses(after({.hot = 0})), warm = losses(after({})),
+                   wild = losses(after({.hot = 2, .cold = 1, .from = 1e4, .to = 1e4}));
+        double cold_sum = 0, warm_sum = 0;
+        for (std::size_t r = 0; r < n; ++r) {
+            EXPECT_LE(warm[r], first[r]);
+            EXPECT_LE(wild[r], first[r]);
+            cold_sum += cold[r];
+            warm_sum += warm[r];
+        }
+        EXPECT_LT(warm_sum, cold_sum);
+        // The same seed, the same codes, in whatever parts.
+        const auto q = after({});
+        auto parts = before;
+        const crumb::nested_descent descent(system, l, lambda);
+        for (std::size_t r = 0; r < n; ++r) {
+            auto own = targets;
+            for (auto& t : own)
+                t = crumb::nested_descent::chains::value_type(t.row(static_cast<Eigen::Index>(r)));
+            descent.run(own, parts, {r, r + 1});
+        }
+        EXPECT_EQ(q.codes, parts.codes);
+        EXPECT_NE(q.codes, after({.seed = 2}).codes);
     }
 }
 

@@ -1,18 +1,18 @@
 // Quantization to nested weights with error feedback, for all precisions together.
 #pragma once
 
-#include <crumb/offline/feedback_system.hpp>
-#include <crumb/offline/nested_quantized.hpp>
-#include <crumb/offline/nested_search.hpp>
+#include <crumb/offline/nested_descent.hpp>
 
 namespace crumb::inline CRUMB_ABI {
 
 /// Parameters of `nested_feedback`.
 struct nested_feedback_options {
-    precision_weights lambda = even_precisions; ///< what each precision's error counts
-    std::size_t sweeps = 3;                     ///< passes that choose every group again, given all others
-    std::size_t descents = 16; ///< most passes that choose every code again, given all others, after sweeps
-    double length_power = 1.0; ///< how much of the length lost is given back; 0 for least squares
+    /// What each precision's error counts. Fewest bits count for more than `even_precisions`, since models
+    /// take their errors, which are large, worse than in proportion.
+    precision_weights lambda = {4, 6, 16};
+    std::size_t sweeps = 3;              ///< passes that choose every group again, given all others
+    nested_descent_options descent = {}; ///< code by code after sweeps
+    double length_power = 1.0;           ///< how much of the length lost is given back; 0 for least squares
     search_options search = {};
 };
 
@@ -22,15 +22,15 @@ struct nested_feedback_options {
 /// Each precision has a chain of error feedback of its own (`feedback_system`): its errors, and its targets
 /// t_p. A column's code is the one of least sum_p lambda_p R_jj^2 (t_p - d T_p[code >> (parent - p)])^2. A
 /// group's scale is chosen by this loss when the group begins. Sweeps choose every group again, given all
-/// others: t_p = w_p,g + H_gg^-1 H_g,rest e_p,rest; descents do so code by code. Lengths are taken after the
-/// first of several sweeps: where inputs have much in common, a row that is poorly quantized seems to have
-/// lost more than it has. Without feedback columns are independent, and there are no sweeps.
+/// others: t_p = w_p,g + H_gg^-1 H_g,rest e_p,rest; `nested_descent` does so code by code. Lengths are taken
+/// after the first of several sweeps: where inputs have much in common, a row that is poorly quantized seems
+/// to have lost more than it has. Without feedback columns are independent, and there are no sweeps.
 ///
 /// Keeps a reference to the system. Immutable: threads may quantize disjoint rows at a time.
 class nested_feedback {
     using matrix_f = feedback_system::matrix_f;
     using index = Eigen::Index;
-    using chains = std::array<matrix_f, nested_precisions>;
+    using chains = nested_descent::chains;
 
   public:
     explicit nested_feedback(const feedback_system& system, const nested_feedback_options& options = {})
@@ -90,7 +90,9 @@ class nested_feedback {
         const std::size_t sweeps = system_.has_feedback() ? options_.sweeps : 0;
         const bool gives_length = options_.length_power != 0;
         const std::size_t before = gives_length && sweeps > 1 ? 1 : 0;
-        improve(search, all, out, rows, before);
+        nested_descent_options cold = options_.descent;
+        cold.hot = 0;
+        improve(search, all, out, rows, before, cold);
         if (gives_length) {
             for (int p = levels.seed; p <= levels.parent; ++p)
                 for (index r = 0; r < n; ++r)
@@ -100,12 +102,12 @@ class nested_feedback {
             if (sweeps == 0)
                 pass(search, all, out, rows);
         }
-        improve(search, all, out, rows, sweeps - before);
+        improve(search, all, out, rows, sweeps - before, options_.descent);
     }
 
-    /// Sweeps and descents.
+    /// Sweeps and a descent.
     void improve(const nested_search& search, const chains& w, nested_quantized& out, range rows,
-                 std::size_t sweeps) const {
+                 std::size_t sweeps, const nested_descent_options& descent) const {
         if (sweeps == 0)
             return;
         const nested_levels& levels = search.levels();
@@ -117,7 +119,7 @@ class nested_feedback {
         }
         for (std::size_t i = 0; i < sweeps; ++i)
             sweep(search, w, out, rows, e);
-        descend(search, out, rows, e);
+        nested_descent(system_, levels, options_.lambda, descent).run(w, out, rows);
     }
 
     Eigen::RowVectorXf decoded(const nested_storage_view& q, std::size_t row, int bits) const {
@@ -227,68 +229,6 @@ class nested_feedback {
                 errors(search, w, r, first, q, e);
             }
         }
-    }
-
-    /// Chooses every code again with all others and the scales fixed, until none changes: a step x_p in the
-    /// errors of one column j changes the loss by sum_p lambda_p (2 x_p (e_p H)_j + x_p^2 H_jj).
-    void descend(const nested_search& search, nested_quantized& out, range rows, const chains& e) const {
-        const nested_levels& levels = search.levels();
-        const auto& h = system_.h();
-        chains slope;
-        for (int p = levels.seed; p <= levels.parent && options_.descents != 0; ++p)
-            slope[slot(p)] = e[slot(p)] * h;
-        for (std::size_t r = 0; r < rows.size(); ++r) {
-            const std::size_t row = rows.begin + r;
-            bool changed = true;
-            for (std::size_t i = 0; i < options_.descents && changed; ++i) {
-                changed = false;
-                for (std::size_t at = 0; at < system_.size(); ++at) {
-                    const std::size_t c = system_.column(at);
-                    if (c >= system_.k())
-                        continue;
-                    const index j = static_cast<index>(at);
-                    std::uint8_t& code = out.codes[row * out.k + c];
-                    const float d = to_float(out.scales[row * out.groups() + c / group_size]);
-                    std::array<float, nested_precisions> slopes = {};
-                    for (int p = levels.seed; p <= levels.parent; ++p)
-                        slopes[slot(p)] = slope[slot(p)](static_cast<index>(r), j);
-                    const std::uint8_t next = step(search, slopes, h(j, j), d, code);
-                    if (next == code)
-                        continue;
-                    for (int p = levels.seed; p <= levels.parent; ++p)
-                        if (const float x = step_of(levels, p, d, code, next); x != 0)
-                            slope[slot(p)].row(static_cast<index>(r)) += x * h.row(j);
-                    code = next;
-                    changed = true;
-                }
-            }
-        }
-    }
-
-    /// What goes to the error at precision p when a code becomes another.
-    static float step_of(const nested_levels& levels, int p, float d, unsigned from, unsigned to) noexcept {
-        const int shift = levels.parent - p;
-        return d * static_cast<float>(levels.table(p)[from >> shift] - levels.table(p)[to >> shift]);
-    }
-
-    /// The code that lowers the loss most; the present one if none does by more than rounding.
-    static std::uint8_t step(const nested_search& search, const std::array<float, nested_precisions>& slopes,
-                             float h, float d, std::uint8_t code) noexcept {
-        const nested_levels& levels = search.levels();
-        float best = -1e-6f * search.lambda(levels.parent) * h * d * d;
-        std::uint8_t found = code;
-        for (unsigned q = 0; q < 1u << levels.parent; ++q) {
-            float loss = 0;
-            for (int p = levels.seed; p <= levels.parent; ++p) {
-                const float x = step_of(levels, p, d, code, q);
-                loss += search.lambda(p) * x * (2 * slopes[slot(p)] + x * h);
-            }
-            if (loss < best) {
-                best = loss;
-                found = static_cast<std::uint8_t>(q);
-            }
-        }
-        return found;
     }
 
     const feedback_system& system_;
