@@ -2,7 +2,6 @@
 #include "problem.hpp"
 #include "product_rows.hpp"
 
-#include <crumb/offline/nested_quantized.hpp>
 #include <crumb/op/dense_linear.hpp>
 #include <crumb/op/nested_linear.hpp>
 #include <crumb/reference/nested.hpp>
@@ -20,30 +19,11 @@ constexpr struct {
     std::size_t n, k;
 } layer_shapes[] = {{2048, 2048}, {5632, 2048}, {2048, 5632}, {4096, 4096}, {11008, 4096}, {4096, 11008}};
 
-/// Levels that are not evenly spaced: about those of normal weights.
-nested_levels codebook_levels() {
-    nested_levels l;
-    for (int p = fewest_nested_bits; p <= most_nested_bits; ++p) {
-        const auto t = l.table(p);
-        for (std::size_t i = 0; i < t.size(); ++i) {
-            const double x = (2.0 * double(i) + 1.0) / double(t.size()) - 1.0;
-            t[i] = static_cast<std::int8_t>(x * (60.0 + 67.0 * x * x));
-        }
-    }
-    return l;
-}
-
 /// Weights that the rows of one shape and memory level share. One is alive at a time.
 struct fixture {
     fixture(bool uniform, const memory_level& at)
-        : level(at), x(random_floats(row_counts[2] * at.k, 2)), y(row_counts[2] * at.n * sizeof(float)) {
-        stored =
-            nested_quantized::zeros(uniform ? nested_levels::uniform(2, 4) : codebook_levels(), at.n, at.k);
-        const auto random = random_floats(at.n * at.k, 1);
-        for (std::size_t i = 0; i < random.size(); ++i)
-            stored.codes[i] = static_cast<std::uint8_t>(8.0f + 7.99f * random[i]);
-        for (std::size_t i = 0; i < stored.scales.size(); ++i)
-            stored.scales[i] = to_half(1.0f + random[i]);
+        : level(at), stored(random_nested(uniform, at.n, at.k)), x(random_floats(row_counts[2] * at.k, 2)),
+          y(row_counts[2] * at.n * sizeof(float)) {
         packed = std::make_unique<copies>(nested_packed_bytes(at.n, at.k, stored.levels.parent), at.bytes);
         (void)pack(stored, {packed->at(0), packed->stride}).value();
         packed->fill();

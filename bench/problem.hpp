@@ -1,6 +1,7 @@
 // Random weights and activations, and what their product must be.
 #pragma once
 
+#include <crumb/offline/nested_quantized.hpp>
 #include <crumb/offline/quantize.hpp>
 #include <crumb/reference/linear.hpp>
 
@@ -55,6 +56,26 @@ quantized<F> random_weights(std::size_t n, std::size_t k) {
         }
         return q;
     }
+}
+
+/// n x k nested weights of 2 to 4 bits with random codes and scales. Levels that are not uniform are about
+/// those of normal weights.
+inline nested_quantized random_nested(bool uniform, std::size_t n, std::size_t k) {
+    nested_levels levels = nested_levels::uniform(fewest_nested_bits, most_nested_bits);
+    for (int p = fewest_nested_bits; p <= most_nested_bits && !uniform; ++p) {
+        const auto t = levels.table(p);
+        for (std::size_t i = 0; i < t.size(); ++i) {
+            const double x = (2.0 * double(i) + 1.0) / double(t.size()) - 1.0;
+            t[i] = static_cast<std::int8_t>(x * (60.0 + 67.0 * x * x));
+        }
+    }
+    nested_quantized q = nested_quantized::zeros(levels, n, k);
+    const std::vector<float> random = random_floats(n * k, 1);
+    for (std::size_t i = 0; i < random.size(); ++i)
+        q.codes[i] = static_cast<std::uint8_t>(8.0f + 7.99f * random[i]);
+    for (std::size_t i = 0; i < q.scales.size(); ++i)
+        q.scales[i] = to_half(1.0f + random[i]);
+    return q;
 }
 
 /// Compares y = x W^T (y as produced from dynamically quantized activations) with the reference in double

@@ -5,7 +5,9 @@
 #include <crumb/format/list.hpp>
 #include <crumb/format/q4_0_absorbing.hpp>
 #include <crumb/op/linear.hpp>
+#include <crumb/op/nested_linear.hpp>
 #include <crumb/reference/linear.hpp>
+#include <crumb/reference/nested.hpp>
 
 #include <cmath>
 #include <cstdio>
@@ -73,20 +75,30 @@ std::string check_absorbed(const storage_view<F>& w, const activations& a, const
     return {};
 }
 
-template <weight_format F>
-int run_linear(const quantized<F>& w, const linear<F>& plan, const std::vector<float>& x, const request& r) {
-    const aligned memory = allocate(activation_bytes(plan.activation_layout(), r.m));
-    auto a = *activations::create({memory.get(), activation_bytes(plan.activation_layout(), r.m)},
-                                  plan.activation_layout(), r.m);
+/// Repeats what `r` asks for; product(activations, y) is one product, check(activations, x, y) looks at it.
+int repeat(const activation_plan& layout, const std::vector<float>& x, const request& r, const auto& product,
+           const auto& check) {
+    const aligned memory = allocate(activation_bytes(layout, r.m));
+    auto a = *activations::create({memory.get(), activation_bytes(layout, r.m)}, layout, r.m);
     std::vector<float> y(r.m * n);
-    const auto input = matrix(std::as_const(x).data(), r.m, k);
+    const auto input = matrix(x.data(), r.m, k);
+    const auto output = matrix(y.data(), r.m, n);
     for (int i = 0; i < (r.only_activations ? r.repetitions : 1); ++i)
         a.quantize(input);
     for (int i = 0; i < (r.only_activations ? 1 : r.repetitions); ++i)
-        plan.run(a, matrix(y.data(), r.m, n));
-    if (r.mode == linear_mode::absorbed)
-        return report(check_absorbed<F>(w, a, y));
-    return report(check_product<F>(w, input, matrix(y.data(), r.m, n), a.layout().group));
+        product(a, output);
+    return report(check(a, input, y));
+}
+
+template <weight_format F>
+int run_linear(const quantized<F>& w, const linear<F>& plan, const std::vector<float>& x, const request& r) {
+    return repeat(
+        plan.activation_layout(), x, r, [&](const activations& a, const auto& y) { plan.run(a, y); },
+        [&](const activations& a, const auto& input, std::vector<float>& y) {
+            if (r.mode == linear_mode::absorbed)
+                return check_absorbed<F>(w, a, y);
+            return check_product<F>(w, input, matrix(y.data(), r.m, n), a.layout().group);
+        });
 }
 
 template <weight_format F>
@@ -109,6 +121,37 @@ int run(const request& r) {
         if (std::string_view(plan->isa()) == Isa::name)
             status = run_plain<F, Isa>(w, *plan, x, r);
     });
+    return status;
+}
+
+template <int Bits>
+int run_nested(bool uniform, const request& r) {
+    const nested_quantized w = random_nested(uniform, n, k);
+    const std::size_t bytes = nested_packed_bytes(n, k, w.levels.parent);
+    const aligned memory = allocate(bytes);
+    const auto packed = pack(w, {memory.get(), bytes});
+    const auto plan = nested_linear::plan(*packed, {.isa = r.isa.data(), .mode = r.mode});
+    if (!plan)
+        return report(plan.message());
+    if (r.isa != plan->isa())
+        return report(std::string("the plan fell back to ") + plan->isa());
+    const reference::flat_nested<Bits> flat(w);
+    return repeat(
+        plan->activation_layout(), random_floats(r.m * k, 2), r,
+        [&](const activations& a, const auto& y) { plan->run(Bits, a, y); },
+        [&](const activations& a, const auto& input, std::vector<float>& y) {
+            return check_product<reference::nested_block<Bits>>(flat.view(), input, matrix(y.data(), r.m, n),
+                                                                a.layout().group);
+        });
+}
+/// `weights` is <uniform|codebook>:<bits>; 2 if it is not.
+int nested(std::string_view weights, const request& r) {
+    int status = 2;
+    for (const bool uniform : {true, false})
+        precision_list::for_each([&]<class P>() {
+            if (weights == std::string(uniform ? "uniform:" : "codebook:") + std::to_string(P::bits))
+                status = run_nested<P::bits>(uniform, r);
+        });
     return status;
 }
 
@@ -137,7 +180,9 @@ int main(int argc, char** argv) {
         r.mode = linear_mode::panels;
     int status = 2;
     if (r.m >= 1 && r.m <= 4096 && r.repetitions >= 1) {
-        if (r.mode == linear_mode::absorbed && format == q4_0::name)
+        if (has_prefix("nested:"))
+            status = bench::nested(format, r);
+        else if (r.mode == linear_mode::absorbed && format == q4_0::name)
             status = bench::run<q4_0_absorbing>(r);
         else if (r.mode != linear_mode::absorbed || format == u2::name)
             format_list::for_each([&]<class F>() {
@@ -146,8 +191,9 @@ int main(int argc, char** argv) {
             });
     }
     if (status == 2)
-        std::fputs("usage: crumb-arm-count [activations:][absorbed:|panels:]<format> <isa|plain> <m> "
-                   "<repetitions>\n",
+        std::fputs("usage: crumb-arm-count [activations:][absorbed:|panels:]<weights> <isa|plain> <m> "
+                   "<repetitions>\n"
+                   "  weights: a format, or nested:<uniform|codebook>:<bits>\n",
                    stderr);
     return status;
 }

@@ -28,7 +28,9 @@ import tempfile
 
 ROOT = pathlib.Path(__file__).resolve().parents[2]
 K, N = 4096, 256
-FORMATS = ("q4_0", "q8_0", "cb4", "cb3", "cb2", "cb2s", "u2")
+# Nested weights by bits: their kernels look levels up, uniform ones like any others, so that one row counts both.
+NESTED = ("nested:codebook:2", "nested:codebook:3", "nested:codebook:4")
+FORMATS = ("q4_0", "q8_0", "cb4", "cb3", "cb2", "cb2s", "u2", *NESTED)
 # Without a plain baseline, and counted for fewer m: for what decodes and for what has the time to expand weights.
 INDEXED = FORMATS[2:]
 INDEXED_ROWS = {"neon": (1,), "neon_dotprod": (1, 16), "neon_i8mm": (1, 16)}
@@ -153,6 +155,16 @@ def ceiling(isa, core):
     return predicted / (products * rounds) if predicted else None
 
 
+def mode_and_weights(f):
+    """("absorbed", "q4_0") of absorbed:q4_0; the mode of exact products is empty."""
+    return ("", f) if f in NESTED else f.rpartition(":")[::2]
+
+
+def quantized_for(f, formats):
+    """Whose activations are counted: products of one mode share them."""
+    return f if mode_and_weights(f)[0] else formats[0]
+
+
 def number(value, digits=4):
     return "-" if value is None else f"{value:.{digits}f}".lstrip("0")
 
@@ -196,7 +208,7 @@ def main():
                 isa = "plain" if kind == "plain" else i
                 jobs[name, f, kind, i, m] = pool.submit(repeated, program, plugin, CPUS[i], f, isa, m)
             for f, kind, i, m in cases:
-                act = f if ":" in f else formats[0]
+                act = quantized_for(f, formats)
                 if kind == "linear" and (name, "act", act, i, m) not in jobs:
                     jobs[name, "act", act, i, m] = pool.submit(
                         repeated, program, plugin, CPUS[i], f"activations:{act}", i, m)
@@ -211,21 +223,21 @@ def main():
 
     names = list(programs)
     width = 8 * len(names)
-    head = f"{'':38}" + "instr/MAC".rjust(width) + "   " + "act instr/element".rjust(width)
+    head = f"{'':44}" + "instr/MAC".rjust(width) + "   " + "act instr/element".rjust(width)
     if options.mca:
         head += "   " + "".join(f"{c.split('-')[1] + ' cycles/MAC':>{max(width, 15)}}   " for c in CORES)
     print(head.rstrip())
-    line = f"{'row':38}" + "".join(f"{n:>8}" for n in names) + "   " + "".join(f"{n:>8}" for n in names).rjust(
+    line = f"{'row':44}" + "".join(f"{n:>8}" for n in names) + "   " + "".join(f"{n:>8}" for n in names).rjust(
         max(width, 17))
     if options.mca:
         line += "   " + ("".join(f"{n:>8}" for n in names).rjust(max(width, 15)) + "   ") * len(CORES)
     print(line.rstrip())
     for f, kind, i, m in cases:
-        prefix, _, name = f.rpartition(":")
-        line = f"{f'{kind}/{name}/{i}/m:{m}' + ('/' + prefix if prefix else ''):38}"
+        prefix, name = mode_and_weights(f)
+        line = f"{f'{kind}/{name}/{i}/m:{m}' + ('/' + prefix if prefix else ''):44}"
         counts = {name: jobs[name, f, kind, i, m].result() for name in names}
         line += "".join(f"{number(sum(counts[n].values()) / (K * N * m)):>8}" for n in names)
-        act_of = f if prefix else formats[0]
+        act_of = quantized_for(f, formats)
         act = [number(sum(jobs[n, "act", act_of, i, m].result().values()) / (K * m), 2) if kind == "linear" else "" for n in names]
         line += "   " + "".join(f"{a:>8}" for a in act).rjust(max(width, 17))
         if options.mca:
@@ -239,7 +251,7 @@ def main():
                 dump(options.dump, f"{name}_{kind}_{f.replace(':', '_')}_{i}_m{m}.s", counts[name], lines[name])
     if options.mca:
         for i in isas:
-            line = f"{f'ceiling/mac/{i}':38}" + " " * (width + 3 + max(width, 17))
+            line = f"{f'ceiling/mac/{i}':44}" + " " * (width + 3 + max(width, 17))
             for core in CORES:
                 line += "   " + number(ceiling(i, core)).rjust(max(width, 15))
             print(line.rstrip())
