@@ -4,6 +4,7 @@
 #include "linear_problem.hpp"
 
 #include <crumb/crumb.hpp>
+#include <crumb/offline/nested_quantized.hpp>
 #include <crumb/reference/linear.hpp>
 
 #include <gtest/gtest.h>
@@ -369,6 +370,76 @@ TYPED_TEST(OwnTiles, AssemblyAgreesWithIntrinsicsBitForBit) {
                 });
             }
         }
+    }
+}
+
+template <class P>
+void expect_nested_assembly_agrees(std::size_t k, unsigned seed) {
+    const std::size_t n = 37, groups = (k + 31) / 32;
+    std::mt19937 random(seed);
+    std::normal_distribution<float> normal;
+    crumb::nested_levels levels;
+    for (int bits = 2; bits <= 4; ++bits)
+        for (int q = 0; q < 1 << bits; ++q)
+            levels.table(bits)[std::size_t(q)] = static_cast<std::int8_t>(
+                q * 255 / ((1 << bits) - 1) - 128 + (q % ((1 << bits) - 1) == 0 ? 0 : int(random() % 5)));
+    auto stored = crumb::nested_quantized::zeros(levels, n, k);
+    for (auto& c : stored.codes)
+        c = static_cast<std::uint8_t>(random() % 16);
+    for (auto& s : stored.scales)
+        s = crumb::to_half(normal(random));
+    guarded<std::byte> memory(crumb::nested_packed_bytes(n, k, 4));
+    const auto packed = crumb::pack(stored, memory.span());
+    ASSERT_TRUE(packed) << packed.message();
+    std::vector<float> x(k);
+    for (auto& v : x)
+        v = normal(random);
+    // Random codes, then the largest sums that there are.
+    for (const bool extreme : {false, true}) {
+        if (extreme) {
+            std::fill(stored.codes.begin(), stored.codes.end(), std::uint8_t{0});
+            std::fill(x.begin(), x.end(), 127.0f);
+            ASSERT_TRUE(crumb::pack(stored, memory.span()));
+        }
+        for_each_isa([&]<class I>() {
+            if constexpr (crumb::kernel::has_own_tiles<I>) {
+                const auto layout =
+                    crumb::nested_linear::plan(*packed, {.isa = I::name})->activation_layout();
+                guarded<std::byte> codes(crumb::activation_bytes(layout, 1));
+                auto a = *crumb::activations::create(codes.span(), layout, 1);
+                a.quantize(crumb::matrix(std::as_const(x).data(), 1, k));
+                const auto tables = crumb::nested_lookup_tables<P>(levels);
+                std::vector<float> y(n), intrinsics(n);
+                crumb::kernel::linear_args args;
+                args.scales = packed->scales();
+                args.codes = packed->plane(0);
+                args.planes[0] = packed->plane(1);
+                args.planes[1] = packed->plane(2);
+                args.codebooks = tables.data();
+                args.groups = groups;
+                args.n = n;
+                args.x_codes = a.codes();
+                args.x_scales = a.scales();
+                args.x_rows = 1;
+                args.y_stride = n;
+                args.rows = {0, 1};
+                args.channels = {0, n};
+                args.y = y.data();
+                crumb::kernel::linear_run<I, P>::gemv(args);
+                args.y = intrinsics.data();
+                crumb::kernel::linear_run<I, P, typename I::template intrinsics_tile<P>>::gemv(args);
+                ASSERT_EQ(std::memcmp(y.data(), intrinsics.data(), n * sizeof(float)), 0)
+                    << P::name << ' ' << I::name << " k " << k << (extreme ? " extreme" : "");
+                ASSERT_NE(y[0], 0.0f);
+            }
+        });
+    }
+}
+
+TEST(NestedTiles, AssemblyAgreesWithIntrinsicsBitForBit) {
+    for (const std::size_t k : {32, 96, 128, 160, 420, 512}) {
+        crumb::precision_list::for_each(
+            [&]<class P>() { expect_nested_assembly_agrees<P>(k, unsigned(k) + P::bits); });
     }
 }
 

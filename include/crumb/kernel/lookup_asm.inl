@@ -4,6 +4,8 @@
 // v0-v3 sums | v4, v5 activations | v6 their scales | v7 table | v8 origin | v9 mask | v10, v11 masks, or the
 // second table, or scales | v12-v15 lowest bits, or indices | v16-v19 selectors, then scales | v20-v27
 // nibbles, indices, entries, powers of two | v28-v31 totals
+#include <crumb/kernel/planes_asm.inl>
+
 namespace crumb::inline CRUMB_ABI::kernel {
 
 // clang-format off
@@ -211,9 +213,9 @@ namespace crumb::inline CRUMB_ABI::kernel {
                  "b.ne 1b\n" \
                  "stp q28, q29, [%[out]]\n" \
                  "stp q30, q31, [%[out], #32]\n" \
-                 : [codes] "+r"(p.codes), [lows] "+r"(p.lows), [scales] "+r"(p.scales), \
-                   [exponents] "+r"(p.exponents), [x] "+r"(p.x), [x_scales] "+r"(p.x_scales), \
-                   [passes] "+r"(p.passes) \
+                 : [codes] "+r"(p.codes), [lows] "+r"(p.lows), [fourths] "+r"(p.fourths), \
+                   [scales] "+r"(p.scales), [exponents] "+r"(p.exponents), [x] "+r"(p.x), \
+                   [x_scales] "+r"(p.x_scales), [passes] "+r"(p.passes) \
                  : [tables] "r"(p.tables), [origin] "r"(constants.origin), [spread] "r"(constants.spread), \
                    [tops] "r"(constants.tops), [powers] "r"(powers), [step] "r"(p.step), [out] "r"(out) \
                  : "cc", "memory", "v0", "v1", "v2", "v3", "v4", "v5", "v6", "v7", "v8", "v9", "v10", "v11", \
@@ -232,7 +234,7 @@ template <class Format, class Tile>
 struct lookup_asm<isa::CRUMB_THIS_ISA, Format, Tile> : Tile {
     static CRUMB_INLINE void single(const linear_args& args, std::size_t tile, std::size_t row,
                                     float* out) noexcept {
-        if constexpr (indexed_codes<typename Format::codes> && !codes_in_planes<typename Format::codes>) {
+        if constexpr (indexed_codes<typename Format::codes>) {
             // Whole passes, and as many as share powers of two.
             const std::size_t groups = args.groups / pass_groups * pass_groups;
             if (groups == 0)
@@ -247,11 +249,13 @@ struct lookup_asm<isa::CRUMB_THIS_ISA, Format, Tile> : Tile {
 
   private:
     static constexpr bool block_scaled = Format::scales::block_groups != 1;
+    static constexpr std::size_t planes = planes_of<typename Format::codes>;
     static constexpr std::size_t pass_groups = block_scaled ? Format::scales::block_groups : 4;
 
     struct pointers {
         const std::uint8_t* codes;
-        const std::uint8_t* lows; ///< the register row of lowest bits
+        const std::uint8_t* lows; ///< the register row of lowest bits, or the plane of third ones
+        const std::uint8_t* fourths = nullptr;
         const void* scales;
         const std::uint8_t* exponents = nullptr;
         const std::int8_t* x;
@@ -271,12 +275,20 @@ struct lookup_asm<isa::CRUMB_THIS_ISA, Format, Tile> : Tile {
             } else {
                 scales = args.scales + tile * args.groups * tile_channels;
             }
+            if constexpr (planes >= 1)
+                lows = args.planes[0] + tile * args.groups * tile_row_bytes;
+            if constexpr (planes >= 2)
+                fourths = args.planes[1] + tile * args.groups * tile_row_bytes;
         }
     };
     static CRUMB_INLINE void run(pointers p, float* out) noexcept {
         using index = typename Format::codes;
         [[maybe_unused]] alignas(64) float powers[tile_channels];
-        if constexpr (index::paired)
+        if constexpr (planes == 1)
+            CRUMB_PASSES_WITH(CRUMB_PLANES_BEGIN, CRUMB_THREE_IN_PLANES);
+        else if constexpr (planes == 2)
+            CRUMB_PASSES_WITH(CRUMB_PLANES_BEGIN, CRUMB_FOUR_IN_PLANES);
+        else if constexpr (index::paired)
             CRUMB_PASSES_WITH("ldr q11, [%[tables], #16]\n", CRUMB_PAIRS);
         else if constexpr (index::bits == 2)
             CRUMB_PASSES_WITH("movi v10.16b, #0x33\n", CRUMB_TWO_BITS);
@@ -316,6 +328,8 @@ struct lookup_asm<isa::CRUMB_THIS_ISA, Format, Tile> : Tile {
 #undef CRUMB_WORDS
 #undef CRUMB_INSERT_
 #undef CRUMB_INSERT
+#undef CRUMB_KEEP_
+#undef CRUMB_KEEP
 #undef CRUMB_LOOK_UP_
 #undef CRUMB_LOOK_UP
 #undef CRUMB_LOAD_
@@ -324,6 +338,7 @@ struct lookup_asm<isa::CRUMB_THIS_ISA, Format, Tile> : Tile {
 #undef CRUMB_DOT
 #undef CRUMB_NIBBLES
 #undef CRUMB_PAIRED
+#undef CRUMB_OWN_TABLE
 #undef CRUMB_SELECT_TWO
 #undef CRUMB_SELECT_ONE
 #undef CRUMB_SPREAD
@@ -344,6 +359,11 @@ struct lookup_asm<isa::CRUMB_THIS_ISA, Format, Tile> : Tile {
 #undef CRUMB_PAIRS
 #undef CRUMB_THREE_BITS
 #undef CRUMB_FOUR_BITS
+#undef CRUMB_PLANES_BEGIN
+#undef CRUMB_PLANE_ROWS
+#undef CRUMB_LAST_PLANE_ROWS
+#undef CRUMB_THREE_IN_PLANES
+#undef CRUMB_FOUR_IN_PLANES
 #undef CRUMB_ADD_GROUP
 #undef CRUMB_PASSES
 #undef CRUMB_PASSES_WITH
