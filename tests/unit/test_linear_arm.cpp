@@ -439,7 +439,7 @@ void expect_nested_assembly_agrees(std::size_t k, unsigned seed) {
 TEST(NestedTiles, AssemblyAgreesWithIntrinsicsBitForBit) {
     for (const std::size_t k : {32, 96, 128, 160, 420, 512}) {
         crumb::precision_list::for_each(
-            [&]<class P>() { expect_nested_assembly_agrees<P>(k, unsigned(k) + P::bits); });
+            [&]<class P>() { expect_nested_assembly_agrees<P>(k, unsigned(k) + P::codes::bits); });
     }
 }
 
