@@ -420,6 +420,12 @@ TEST(NestedFeedback, RefusesWhatItCannotQuantize) {
     constexpr float nan = std::numeric_limits<float>::quiet_NaN();
     EXPECT_EQ(code(nested_quantized::zeros(l, n, k), {.lambda = {1, 0, 1}}), crumb::errc::invalid_argument);
     EXPECT_EQ(code(nested_quantized::zeros(l, n, k), {.lambda = {nan, 1, 1}}), crumb::errc::invalid_argument);
+    for (const double t : {0.0, -1.0, double{nan}, double{std::numeric_limits<float>::infinity()}}) {
+        EXPECT_EQ(code(nested_quantized::zeros(l, n, k), {.descent = {.from = t}}),
+                  crumb::errc::invalid_argument);
+        EXPECT_EQ(code(nested_quantized::zeros(l, n, k), {.descent = {.to = t}}),
+                  crumb::errc::invalid_argument);
+    }
     EXPECT_EQ(code(nested_quantized::zeros(l, n, k), {.length_power = double{nan}}),
               crumb::errc::invalid_argument);
     for (const float x : {nan, std::numeric_limits<float>::infinity(), 1e6f}) {

@@ -20,6 +20,14 @@ struct nested_descent_options {
     std::uint64_t seed = 1;  ///< of the noise; every row has its own
 };
 
+/// Refuses temperatures that are not finite and positive.
+inline status check_descent(const nested_descent_options& o) noexcept {
+    for (const double t : {o.from, o.to})
+        if (!(t > 0 && t < 1e12))
+            return status::error(errc::invalid_argument, "descent of nested weights: temperature %g", t);
+    return {};
+}
+
 /// Lowers sum_p lambda_p e_p H e_p^T, e_p = w_p - q_p, of rows that are quantized already, with codes and
 /// scales chosen one after another, given all others. With s_p = e_p H, another code q of column j makes it
 ///     sum_p lambda_p H_jj (q_pj + s_pj / H_jj - d T_p[q >> (parent - p)])^2

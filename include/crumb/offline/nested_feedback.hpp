@@ -53,6 +53,8 @@ class nested_feedback {
         if (!std::isfinite(options_.length_power))
             return status::error(errc::invalid_argument, "nested feedback: length power %g",
                                  options_.length_power);
+        if (const status s = check_descent(options_.descent); !s)
+            return s;
         rows = rows.within(w.rows);
         if (const status s = system_.check_weights(w, rows); !s)
             return s;
