@@ -193,12 +193,14 @@ status schedules(const schedules_options& o) {
         return status();
     };
     for (const schedule_source& source : *all) {
+        if (!results.empty() && source.name.find(o.only) == source.name.npos)
+            continue;
         const auto r = s->prompts->run(source, study::measure::both, source.name);
         if (!r)
             return status::error(r.error().code(), "%s: %s", source.name.c_str(), r.message());
         (void)show(*r);
     }
-    if (s->full.weights != nullptr)
+    if (s->full.weights != nullptr && o.only.empty())
         if (const status done = dense_and_sparse(o, *s, show); !done)
             return done;
     return o.csv.empty() ? status() : write_csv(o.csv, results);
