@@ -81,7 +81,7 @@ struct schedules_options : common_options {
     std::string text;
     study_options study;
     std::uint64_t seed = 1;
-    std::string only;      ///< a part of the names of schedules; others than these and the first are left out
+    std::string only;      ///< parts of names, | between them; schedules but these and the first are left out
     std::string csv;       ///< divergence by position, or empty
     bool features = false; ///< compare what a learned scheduler can read instead
 };

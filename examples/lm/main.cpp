@@ -275,7 +275,8 @@ int main(int argc, char** argv) {
     schedules->add_option("--seed", t.seed, "Seed of random schedules and of the bootstrap")
         ->check(natural)
         ->capture_default_str();
-    schedules->add_option("--only", t.only, "Measure schedules whose names have this in them, and the first");
+    schedules->add_option("--only", t.only,
+                          "Measure the first schedule and those whose names have this in them; a|b: either");
     schedules->add_flag("--features", t.features,
                         "Instead: how well a learned scheduler does on caches and activations of each layer");
     schedules->add_option("--csv", t.csv, "File to write: divergence by position");

@@ -19,6 +19,18 @@ using crumb::status;
 
 namespace {
 
+/// Whether a name has one of the parts, with | between them, in it.
+bool is_wanted(std::string_view name, std::string_view parts) {
+    for (bool more = true; more;) {
+        const auto end = parts.find('|');
+        if (name.find(parts.substr(0, end)) != name.npos)
+            return true;
+        more = end != parts.npos;
+        parts.remove_prefix(more ? end + 1 : parts.size());
+    }
+    return false;
+}
+
 /// Everything that is compared, in the order of the table.
 result<std::vector<schedule_source>> sources(const study_subject& s, std::size_t points, std::uint64_t seed) {
     std::vector<schedule_source> out;
@@ -87,6 +99,10 @@ status dense_and_sparse(const schedules_options& o, const study_subject& s,
         for (int low = high - 1; low >= s.stored.seed; --low)
             for (const std::size_t third : {std::size_t{1}, std::size_t{2}}) {
                 const double more = static_cast<double>((high - low) * third) / 3;
+                char name[64];
+                std::snprintf(name, sizeof name, "%d bits and %.1f %% sparse", low, 100 * more / 32);
+                if (!is_wanted(name, o.only))
+                    continue;
                 auto sparse = model::load(o.model, {weight_type::stored, activation_type::f32});
                 if (!sparse)
                     return sparse.error();
@@ -96,8 +112,6 @@ status dense_and_sparse(const schedules_options& o, const study_subject& s,
                 if (!prompts)
                     return prompts.error();
                 const auto schedule = precision_schedule::constant(s.stored, low, low, length);
-                char name[64];
-                std::snprintf(name, sizeof name, "%d bits and %.1f %% sparse", low, 100 * more / 32);
                 auto r = prompts->run(constant_source(name, *schedule), study::measure::both, name);
                 if (!r)
                     return r.error();
@@ -193,14 +207,14 @@ status schedules(const schedules_options& o) {
         return status();
     };
     for (const schedule_source& source : *all) {
-        if (!results.empty() && source.name.find(o.only) == source.name.npos)
+        if (!results.empty() && !is_wanted(source.name, o.only))
             continue;
         const auto r = s->prompts->run(source, study::measure::both, source.name);
         if (!r)
             return status::error(r.error().code(), "%s: %s", source.name.c_str(), r.message());
         (void)show(*r);
     }
-    if (s->full.weights != nullptr && o.only.empty())
+    if (s->full.weights != nullptr)
         if (const status done = dense_and_sparse(o, *s, show); !done)
             return done;
     return o.csv.empty() ? status() : write_csv(o.csv, results);
