@@ -2,8 +2,9 @@
 // plan, which for all ISAs takes a compiler from seconds to a minute.
 //
 // Define CRUMB_EXTERN_TEMPLATES for the whole program, and write CRUMB_INSTANTIATE(q4_0) in one source file
-// for each format of the list and each precision of nested weights that it uses, CRUMB_INSTANTIATE_TABLE(kv_attention_functions) in one for each
-// table of CRUMB_FOR_EACH_TABLE. Formats of your own are as before.
+// for each format of the list and each precision of nested weights (CRUMB_FOR_EACH_PRECISION) that it uses,
+// CRUMB_INSTANTIATE_TABLE(kv_attention_functions) in one for each table of CRUMB_FOR_EACH_TABLE. Formats of
+// your own are as before.
 #pragma once
 
 #include <crumb/dispatch/dense.hpp>
