@@ -18,7 +18,8 @@ from attention_plot import FONT, STYLE, spread, text
 KINDS = [("uniform", "uniform", "#7a828c"), ("sparse", "dense and sparse", "#a8742a"),
          ("alternating", "alternating", "#c4501b"), ("random", "random switch point", "#8a6a00"),
          ("third", "low in one third", "#b0417a"), ("sure", "by certainty", "#7b5fc0"),
-         ("file", "the file's", "#3a7f8c"), ("", "high, then low", "#1f7ac4")]
+         ("file", "static, learned", "#3a7f8c"), ("to 3", "4, then 3 bits", "#12916c"),
+         ("", "4, then 2 bits", "#1f7ac4")]
 WIDTH, HEIGHT = 860, 560
 LEFT, RIGHT, TOP, BOTTOM = 78, 170, 92, 72  # margins of the plot
 
@@ -77,7 +78,7 @@ def draw(kinds, title):
     heights = spread([TOP + 8 + 30 * i for i in range(len(shown))], 24, TOP + 8, bottom - 8)
     for (kind, colour), at in zip(shown, heights):
         line = kinds[kind]
-        if kind in ("uniform", "high, then low"):
+        if kind == "uniform" or "then" in kind:
             # What is worse than another with fewer bits is left out of the line.
             best, path = math.inf, []
             for bits, kl, _ in line:

@@ -59,6 +59,7 @@ struct study_options {
     std::size_t prompt = 256;   ///< tokens each
     std::size_t tokens = 256;   ///< decode steps
     std::size_t points = 4;     ///< of the grid of switch points
+    int low = 0;                ///< bits that a learned schedule falls to; 0: one less than there are
     double epsilon = 0;         ///< quality that may be lost
     bool by_divergence = false; ///< quality is -KL on the text's continuation instead of Rouge-L
 };

@@ -89,6 +89,9 @@ void add_study(CLI::App* app, lm::study_options& o) {
     app->add_option("--tokens", o.tokens, "Tokens to continue it with")
         ->check(CLI::Range(2, 1 << 20))
         ->capture_default_str();
+    app->add_option("--low", o.low, "Bits that a learned schedule falls to; 0: one less than the highest")
+        ->check(CLI::Range(0, 4))
+        ->capture_default_str();
     app->add_option("--points", o.points, "Points of the grid of switch points")
         ->check(CLI::Range(2, 1024))
         ->capture_default_str();

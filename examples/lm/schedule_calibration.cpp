@@ -104,11 +104,12 @@ status calibrate_static(const calibrate_options& o, study_subject& s) {
 status calibrate_learned(const calibrate_options& o, study_subject& s) {
     study& prompts = *s.prompts;
     const model& m = *s.nested.weights;
-    const crumb::schedule_levels levels{.stored = s.stored,
-                                        .prefill = s.stored.parent,
-                                        .high = s.stored.parent,
-                                        .low = s.stored.seed,
-                                        .length = prompts.steps()};
+    const crumb::schedule_levels levels{
+        .stored = s.stored,
+        .prefill = s.stored.parent,
+        .high = s.stored.parent,
+        .low = o.study.low != 0 ? o.study.low : std::max(s.stored.seed, s.stored.parent - 1),
+        .length = prompts.steps()};
     const auto wanted = switch_labels(prompts, levels, o.study.points);
     if (!wanted)
         return wanted.error();

@@ -125,11 +125,12 @@ status dense_and_sparse(const schedules_options& o, const study_subject& s,
 /// What a learned scheduler can read, and how well it does (PMPD, figure 7).
 status compare_features(const schedules_options& o, study_subject& s) {
     const model_shape& d = s.nested.weights->shape();
-    const crumb::schedule_levels levels{.stored = s.stored,
-                                        .prefill = s.stored.parent,
-                                        .high = s.stored.parent,
-                                        .low = s.stored.seed,
-                                        .length = s.prompts->steps()};
+    const crumb::schedule_levels levels{
+        .stored = s.stored,
+        .prefill = s.stored.parent,
+        .high = s.stored.parent,
+        .low = o.study.low != 0 ? o.study.low : std::max(s.stored.seed, s.stored.parent - 1),
+        .length = s.prompts->steps()};
     const auto labels = switch_labels(*s.prompts, levels, o.study.points);
     if (!labels)
         return labels.error();
