@@ -72,7 +72,11 @@ std::string precision_option::name() const {
         return "schedule";
     if (phases.empty())
         return "highest";
-    std::string out = is_constant() ? "" : std::to_string(prefill) + "/";
+    return (is_constant() ? std::string() : std::to_string(prefill) + "/") + phases_text(phases);
+}
+
+std::string phases_text(std::span<const crumb::precision_phase> phases) {
+    std::string out;
     for (const crumb::precision_phase& p : phases) {
         if (p.first != 0)
             out.append(",");

@@ -29,6 +29,9 @@ struct precision_option {
     }
 };
 
+/// Phases as `precision_option::parse` reads them: <bits>{,<bits>@<step>}.
+std::string phases_text(std::span<const crumb::precision_phase> phases);
+
 /// Where schedules come from: one per prompt, chosen when the prompt has been read. Threads may share it.
 struct schedule_source {
     std::string name;

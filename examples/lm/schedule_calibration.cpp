@@ -29,18 +29,6 @@ result<double> quality(study& prompts, const precision_schedule& schedule, bool 
     return by_divergence ? -mean_of(r->kl) : mean_of(r->rouge);
 }
 
-std::string phases_of(const precision_schedule& s) {
-    std::string out = std::to_string(s.prefill()) + "/";
-    for (const crumb::precision_phase& p : s.phases()) {
-        if (p.first != 0)
-            out.append(",");
-        out.append(std::to_string(p.bits));
-        if (p.first != 0)
-            out.append("@").append(std::to_string(p.first));
-    }
-    return out;
-}
-
 /// The file of a model with another schedule.
 status write_with(const model& m, const std::string& path, const std::function<void(gguf_writer&)>& add) {
     gguf_writer writer(3, crumb::alignment);
@@ -90,8 +78,9 @@ status calibrate_static(const calibrate_options& o, study_subject& s) {
                        [&](gguf_writer& to) { write_schedule(to, *s.nested.weights, solved->schedule); });
         !w)
         return w;
-    std::printf("%s: static schedule %s, %.3f bits on average over %zu steps\n", o.out.c_str(),
-                phases_of(solved->schedule).c_str(), solved->schedule.average_bits(length), length);
+    std::printf("%s: static schedule %d/%s, %.3f bits on average over %zu steps\n", o.out.c_str(),
+                solved->schedule.prefill(), phases_text(solved->schedule.phases()).c_str(),
+                solved->schedule.average_bits(length), length);
     std::printf("quality %.5f, reference %.5f (%s of %zu prompts); %zu of %zu schedules measured\n",
                 solved->quality, *reference, o.study.by_divergence ? "-KL" : "Rouge-L", prompts.prompts(),
                 solved->evaluations, solved->space);

@@ -223,9 +223,9 @@ TEST(NestedPacked, RefusesBytesThatAreNotNestedWeights) {
         bytes[at] = before;
         return v ? std::string("none") : std::string(v.message());
     };
-    EXPECT_EQ(error_with(0, std::byte{'X'}), "packed nested weights: the tag CRMB is missing");
-    EXPECT_EQ(error_with(4, std::byte{9}), "packed nested weights: layout version 9, this build reads 1");
-    EXPECT_EQ(error_with(8, std::byte{'N'}), "packed nested weights: format Nested");
+    EXPECT_EQ(error_with(0, std::byte{'X'}), "packed weights: the tag CRMB is missing");
+    EXPECT_EQ(error_with(4, std::byte{9}), "packed weights: layout version 9, this build reads 1");
+    EXPECT_EQ(error_with(8, std::byte{'N'}), "packed weights: format Nested, expected nested");
     EXPECT_NE(error_with(24, std::byte{99}).find("bytes by shape"), std::string::npos); // n
     EXPECT_EQ(error_with(48, std::byte{1}),
               "nested weights of 1 to 4 bits: 2 to 4 are possible"); // the seed

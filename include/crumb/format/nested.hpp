@@ -143,21 +143,12 @@ class nested_view {
     /// Checks tag, version, precisions, levels, shape and size, and refers to the bytes, which must be
     /// aligned to `crumb::alignment` and outlive the view.
     static result<nested_view> open(std::span<const std::byte> bytes) noexcept {
+        const auto read = read_packed_header(bytes, name);
+        if (!read)
+            return read.error();
+        const packed_header& header = *read;
         if (auto s = check_buffer(bytes, nested_layout::corrections_offset, "packed nested weights"); !s)
             return s;
-        packed_header header;
-        std::memcpy(&header, bytes.data(), sizeof header);
-        const packed_header expected;
-        if (std::memcmp(header.magic, expected.magic, sizeof header.magic) != 0)
-            return status::error(errc::wrong_format, "packed nested weights: the tag CRMB is missing");
-        if (header.version != expected.version)
-            return status::error(errc::wrong_version,
-                                 "packed nested weights: layout version %u, this build reads %u",
-                                 header.version, expected.version);
-        char format[sizeof header.format + 1] = {};
-        std::memcpy(format, header.format, sizeof header.format);
-        if (std::strcmp(format, name) != 0)
-            return status::error(errc::wrong_format, "packed nested weights: format %s", format);
         nested_view v;
         v.levels_.seed = header.reserved[0];
         v.levels_.parent = header.reserved[1];

@@ -110,6 +110,26 @@ struct packed_header {
 };
 static_assert(sizeof(packed_header) == alignment);
 
+/// The tag of packed weights in a format; an error if there is another tag, version or format.
+inline result<packed_header> read_packed_header(std::span<const std::byte> bytes,
+                                                const char* format) noexcept {
+    if (auto s = check_buffer(bytes, sizeof(packed_header), "packed weights"); !s)
+        return s;
+    packed_header header;
+    std::memcpy(&header, bytes.data(), sizeof header);
+    const packed_header expected;
+    if (std::memcmp(header.magic, expected.magic, sizeof header.magic) != 0)
+        return status::error(errc::wrong_format, "packed weights: the tag CRMB is missing");
+    if (header.version != expected.version)
+        return status::error(errc::wrong_version, "packed weights: layout version %u, this build reads %u",
+                             header.version, expected.version);
+    char name[sizeof header.format + 1] = {};
+    std::memcpy(name, header.format, sizeof header.format);
+    if (std::strcmp(name, format) != 0)
+        return status::error(errc::wrong_format, "packed weights: format %s, expected %s", name, format);
+    return header;
+}
+
 /// The tiles of 16 channels and the groups of 32 inputs that n x k weights fill.
 struct packed_units {
     std::size_t tiles = 0;
@@ -178,21 +198,10 @@ class packed_view {
     /// Checks tag, version, shape and size of packed bytes, and refers to them. `bytes` must be aligned to
     /// `crumb::alignment` and outlive the view.
     static result<packed_view> open(std::span<const std::byte> bytes) noexcept {
-        if (auto s = check_buffer(bytes, sizeof(packed_header), "packed weights"); !s)
-            return s;
-        packed_header header;
-        std::memcpy(&header, bytes.data(), sizeof header);
-        const packed_header expected;
-        if (std::memcmp(header.magic, expected.magic, sizeof header.magic) != 0)
-            return status::error(errc::wrong_format, "packed weights: the tag CRMB is missing");
-        if (header.version != expected.version)
-            return status::error(errc::wrong_version,
-                                 "packed weights: layout version %u, this build reads %u", header.version,
-                                 expected.version);
-        char name[sizeof header.format + 1] = {};
-        std::memcpy(name, header.format, sizeof header.format);
-        if (std::strcmp(name, F::name) != 0)
-            return status::error(errc::wrong_format, "packed weights: format %s, expected %s", name, F::name);
+        const auto read = read_packed_header(bytes, F::name);
+        if (!read)
+            return read.error();
+        const packed_header& header = *read;
         const auto layout = packed_layout<F>::of(header.n, header.k);
         if (!layout)
             return layout.error();
