@@ -115,6 +115,8 @@ void layer_row(benchmark::State& state, int bits, const memory_level& level) {
     task low(f, bits, 1, isa_names[isa]), high(f, most_nested_bits, 1, isa_names[isa]);
     if (!low.error.empty() || !high.error.empty())
         return fail(state, low.error + high.error);
+    // Not the copy that has just been read.
+    high.next = high.plans.size() / 2;
     static std::unique_ptr<copies> halves;
     static std::size_t halves_of = 0;
     if (halves_of != level.n * level.k) {
