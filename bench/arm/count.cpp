@@ -149,8 +149,8 @@ int nested(std::string_view weights, const request& r) {
     int status = 2;
     for (const bool uniform : {true, false})
         precision_list::for_each([&]<class P>() {
-            if (weights == std::string(uniform ? "uniform:" : "codebook:") + std::to_string(P::bits))
-                status = run_nested<P::bits>(uniform, r);
+            if (weights == std::string(uniform ? "uniform:" : "codebook:") + std::to_string(P::codes::bits))
+                status = run_nested<P::codes::bits>(uniform, r);
         });
     return status;
 }
