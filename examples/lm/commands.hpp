@@ -131,6 +131,12 @@ struct loaded_model {
 };
 crumb::result<loaded_model> load(const common_options& options, std::size_t context, std::size_t batch);
 
+/// The model that `--against` names, in full precision with an f16 cache; nothing loaded if that is empty.
+/// Refuses another vocabulary than `other` has.
+crumb::result<loaded_model> load_against(const std::string& against, const model& other,
+                                         const common_options& options, std::size_t context,
+                                         std::size_t batch);
+
 /// The name that results are reported under: the type asked for, or that of the file's own matrices.
 std::string weights_name(const model& m, weight_type type);
 

@@ -15,10 +15,6 @@ double log_sum_exp(std::span<const float> x) {
     return most + std::log(sum);
 }
 
-std::size_t likeliest(std::span<const float> x) {
-    return static_cast<std::size_t>(std::max_element(x.begin(), x.end()) - x.begin());
-}
-
 /// Mean and standard error of a stream of values.
 struct mean {
     double n = 0, average = 0, squares = 0;
@@ -31,6 +27,10 @@ struct mean {
 };
 
 } // namespace
+
+std::int32_t likeliest(std::span<const float> logits) {
+    return static_cast<std::int32_t>(std::max_element(logits.begin(), logits.end()) - logits.begin());
+}
 
 double surprise(std::span<const float> logits, std::int32_t token) {
     return log_sum_exp(logits) - double{logits[static_cast<std::size_t>(token)]};

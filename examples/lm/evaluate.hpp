@@ -12,6 +12,9 @@ namespace lm {
 /// in nats.
 double surprise(std::span<const float> logits, std::int32_t token);
 
+/// The token of the largest logit, the first among equals.
+std::int32_t likeliest(std::span<const float> logits);
+
 /// KL(exact || model) of the distributions that logits stand for, in nats.
 double divergence(std::span<const float> exact, std::span<const float> model);
 

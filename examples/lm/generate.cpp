@@ -96,6 +96,22 @@ result<loaded_model> load(const common_options& options, std::size_t context, st
     return l;
 }
 
+result<loaded_model> load_against(const std::string& against, const model& other,
+                                  const common_options& options, std::size_t context, std::size_t batch) {
+    if (against.empty())
+        return loaded_model();
+    common_options full = options;
+    full.model = against;
+    full.weights = weight_type::f32;
+    full.activations = activation_type::f32;
+    full.kv = kv_type::f16;
+    auto reference = load(full, context, batch);
+    if (reference && reference->weights->shape().vocabulary != other.shape().vocabulary)
+        return status::error(errc::bad_shape, "--against: the vocabularies have %zu and %zu tokens",
+                             reference->weights->shape().vocabulary, other.shape().vocabulary);
+    return reference;
+}
+
 std::vector<std::int32_t> write_text(session& s, const std::vector<std::int32_t>& start, std::size_t count,
                                      float temperature, std::size_t top_k, std::uint64_t seed,
                                      const std::function<void(std::int32_t)>& each) {

@@ -119,6 +119,15 @@ void gguf_writer::add_tensor(const gguf_tensor& t) {
     add_tensor(t.name, t.type, std::span(t.dims).first(t.rank), t.data);
 }
 
+void gguf_writer::copy(const gguf& file, std::string_view without) {
+    for (const gguf_value& value : file.values())
+        if (!value.key.starts_with(without))
+            set(value);
+    for (const gguf_tensor& t : file.tensors())
+        if (!t.name.starts_with(without))
+            add_tensor(t);
+}
+
 void gguf_writer::add_tensor(std::string_view name, ggml_type type, std::span<const std::uint64_t> dims,
                              std::span<const std::byte> data) {
     const auto size = check(name, type, dims);

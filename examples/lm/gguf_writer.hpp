@@ -44,6 +44,7 @@ template <class T>
 concept gguf_number = gguf_kind_of<T>()
 != gguf_kind::array;
 
+class gguf;
 struct gguf_tensor;
 
 /// Collects keys and tensors, and writes them as one GGUF file (little-endian).
@@ -76,6 +77,10 @@ class gguf_writer {
                     std::span<const std::byte> data);
     /// The same of a tensor of a file that was read.
     void add_tensor(const gguf_tensor& t);
+
+    /// Sets and adds all keys and tensors of a file that was read, but those whose names begin with
+    /// `without`.
+    void copy(const gguf& file, std::string_view without);
 
     /// Fills `out` with a tensor's bytes from number `at` on.
     using source = std::function<void(std::uint64_t at, std::span<std::byte> out)>;

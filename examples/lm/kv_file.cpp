@@ -247,13 +247,7 @@ status calibrate(const calibrate_options& o) {
         if (const status s = write_entropies(o.entropy, *samples, *books); !s)
             return s;
     gguf_writer writer(3, crumb::alignment);
-    const std::string own = key_of(o.kv.codec, "");
-    for (const gguf_value& value : m.file().values())
-        if (!value.key.starts_with(own))
-            writer.set(value);
-    for (const gguf_tensor& t : m.file().tensors())
-        if (!t.name.starts_with(own))
-            writer.add_tensor(t);
+    writer.copy(m.file(), key_of(o.kv.codec, ""));
     write_codebooks(writer, m, *books);
     if (const status s = writer.write(o.out); !s)
         return s;

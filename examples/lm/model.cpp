@@ -335,17 +335,14 @@ std::vector<named_matrix> model::matrices() const {
 }
 
 status model::restore(int bits, double share, const model& full) {
-    for (model_layer& l : layers_)
-        for (matrix* m : {&l.qkv, &l.q, &l.k, &l.v, &l.output, &l.gate, &l.up, &l.down})
-            for (const named_matrix& each : matrices()) {
-                if (each.m != m)
-                    continue;
-                const auto floats = to_floats(**full.file().get_tensor(each.name));
-                if (!floats)
-                    return floats.error();
-                if (const status s = m->restore(bits, share, *floats); !s)
-                    return s;
-            }
+    for (const named_matrix& each : matrices()) {
+        const auto floats = to_floats(**full.file().get_tensor(each.name));
+        if (!floats)
+            return floats.error();
+        // One of this model's own, which are not const.
+        if (const status s = const_cast<matrix*>(each.m)->restore(bits, share, *floats); !s)
+            return s;
+    }
     return {};
 }
 

@@ -15,23 +15,11 @@ crumb::status perplexity(const perplexity_options& o) {
     auto loaded = load(o, o.ctx, o.kv.codec.is_plain() ? o.ctx : 1);
     if (!loaded)
         return loaded.error();
-    loaded_model reference;
-    if (!o.against.empty()) {
-        common_options full = o;
-        full.model = o.against;
-        full.weights = weight_type::f32;
-        full.activations = activation_type::f32;
-        full.kv = kv_type::f16;
-        auto r = load(full, o.ctx, o.ctx);
-        if (!r)
-            return r.error();
-        reference = std::move(*r);
-        if (reference.weights->shape().vocabulary != loaded->weights->shape().vocabulary)
-            return crumb::status::error(
-                crumb::errc::bad_shape, "--against: the vocabularies have %zu and %zu tokens",
-                reference.weights->shape().vocabulary, loaded->weights->shape().vocabulary);
-    }
     const model& m = *loaded->weights;
+    auto against = load_against(o.against, m, o, o.ctx, o.ctx);
+    if (!against)
+        return against.error();
+    loaded_model& reference = *against;
     const auto bytes = file->bytes();
     const std::vector<std::int32_t> tokens =
         m.vocabulary().encode({reinterpret_cast<const char*>(bytes.data()), bytes.size()}, false);

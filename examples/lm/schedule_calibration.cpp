@@ -29,16 +29,12 @@ result<double> quality(study& prompts, const precision_schedule& schedule, bool 
     return by_divergence ? -mean_of(r->kl) : mean_of(r->rouge);
 }
 
-/// The file of a model with another schedule.
-status write_with(const model& m, const std::string& path, const std::function<void(gguf_writer&)>& add) {
+/// Writes the file of a model with another schedule.
+template <class Schedule>
+status write_with(const std::string& path, const model& m, const Schedule& schedule) {
     gguf_writer writer(3, crumb::alignment);
-    for (const gguf_value& value : m.file().values())
-        if (!is_of_schedule(value.key))
-            writer.set(value);
-    for (const gguf_tensor& t : m.file().tensors())
-        if (!is_of_schedule(t.name))
-            writer.add_tensor(t);
-    add(writer);
+    writer.copy(m.file(), schedule_prefix);
+    write_schedule(writer, m, schedule);
     return writer.write(path);
 }
 
@@ -73,10 +69,7 @@ status calibrate_static(const calibrate_options& o, study_subject& s) {
     progress.clear();
     if (!solved)
         return solved.error();
-    if (const status w =
-            write_with(*s.nested.weights, o.out,
-                       [&](gguf_writer& to) { write_schedule(to, *s.nested.weights, solved->schedule); });
-        !w)
+    if (const status w = write_with(o.out, *s.nested.weights, solved->schedule); !w)
         return w;
     std::printf("%s: static schedule %d/%s, %.3f bits on average over %zu steps\n", o.out.c_str(),
                 solved->schedule.prefill(), phases_text(solved->schedule.phases()).c_str(),
@@ -93,12 +86,7 @@ status calibrate_static(const calibrate_options& o, study_subject& s) {
 status calibrate_learned(const calibrate_options& o, study_subject& s) {
     study& prompts = *s.prompts;
     const model& m = *s.nested.weights;
-    const crumb::schedule_levels levels{
-        .stored = s.stored,
-        .prefill = s.stored.parent,
-        .high = s.stored.parent,
-        .low = o.study.low != 0 ? o.study.low : std::max(s.stored.seed, s.stored.parent - 1),
-        .length = prompts.steps()};
+    const crumb::schedule_levels levels = s.learned_levels(o.study);
     const auto wanted = switch_labels(prompts, levels, o.study.points);
     if (!wanted)
         return wanted.error();
@@ -106,12 +94,10 @@ status calibrate_learned(const calibrate_options& o, study_subject& s) {
         train_on(prompts, m.shape().layers - 1, false, *wanted, m.shape().kv_heads, o.study.points, o.seed);
     if (!trained)
         return trained.error();
-    stored_schedule schedule{levels, std::move(*trained)};
-    if (const status w = write_with(m, o.out, [&](gguf_writer& to) { write_schedule(to, m, schedule); }); !w)
+    const stored_schedule schedule{levels, std::move(*trained)};
+    if (const status w = write_with(o.out, m, schedule); !w)
         return w;
-    std::vector<std::size_t> counts(o.study.points);
-    for (const std::size_t label : *wanted)
-        ++counts[label];
+    const std::vector<std::size_t> counts = counts_of(*wanted, o.study.points);
     std::printf("%s: learned schedule of %zu points from %d to %d bits, trained on %zu prompts\n",
                 o.out.c_str(), o.study.points, levels.high, levels.low, wanted->size());
     std::printf("labels:");

@@ -13,9 +13,7 @@ using crumb::status;
 
 namespace {
 
-constexpr std::string_view prefix = "crumb.schedule.";
-
-std::string key(std::string_view what) { return std::string(prefix) + std::string(what); }
+std::string key(std::string_view what) { return std::string(schedule_prefix) + std::string(what); }
 
 /// Keys that hold numbers from 0 on.
 class numbers {
@@ -117,8 +115,6 @@ void begin(gguf_writer& to, const model& m, std::string_view kind, std::size_t l
 }
 
 } // namespace
-
-bool is_of_schedule(std::string_view name) noexcept { return name.starts_with(prefix); }
 
 result<schedule_source> learned_source(std::string name, std::shared_ptr<const stored_schedule> stored) {
     const auto plan =

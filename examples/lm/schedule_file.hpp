@@ -28,8 +28,8 @@ crumb::result<std::optional<schedule_source>> read_schedule(const model& m);
 crumb::result<schedule_source> learned_source(std::string name,
                                               std::shared_ptr<const stored_schedule> stored);
 
-/// Whether a key or a tensor belongs to a schedule.
-bool is_of_schedule(std::string_view name) noexcept;
+/// What the names of a schedule's keys and tensors begin with.
+inline constexpr std::string_view schedule_prefix = "crumb.schedule.";
 
 /// Adds a schedule to a file; what it refers to stays the caller's until the file is written.
 void write_schedule(gguf_writer& to, const model& m, const crumb::precision_schedule& schedule);

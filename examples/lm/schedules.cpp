@@ -93,50 +93,43 @@ result<std::vector<schedule_source>> sources(const study_subject& s, std::size_t
 /// that are farthest off, 16 bits and an index of 16 each, at the average bits of schedules with a third and
 /// two thirds of the steps in high precision. Multiplied as floats.
 status dense_and_sparse(const schedules_options& o, const study_subject& s,
-                        const std::function<status(const study_result&)>& show) {
+                        const std::function<void(const study_result&)>& show) {
     const std::size_t length = s.prompts->steps();
-    for (int high = s.stored.parent; high > s.stored.seed; --high)
-        for (int low = high - 1; low >= s.stored.seed; --low)
-            for (const std::size_t third : {std::size_t{1}, std::size_t{2}}) {
-                const double more = static_cast<double>((high - low) * third) / 3;
-                char name[64];
-                std::snprintf(name, sizeof name, "%d bits and %.1f %% sparse", low, 100 * more / 32);
-                if (!is_wanted(name, o.only))
-                    continue;
-                auto sparse = model::load(o.model, {weight_type::stored, activation_type::f32});
-                if (!sparse)
-                    return sparse.error();
-                if (const status done = sparse->restore(low, more / 32, *s.full.weights); !done)
-                    return done;
-                auto prompts = s.prompts->with(*sparse);
-                if (!prompts)
-                    return prompts.error();
-                const auto schedule = precision_schedule::constant(s.stored, low, low, length);
-                auto r = prompts->run(constant_source(name, *schedule), study::measure::both, name);
-                if (!r)
-                    return r.error();
-                r->bits = low + more;
-                if (const status done = show(*r); !done)
-                    return done;
-            }
+    for (int low = s.stored.parent - 1; low >= s.stored.seed; --low)
+        for (int thirds = 1; thirds <= 2 * (s.stored.parent - low); ++thirds) {
+            const double more = thirds / 3.0;
+            if (thirds % 3 == 0)
+                continue; // as many bits as a uniform precision
+            char name[64];
+            std::snprintf(name, sizeof name, "%d bits and %.1f %% sparse", low, 100 * more / 32);
+            if (!is_wanted(name, o.only))
+                continue;
+            auto sparse = model::load(o.model, {weight_type::stored, activation_type::f32});
+            if (!sparse)
+                return sparse.error();
+            if (const status done = sparse->restore(low, more / 32, *s.full.weights); !done)
+                return done;
+            auto prompts = s.prompts->with(*sparse);
+            if (!prompts)
+                return prompts.error();
+            const auto schedule = precision_schedule::constant(s.stored, low, low, length);
+            auto r = prompts->run(constant_source(name, *schedule), study::measure::both, name);
+            if (!r)
+                return r.error();
+            r->bits = low + more;
+            show(*r);
+        }
     return {};
 }
 
 /// What a learned scheduler can read, and how well it does (PMPD, figure 7).
 status compare_features(const schedules_options& o, study_subject& s) {
     const model_shape& d = s.nested.weights->shape();
-    const crumb::schedule_levels levels{
-        .stored = s.stored,
-        .prefill = s.stored.parent,
-        .high = s.stored.parent,
-        .low = o.study.low != 0 ? o.study.low : std::max(s.stored.seed, s.stored.parent - 1),
-        .length = s.prompts->steps()};
+    const crumb::schedule_levels levels = s.learned_levels(o.study);
     const auto labels = switch_labels(*s.prompts, levels, o.study.points);
     if (!labels)
         return labels.error();
-    std::vector<std::size_t> counts(o.study.points);
-    for (const std::size_t label : *labels)
-        ++counts[label];
+    const std::vector<std::size_t> counts = counts_of(*labels, o.study.points);
     std::printf("%zu prompts; the most frequent label is that of %.0f %%\n%-26s %10s %10s\n", labels->size(),
                 100.0 * static_cast<double>(*std::max_element(counts.begin(), counts.end())) /
                     static_cast<double>(labels->size()),
@@ -205,7 +198,6 @@ status schedules(const schedules_options& o) {
                         mean_of(now.rouge), less.low, less.high, mean_of(now.kl));
         }
         std::fflush(stdout);
-        return status();
     };
     for (const schedule_source& source : *all) {
         if (!results.empty() && !is_wanted(source.name, o.only))
@@ -213,7 +205,7 @@ status schedules(const schedules_options& o) {
         const auto r = s->prompts->run(source, study::measure::both, source.name);
         if (!r)
             return status::error(r.error().code(), "%s: %s", source.name.c_str(), r.message());
-        (void)show(*r);
+        show(*r);
     }
     if (s->full.weights != nullptr)
         if (const status done = dense_and_sparse(o, *s, show); !done)

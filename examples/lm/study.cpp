@@ -109,23 +109,26 @@ result<study> study::make(const model& m, const model* full, const kv_type& kv,
         s.prompts_.push_back({all.first(o.prompt), all.subspan(o.prompt), {}, {}});
         s.prompts_.back().words = s.words(s.prompts_.back().continuation);
     }
-    if (const status done = s.make_sessions(kv, codebooks, threads); !done)
-        return done;
-    if (const status done = s.exact_logits(full != nullptr ? *full : m, kv_type::f16, s.sessions_.size());
-        !done)
+    auto sessions = s.sessions_of(m, kv, codebooks, team(threads).size());
+    if (!sessions)
+        return sessions.error();
+    s.sessions_ = std::move(*sessions);
+    if (const status done = s.read_exactly(full != nullptr ? *full : m); !done)
         return done;
     return s;
 }
 
-status study::make_sessions(const kv_type& kv, const crumb::pq_codebooks& codebooks, std::size_t threads) {
-    for (std::size_t t = 0; t < team(threads).size(); ++t) {
-        auto s =
-            session::make(m_, team(1), kv, options_.prompt + options_.tokens, options_.prompt, codebooks);
+result<std::vector<session>> study::sessions_of(const model& m, const kv_type& kv,
+                                                const crumb::pq_codebooks& codebooks,
+                                                std::size_t count) const {
+    std::vector<session> out;
+    while (out.size() < count) {
+        auto s = session::make(m, team(1), kv, options_.prompt + options_.tokens, options_.prompt, codebooks);
         if (!s)
             return s.error();
-        sessions_.push_back(std::move(*s));
+        out.push_back(std::move(*s));
     }
-    return {};
+    return out;
 }
 
 result<study> study::with(const model& other) const {
@@ -133,29 +136,26 @@ result<study> study::with(const model& other) const {
     s.text_ = text_;
     s.prompts_ = prompts_;
     s.full_rouge_ = full_rouge_;
-    if (const status done = s.make_sessions(kv_type::f16, {}, sessions_.size()); !done)
-        return done;
+    auto sessions = sessions_of(other, kv_type::f16, {}, sessions_.size());
+    if (!sessions)
+        return sessions.error();
+    s.sessions_ = std::move(*sessions);
     return s;
 }
 
-status study::exact_logits(const model& full, const kv_type& kv, std::size_t threads) {
-    std::vector<session> exact;
-    for (std::size_t t = 0; t < threads; ++t) {
-        auto s = session::make(full, team(1), kv, options_.prompt + options_.tokens, options_.prompt);
-        if (!s)
-            return s.error();
-        exact.push_back(std::move(*s));
-    }
+status study::read_exactly(const model& full) {
+    auto exact = sessions_of(full, kv_type::f16, {}, sessions_.size());
+    if (!exact)
+        return exact.error();
     full_rouge_.resize(prompts_.size());
     for_each("full precision", [&](std::size_t t, std::size_t i) {
         prompt& p = prompts_[i];
         std::vector<std::int32_t> written;
-        session& s = exact[t];
+        session& s = (*exact)[t];
         s.reset();
         auto logits = s.feed(p.tokens, 1);
         while (written.size() < options_.tokens) {
-            written.push_back(
-                static_cast<std::int32_t>(std::max_element(logits.begin(), logits.end()) - logits.begin()));
+            written.push_back(likeliest(logits));
             if (written.size() < options_.tokens)
                 logits = s.feed({&written.back(), 1}, 1);
         }
@@ -198,8 +198,7 @@ result<study_result> study::run(const schedule_source& source, measure what, con
             std::span<const float> logits = *behind;
             std::vector<std::int32_t> written;
             while (finite(logits)) {
-                written.push_back(static_cast<std::int32_t>(std::max_element(logits.begin(), logits.end()) -
-                                                            logits.begin()));
+                written.push_back(likeliest(logits));
                 if (written.size() == length)
                     break;
                 logits = d.step(written.back());
@@ -290,20 +289,10 @@ result<study_subject> study_subject::load(const common_options& o, const std::st
                              "the weights of %s are not nested (quantize --weights nested:...)",
                              m.path().c_str());
     s.stored = *m.precisions();
-    if (!how.against.empty()) {
-        common_options full = o;
-        full.model = how.against;
-        full.weights = weight_type::f32;
-        full.activations = activation_type::f32;
-        full.kv = kv_type::f16;
-        auto reference = lm::load(full, how.prompt + how.tokens, how.prompt);
-        if (!reference)
-            return reference.error();
-        s.full = std::move(*reference);
-        if (s.full.weights->shape().vocabulary != m.shape().vocabulary)
-            return status::error(errc::bad_shape, "--against: the vocabularies have %zu and %zu tokens",
-                                 s.full.weights->shape().vocabulary, m.shape().vocabulary);
-    }
+    auto full = load_against(how.against, m, o, how.prompt + how.tokens, how.prompt);
+    if (!full)
+        return full.error();
+    s.full = std::move(*full);
     auto prompts = study::make(m, s.full.weights.get(), o.kv,
                                s.nested.codebooks ? s.nested.codebooks->view() : crumb::pq_codebooks(), text,
                                how, o.threads);
@@ -311,6 +300,21 @@ result<study_subject> study_subject::load(const common_options& o, const std::st
         return prompts.error();
     s.prompts.emplace(std::move(*prompts));
     return s;
+}
+
+crumb::schedule_levels study_subject::learned_levels(const study_options& o) const {
+    return {.stored = stored,
+            .prefill = stored.parent,
+            .high = stored.parent,
+            .low = o.low != 0 ? o.low : std::max(stored.seed, stored.parent - 1),
+            .length = prompts->steps()};
+}
+
+std::vector<std::size_t> counts_of(const std::vector<std::size_t>& labels, std::size_t points) {
+    std::vector<std::size_t> counts(points);
+    for (const std::size_t label : labels)
+        ++counts[label];
+    return counts;
 }
 
 result<std::vector<std::size_t>> switch_labels(study& prompts, const crumb::schedule_levels& levels,

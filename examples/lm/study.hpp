@@ -66,8 +66,12 @@ class study {
     template <class F>
     void for_each(const std::string& progress, F&& f);
     std::vector<std::int32_t> words(std::span<const std::int32_t> tokens) const;
-    crumb::status make_sessions(const kv_type& kv, const crumb::pq_codebooks& codebooks, std::size_t threads);
-    crumb::status exact_logits(const model& full, const kv_type& kv, std::size_t threads);
+    /// Sessions of one thread each.
+    crumb::result<std::vector<session>> sessions_of(const model& m, const kv_type& kv,
+                                                    const crumb::pq_codebooks& codebooks,
+                                                    std::size_t count) const;
+    /// Logits along the prompts' continuations, and the Rouge-L of the likeliest ones.
+    crumb::status read_exactly(const model& full);
 
     const model& m_;
     study_options options_;
@@ -85,11 +89,16 @@ struct study_subject {
 
     static crumb::result<study_subject> load(const common_options& common, const std::string& text,
                                              const study_options& options);
+    /// What a learned schedule is made of.
+    crumb::schedule_levels learned_levels(const study_options& options) const;
 };
 
 /// Labels of all prompts: the least point of the grid that scores as much as full precision.
 crumb::result<std::vector<std::size_t>> switch_labels(study& prompts, const crumb::schedule_levels& levels,
                                                       std::size_t points);
+
+/// How many prompts have each label.
+std::vector<std::size_t> counts_of(const std::vector<std::size_t>& labels, std::size_t points);
 
 /// Trains a scheduler on what the prompts leave in a layer.
 crumb::result<crumb::trained_schedule> train_on(study& prompts, std::size_t layer, bool activations,

@@ -1,6 +1,7 @@
 // Training of codebooks: tables of int8 levels that serve a whole model.
 #pragma once
 
+#include <crumb/offline/alternation.hpp>
 #include <crumb/offline/group_samples.hpp>
 #include <crumb/offline/group_search.hpp>
 #include <crumb/offline/int8_grid.hpp>
@@ -53,25 +54,9 @@ class codebook_trainer {
         out.levels = t.initial();
         if (t.samples_.empty())
             return out;
-        double error = t.assign(out.levels);
-        out.errors.push_back(error);
-        for (std::size_t round = 1; round <= o.most_rounds; ++round) {
-            const auto before = t.samples_;
-            const level_set next = t.update(out.levels);
-            const double now = t.assign(next);
-            if (now < error) {
-                out.levels = next;
-                out.errors.push_back(now);
-            } else {
-                t.samples_ = before;
-            }
-            const bool done = !(now < error * (1 - o.tolerance));
-            error = std::min(error, now);
-            if (o.progress)
-                o.progress(done ? o.most_rounds : round, o.most_rounds);
-            if (done)
-                break;
-        }
+        alternate(
+            out.levels, out.errors, t.samples_, o, [&](const level_set& l) { return t.assign(l); },
+            [&](const level_set& l) { return t.update(l); });
         return out;
     }
 

@@ -1,6 +1,7 @@
 // Training of nested codebooks: a table of int8 levels per precision, for a whole model.
 #pragma once
 
+#include <crumb/offline/alternation.hpp>
 #include <crumb/offline/codebook.hpp>
 #include <crumb/offline/nested_search.hpp>
 
@@ -65,25 +66,9 @@ class nested_trainer {
         if (!seed)
             return seed.error();
         t.put(out.levels, t.upscale(seed->levels));
-        double error = t.assign(out.levels);
-        out.errors.push_back(error);
-        for (std::size_t round = 1; round <= o.most_rounds; ++round) {
-            const auto before = t.samples_;
-            const nested_levels next = t.update(out.levels);
-            const double now = t.assign(next);
-            if (now < error) {
-                out.levels = next;
-                out.errors.push_back(now);
-            } else {
-                t.samples_ = before;
-            }
-            const bool done = !(now < error * (1 - o.tolerance));
-            error = std::min(error, now);
-            if (o.progress)
-                o.progress(done ? o.most_rounds : round, o.most_rounds);
-            if (done)
-                break;
-        }
+        alternate(
+            out.levels, out.errors, t.samples_, o, [&](const nested_levels& l) { return t.assign(l); },
+            [&](const nested_levels& l) { return t.update(l); });
         return out;
     }
 
