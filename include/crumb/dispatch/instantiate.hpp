@@ -8,6 +8,7 @@
 #pragma once
 
 #include <crumb/dispatch/dense.hpp>
+#include <crumb/dispatch/ffn.hpp>
 #include <crumb/dispatch/float_ops.hpp>
 #include <crumb/dispatch/kv.hpp>
 #include <crumb/dispatch/linear.hpp>
@@ -15,4 +16,4 @@
 /// Calls F(name) for the struct of functions of every kind of work.
 #define CRUMB_FOR_EACH_TABLE(F)                                                                              \
     F(kv_attention_functions)                                                                                \
-    F(kv_cache_functions) F(attention_functions) F(float_functions) F(dense_functions)
+    F(kv_cache_functions) F(attention_functions) F(float_functions) F(dense_functions) F(ffn_functions)

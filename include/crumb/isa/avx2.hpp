@@ -5,6 +5,7 @@
 #include <crumb/core/half.hpp>
 #include <crumb/isa/cpu.hpp>
 #include <crumb/kernel/dense.hpp>
+#include <crumb/kernel/ffn_kernels.hpp>
 #include <crumb/kernel/float_kernels.hpp>
 #include <crumb/kernel/kernel.hpp>
 #include <crumb/kernel/kv_kernels.hpp>
@@ -38,6 +39,9 @@ struct avx2 {
     // ---- floats ----
     static CRUMB_INLINE f32 zero() noexcept { return _mm256_setzero_ps(); }
     static CRUMB_INLINE f32 set1(float x) noexcept { return _mm256_set1_ps(x); }
+    static CRUMB_INLINE f32 set1(half x) noexcept {
+        return _mm256_cvtph_ps(_mm_set1_epi16(static_cast<short>(x.bits)));
+    }
     static CRUMB_INLINE f32 load(const float* p) noexcept { return _mm256_loadu_ps(p); }
     static CRUMB_INLINE void store(float* p, f32 x) noexcept { _mm256_storeu_ps(p, x); }
     static CRUMB_INLINE f32 load_partial(const float* p, std::size_t n) noexcept {
@@ -132,6 +136,15 @@ struct avx2 {
     // ---- scales and selectors ----
     static CRUMB_INLINE f32 load_integers(const std::int8_t* p) noexcept {
         return _mm256_cvtepi32_ps(_mm256_cvtepi8_epi32(_mm_loadl_epi64(reinterpret_cast<const __m128i*>(p))));
+    }
+    /// Codes First .. First + lanes - 1 of a group in the order of `stored_indices<Bits>`, 0 .. 2^Bits - 1.
+    template <int Bits, int First>
+    static CRUMB_INLINE f32 load_field(const std::uint8_t* p) noexcept {
+        constexpr int stored = 32 * Bits / 8; // bytes, each with codes so far apart
+        const __m256i wide =
+            _mm256_cvtepu8_epi32(_mm_loadl_epi64(reinterpret_cast<const __m128i*>(p + First % stored)));
+        return _mm256_cvtepi32_ps(_mm256_and_si256(_mm256_srli_epi32(wide, First / stored * Bits),
+                                                   _mm256_set1_epi32((1 << Bits) - 1)));
     }
     static CRUMB_INLINE f32 load_powers(const std::uint8_t* p) noexcept {
         const __m256i e = _mm256_cvtepu8_epi32(_mm_loadl_epi64(reinterpret_cast<const __m128i*>(p)));

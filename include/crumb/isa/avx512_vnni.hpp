@@ -4,6 +4,7 @@
 #include <crumb/core/half.hpp>
 #include <crumb/isa/cpu.hpp>
 #include <crumb/kernel/dense.hpp>
+#include <crumb/kernel/ffn_kernels.hpp>
 #include <crumb/kernel/float_kernels.hpp>
 #include <crumb/kernel/kernel.hpp>
 #include <crumb/kernel/kv_kernels.hpp>
@@ -39,6 +40,9 @@ struct avx512_vnni {
     // ---- floats ----
     static CRUMB_INLINE f32 zero() noexcept { return _mm512_setzero_ps(); }
     static CRUMB_INLINE f32 set1(float x) noexcept { return _mm512_set1_ps(x); }
+    static CRUMB_INLINE f32 set1(half x) noexcept {
+        return _mm512_cvtph_ps(_mm256_set1_epi16(static_cast<short>(x.bits)));
+    }
     static CRUMB_INLINE f32 load(const float* p) noexcept { return _mm512_loadu_ps(p); }
     static CRUMB_INLINE void store(float* p, f32 x) noexcept { _mm512_storeu_ps(p, x); }
     static CRUMB_INLINE f32 load_partial(const float* p, std::size_t n) noexcept {
@@ -128,6 +132,34 @@ struct avx512_vnni {
     // ---- scales and selectors ----
     static CRUMB_INLINE f32 load_integers(const std::int8_t* p) noexcept {
         return _mm512_cvtepi32_ps(_mm512_cvtepi8_epi32(_mm_loadu_si128(reinterpret_cast<const __m128i*>(p))));
+    }
+    /// Codes First .. First + lanes - 1 of a group in the order of `stored_indices<Bits>`, 0 .. 2^Bits - 1.
+    template <int Bits, int First>
+    static CRUMB_INLINE f32 load_field(const std::uint8_t* p) noexcept {
+        __m512i codes;
+        if constexpr (Bits == 4) {
+            const __m512i wide = _mm512_cvtepu8_epi32(_mm_loadu_si128(reinterpret_cast<const __m128i*>(p)));
+            codes = First == 0 ? _mm512_and_si512(wide, _mm512_set1_epi32(15)) : _mm512_srli_epi32(wide, 4);
+        } else {
+            static_assert(Bits == 2);
+            std::int64_t eight;
+            __builtin_memcpy(&eight, p, sizeof eight);
+            const __m512i wide = _mm512_cvtepu8_epi32(_mm_set1_epi64x(eight));
+            constexpr int right = First / 8 * 2;
+            const __m512i by = _mm512_inserti64x4(_mm512_set1_epi32(right), _mm256_set1_epi32(right + 2), 1);
+            codes = _mm512_and_si512(_mm512_srlv_epi32(wide, by), _mm512_set1_epi32(3));
+        }
+        return _mm512_cvtepi32_ps(codes);
+    }
+    /// Writes first + i for the lanes with !(low <= u < high) to `list`, and says how many.
+    static CRUMB_INLINE std::size_t append_outside(f32 u, f32 low, f32 high, std::uint32_t first,
+                                                   std::uint32_t* list) noexcept {
+        const __m512i lane = _mm512_setr_epi32(0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15);
+        const __mmask16 outside = static_cast<__mmask16>(_mm512_cmp_ps_mask(u, low, _CMP_NGE_UQ) |
+                                                         _mm512_cmp_ps_mask(u, high, _CMP_NLT_UQ));
+        const __m512i neurons = _mm512_add_epi32(lane, _mm512_set1_epi32(static_cast<int>(first)));
+        _mm512_mask_compressstoreu_epi32(list, outside, neurons);
+        return static_cast<std::size_t>(__builtin_popcount(outside));
     }
     static CRUMB_INLINE f32 load_powers(const std::uint8_t* p) noexcept {
         const __m512i e = _mm512_cvtepu8_epi32(_mm_loadu_si128(reinterpret_cast<const __m128i*>(p)));

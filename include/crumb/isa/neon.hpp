@@ -4,6 +4,7 @@
 #include <crumb/core/half.hpp>
 #include <crumb/isa/cpu.hpp>
 #include <crumb/kernel/dense.hpp>
+#include <crumb/kernel/ffn_kernels.hpp>
 #include <crumb/kernel/float_kernels.hpp>
 #include <crumb/kernel/kernel.hpp>
 #include <crumb/kernel/kv_kernels.hpp>
@@ -43,6 +44,9 @@ struct neon {
     // ---- floats ----
     static CRUMB_INLINE f32 zero() noexcept { return vdupq_n_f32(0); }
     static CRUMB_INLINE f32 set1(float x) noexcept { return vdupq_n_f32(x); }
+    static CRUMB_INLINE f32 set1(half x) noexcept {
+        return vcvt_f32_f16(vreinterpret_f16_u16(vdup_n_u16(x.bits)));
+    }
     static CRUMB_INLINE f32 load(const float* p) noexcept { return vld1q_f32(p); }
     static CRUMB_INLINE void store(float* p, f32 x) noexcept { vst1q_f32(p, x); }
     static CRUMB_INLINE f32 load_partial(const float* p, std::size_t n) noexcept {
@@ -119,6 +123,16 @@ struct neon {
     // ---- scales and selectors ----
     static CRUMB_INLINE f32 load_integers(const std::int8_t* p) noexcept {
         return vcvtq_f32_s32(vmovl_s16(vget_low_s16(vmovl_s8(vreinterpret_s8_u32(load_four(p))))));
+    }
+    /// Codes First .. First + lanes - 1 of a group in the order of `stored_indices<Bits>`, 0 .. 2^Bits - 1.
+    template <int Bits, int First>
+    static CRUMB_INLINE f32 load_field(const std::uint8_t* p) noexcept {
+        constexpr int stored = 32 * Bits / 8; // bytes, each with codes so far apart
+        const uint8x8_t four =
+            vreinterpret_u8_u32(load_four(reinterpret_cast<const std::int8_t*>(p) + First % stored));
+        const uint32x4_t wide = vmovl_u16(vget_low_u16(vmovl_u8(four)));
+        const int32x4_t right = vdupq_n_s32(-(First / stored * Bits));
+        return vcvtq_f32_u32(vandq_u32(vshlq_u32(wide, right), vdupq_n_u32((1u << Bits) - 1u)));
     }
     static CRUMB_INLINE f32 load_powers(const std::uint8_t* p) noexcept {
         const uint16x8_t e = vmovl_u8(vreinterpret_u8_u32(load_four(p)));

@@ -4,6 +4,7 @@
 #include <crumb/core/half.hpp>
 #include <crumb/isa/cpu.hpp>
 #include <crumb/kernel/dense.hpp>
+#include <crumb/kernel/ffn_kernels.hpp>
 #include <crumb/kernel/float_kernels.hpp>
 #include <crumb/kernel/kernel.hpp>
 #include <crumb/kernel/kv_kernels.hpp>
@@ -38,6 +39,7 @@ struct portable {
     // ---- floats ----
     static CRUMB_INLINE f32 zero() noexcept { return f32(0.0f); }
     static CRUMB_INLINE f32 set1(float x) noexcept { return f32(x); }
+    static CRUMB_INLINE f32 set1(half x) noexcept { return f32(to_float(x)); }
     static CRUMB_INLINE f32 load(const float* p) noexcept { return f32::load_unaligned(p); }
     static CRUMB_INLINE void store(float* p, f32 x) noexcept { x.store_unaligned(p); }
     static CRUMB_INLINE f32 load_partial(const float* p, std::size_t n) noexcept {
@@ -172,6 +174,16 @@ struct portable {
         float x[lanes];
         for (int i = 0; i < lanes; ++i)
             x[i] = static_cast<float>(p[i]);
+        return load(x);
+    }
+    /// Codes First .. First + lanes - 1 of a group in the order of `stored_indices<Bits>`, 0 .. 2^Bits - 1.
+    template <int Bits, int First>
+    static CRUMB_INLINE f32 load_field(const std::uint8_t* p) noexcept {
+        constexpr int stored = 32 * Bits / 8; // bytes, each with codes so far apart
+        float x[lanes];
+        for (int i = 0; i < lanes; ++i)
+            x[i] = static_cast<float>(p[(First + i) % stored] >> (First + i) / stored * Bits &
+                                      ((1 << Bits) - 1));
         return load(x);
     }
     static CRUMB_INLINE f32 load_powers(const std::uint8_t* p) noexcept {

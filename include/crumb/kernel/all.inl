@@ -29,3 +29,6 @@
 #include <crumb/kernel/kv_attention.inl>
 #include <crumb/kernel/kv_encode.inl>
 #include <crumb/kernel/linear.inl>
+#include <crumb/kernel/neuron_rows.inl>
+
+#include <crumb/kernel/neuron_tiles.inl>

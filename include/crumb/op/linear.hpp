@@ -37,6 +37,8 @@ struct linear_part {
     range channels = {};
 };
 
+class any_linear;
+
 namespace detail {
 
 /// What all products with quantized weights check of a plan's options, n output channels.
@@ -111,6 +113,8 @@ class linear {
 
     std::size_t n() const noexcept { return weights_.n(); }
     std::size_t k() const noexcept { return weights_.k(); }
+    /// Bytes of the packed weights.
+    std::size_t bytes() const noexcept { return weights_.bytes(); }
     /// Name of the ISA that `run` executes.
     const char* isa() const noexcept { return functions().isa; }
     /// Sub-ranges of channels that begin and end at multiples of this waste nothing.
@@ -129,6 +133,12 @@ class linear {
     void run(const activations& x, const matrix_view<float>& y, const linear_part& part = {}) const noexcept {
         CRUMB_CHECK(x.layout() == activation_layout().layout, "linear::run: activations of another layout");
         CRUMB_CHECK(x.rows() <= max_rows_, "linear::run: more rows than max_rows");
+        detail::run_linear(functions(), weights(), x, y, part);
+    }
+
+  private:
+    friend class any_linear;
+    kernel::linear_args weights() const noexcept {
         kernel::linear_args args;
         if constexpr (packed_layout<F>::has_exponents) {
             args.multipliers = weights_.scales();
@@ -141,10 +151,8 @@ class linear {
         args.groups = weights_.groups();
         args.n = weights_.n();
         args.bias = bias_;
-        detail::run_linear(functions(), args, x, y, part);
+        return args;
     }
-
-  private:
     const dispatch::linear_functions& functions() const noexcept {
         CRUMB_CHECK(functions_ != nullptr, "linear: the plan is empty");
         return *functions_;

@@ -45,6 +45,8 @@ class nested_linear {
     /// The lowest and the highest precision of `run`, in bits.
     int seed() const noexcept { return weights_.levels().seed; }
     int parent() const noexcept { return weights_.levels().parent; }
+    /// Bytes of packed weights that are read at `bits` bits.
+    std::size_t bytes(int bits) const noexcept { return weights_.bytes_at(bits); }
     /// Name of the ISA that `run` executes.
     const char* isa() const noexcept { return functions(seed()).isa; }
     /// As of `linear`.
@@ -66,6 +68,12 @@ class nested_linear {
         CRUMB_CHECK(x.layout() == activation_layout().layout,
                     "nested_linear::run: activations of another layout");
         CRUMB_CHECK(x.rows() <= max_rows_, "nested_linear::run: more rows than max_rows");
+        detail::run_linear(functions(bits), weights(bits), x, y, part);
+    }
+
+  private:
+    friend class any_linear;
+    kernel::linear_args weights(int bits) const noexcept {
         kernel::linear_args args;
         args.scales = weights_.scales();
         args.codes = weights_.plane(0);
@@ -76,10 +84,8 @@ class nested_linear {
         args.n = weights_.n();
         args.corrections = weights_.corrections(bits);
         args.bias = bias_;
-        detail::run_linear(functions(bits), args, x, y, part);
+        return args;
     }
-
-  private:
     static constexpr std::size_t index_of(int bits) noexcept {
         return static_cast<std::size_t>(bits - fewest_nested_bits);
     }

@@ -1,0 +1,48 @@
+// The functions of folded feed-forward networks, per ISA.
+#pragma once
+
+#include <crumb/dispatch/table.hpp>
+#include <crumb/kernel/ffn_kernels.hpp>
+
+#include <array>
+
+namespace crumb::inline CRUMB_ABI::dispatch {
+
+/// What `folded_ffn` keeps of the ISA it chose.
+struct ffn_functions {
+    /// For rows of a codec. Codecs without scales have no tiles.
+    struct rows {
+        void (*dots)(const kernel::neuron_dot_args&) noexcept = nullptr;
+        void (*adds)(const kernel::neuron_add_args&) noexcept = nullptr;
+        void (*pack_inputs)(const kernel::neuron_tile_args&) noexcept = nullptr;
+        void (*pack_outputs)(const kernel::neuron_tile_args&) noexcept = nullptr;
+    };
+    const char* isa = nullptr;
+    std::size_t (*range_test)(const kernel::range_test_args&) noexcept = nullptr;
+    std::array<rows, row_codecs> of; ///< by `row_codec`
+};
+
+template <>
+struct function_table<ffn_functions> {
+    template <class Isa, row_codec C>
+    static constexpr ffn_functions::rows rows_of() {
+        ffn_functions::rows r{&kernel::neuron_dots<C, Isa>, &kernel::neuron_adds<C, Isa>};
+        if constexpr (requires { typename row_block<C>::format; }) {
+            r.pack_inputs = &kernel::pack_inputs<C, Isa>;
+            r.pack_outputs = &kernel::pack_outputs<C, Isa>;
+        }
+        return r;
+    }
+    template <class Isa>
+    static constexpr ffn_functions of{
+        Isa::name,
+        &kernel::range_test<plain_isa<Isa>>,
+        {rows_of<plain_isa<Isa>, row_codec::f32>(), rows_of<plain_isa<Isa>, row_codec::f16>(),
+         rows_of<plain_isa<Isa>, row_codec::q8_0>(), rows_of<plain_isa<Isa>, row_codec::q4_0>(),
+         rows_of<plain_isa<Isa>, row_codec::u2>()},
+    };
+};
+
+} // namespace crumb::inline CRUMB_ABI::dispatch
+
+CRUMB_EXTERN_TABLE(ffn_functions)

@@ -1,0 +1,289 @@
+// The neurons of a feed-forward network one after another: a line, a range, its input and its output weights.
+#pragma once
+
+#include <crumb/core/memory.hpp>
+#include <crumb/format/packed.hpp>
+#include <crumb/format/q4_0.hpp>
+#include <crumb/format/q8_0.hpp>
+#include <crumb/format/u2.hpp>
+
+#include <array>
+#include <cstring>
+
+namespace crumb::inline CRUMB_ABI {
+
+/// How a row of weights is stored: as floats, halves, or blocks of a weight format.
+enum class row_codec : std::uint8_t { f32, f16, q8_0, q4_0, u2 };
+inline constexpr std::size_t row_codecs = 5;
+inline constexpr std::array<const char*, row_codecs> row_codec_names = {"f32", "f16", "q8_0", "q4_0", "u2"};
+
+/// What a codec stores 32 weights in: `block`, and whether it has a scale.
+template <row_codec C>
+struct row_block;
+template <>
+struct row_block<row_codec::f32> {
+    static constexpr std::size_t bytes = group_size * sizeof(float);
+};
+template <>
+struct row_block<row_codec::f16> {
+    static constexpr std::size_t bytes = group_size * sizeof(half);
+};
+template <>
+struct row_block<row_codec::q8_0> {
+    using format = q8_0;
+    static constexpr std::size_t bytes = sizeof(q8_0::block);
+};
+template <>
+struct row_block<row_codec::q4_0> {
+    using format = q4_0;
+    static constexpr std::size_t bytes = sizeof(q4_0::block);
+};
+template <>
+struct row_block<row_codec::u2> {
+    using format = u2;
+    static constexpr std::size_t bytes = sizeof(u2::block);
+};
+
+/// Calls f.template operator()<C>() for the codec.
+template <class F>
+constexpr decltype(auto) with_row_codec(row_codec codec, F&& f) {
+    switch (codec) {
+    case row_codec::f32:
+        return f.template operator()<row_codec::f32>();
+    case row_codec::f16:
+        return f.template operator()<row_codec::f16>();
+    case row_codec::q8_0:
+        return f.template operator()<row_codec::q8_0>();
+    case row_codec::q4_0:
+        return f.template operator()<row_codec::q4_0>();
+    default:
+        return f.template operator()<row_codec::u2>();
+    }
+}
+
+/// Bytes of a row of `weights` weights; blocks are whole.
+constexpr std::size_t row_bytes(row_codec codec, std::size_t weights) noexcept {
+    return (weights + group_size - 1) / group_size *
+           with_row_codec(codec, []<row_codec C>() { return row_block<C>::bytes; });
+}
+
+/// Stores a row of finite weights, rounded to nearest; what lies behind the row in its last block is 0 or
+/// counts for nothing.
+inline void encode_row(row_codec codec, const float* w, std::size_t weights, std::byte* out) noexcept {
+    for (std::size_t first = 0; first < weights; first += group_size) {
+        float x[group_size] = {};
+        for (std::size_t i = 0; i < group_size && first + i < weights; ++i)
+            x[i] = w[first + i];
+        with_row_codec(codec, [&]<row_codec C>() {
+            if constexpr (C == row_codec::f32) {
+                std::memcpy(out, x, sizeof x);
+            } else if constexpr (C == row_codec::f16) {
+                for (std::size_t i = 0; i < group_size; ++i) {
+                    const half h = to_half(x[i]);
+                    std::memcpy(out + i * sizeof h, &h, sizeof h);
+                }
+            } else {
+                typename row_block<C>::format::block block;
+                row_block<C>::format::encode(x, block);
+                std::memcpy(out, &block, sizeof block);
+            }
+            out += row_block<C>::bytes;
+        });
+    }
+}
+
+/// Weight i of a stored row.
+inline float row_weight(row_codec codec, const std::byte* row, std::size_t i) noexcept {
+    return with_row_codec(codec, [&]<row_codec C>() -> float {
+        const std::byte* at = row + i / group_size * row_block<C>::bytes;
+        if constexpr (C == row_codec::f32 || C == row_codec::f16) {
+            std::conditional_t<C == row_codec::f32, float, half> w;
+            std::memcpy(&w, at + i % group_size * sizeof w, sizeof w);
+            if constexpr (C == row_codec::f32)
+                return w;
+            else
+                return to_float(w);
+        } else {
+            using format = typename row_block<C>::format;
+            typename format::block block;
+            std::memcpy(&block, at, sizeof block);
+            const storage_view<format> view{&block, 1, group_size, 1};
+            return static_cast<float>(view.weight(0, i % group_size));
+        }
+    });
+}
+
+/// What a fix needs of a neuron besides its weights: 32 bytes at the beginning of its record.
+struct neuron_line {
+    float slope = 0;     ///< a of the line a u + b that stands for sigma(u) while u is in the range
+    float intercept = 0; ///< b
+    float bias = 0;      ///< of the neuron's input; 0 where the rest of a predictor is stored, which has it
+    float low = 0;       ///< the range is low <= u < high
+    float high = 0;
+    float reserved[3] = {};
+};
+static_assert(sizeof(neuron_line) == 32);
+
+/// Sizes and codecs of a network's neurons.
+struct neuron_shape {
+    std::size_t neurons = 0;
+    std::size_t inputs = 0;
+    std::size_t outputs = 0;
+    row_codec in = row_codec::f32;  ///< of input weights (a column of the paper's W1)
+    row_codec out = row_codec::f32; ///< of output weights (a row of W2)
+    /// Whether the input weights are only what a predictor's weights lack: no second copy of W1 exists.
+    bool rest = false;
+    friend bool operator==(const neuron_shape&, const neuron_shape&) = default;
+};
+
+/// Where everything lies: a header of 64 bytes; the thresholds `low`, then `high`, a float per neuron each,
+/// padded to whole tiles of 16 with a range that holds everything; the records, one per neuron, each a
+/// `neuron_line`, the row of input weights and the row of output weights, padded to 64 bytes. So a fix reads
+/// one run of bytes.
+struct neuron_layout {
+    neuron_shape shape;
+    std::size_t padded = 0; ///< neurons, in whole tiles
+    std::size_t out_offset = 0, record_bytes = 0, records_offset = 0, bytes = 0;
+
+    static result<neuron_layout> of(const neuron_shape& shape) noexcept {
+        constexpr std::size_t most = std::size_t{1} << 28;
+        if (shape.neurons == 0 || shape.inputs == 0 || shape.outputs == 0)
+            return status::error(errc::bad_shape, "neurons: %zu of %zu inputs and %zu outputs", shape.neurons,
+                                 shape.inputs, shape.outputs);
+        if (shape.neurons > most || shape.inputs > most || shape.outputs > most)
+            return status::error(errc::bad_shape,
+                                 "neurons: %zu of %zu inputs and %zu outputs are beyond any memory",
+                                 shape.neurons, shape.inputs, shape.outputs);
+        neuron_layout l;
+        l.shape = shape;
+        l.padded = round_up(shape.neurons, tile_channels);
+        l.out_offset = sizeof(neuron_line) + row_bytes(shape.in, shape.inputs);
+        l.record_bytes = round_up(l.out_offset + row_bytes(shape.out, shape.outputs), alignment);
+        l.records_offset = round_up(alignment + 2 * l.padded * sizeof(float), alignment);
+        std::size_t records = 0;
+        if (!multiply(shape.neurons, l.record_bytes, records) || records > (std::size_t{1} << 50))
+            return status::error(errc::bad_shape, "neurons: %zu records of %zu bytes are beyond any memory",
+                                 shape.neurons, l.record_bytes);
+        l.bytes = l.records_offset + records;
+        return l;
+    }
+};
+
+/// The tag at the start of stored neurons; 64 bytes, little-endian.
+struct neuron_header {
+    static constexpr std::uint32_t current_version = 1;
+    char magic[4] = {'C', 'R', 'M', 'N'};
+    std::uint32_t version = current_version;
+    std::uint64_t neurons = 0, inputs = 0, outputs = 0, bytes = 0;
+    std::uint8_t in = 0, out = 0, rest = 0;
+    std::uint8_t reserved[21] = {};
+};
+static_assert(sizeof(neuron_header) == alignment);
+
+/// Stored neurons in memory that somebody else owns: a buffer or a mapped file.
+class neuron_rows {
+  public:
+    neuron_rows() noexcept = default;
+
+    /// Checks tag, version, shape and size, and refers to `bytes`, which must be aligned to
+    /// `crumb::alignment` and outlive this. Thresholds, lines and scales are not looked at.
+    static result<neuron_rows> open(std::span<const std::byte> bytes) noexcept {
+        if (auto s = check_buffer(bytes, sizeof(neuron_header), "neurons"); !s)
+            return s;
+        neuron_header header;
+        std::memcpy(&header, bytes.data(), sizeof header);
+        const neuron_header expected;
+        if (std::memcmp(header.magic, expected.magic, sizeof header.magic) != 0)
+            return status::error(errc::wrong_format, "neurons: the tag CRMN is missing");
+        if (header.version != expected.version)
+            return status::error(errc::wrong_version, "neurons: layout version %u, this build reads %u",
+                                 header.version, expected.version);
+        if (header.in >= row_codecs || header.out >= row_codecs || header.rest > 1)
+            return status::error(errc::corrupt, "neurons: codecs %u and %u, rest %u", header.in, header.out,
+                                 header.rest);
+        const auto layout = neuron_layout::of({header.neurons, header.inputs, header.outputs,
+                                               static_cast<row_codec>(header.in),
+                                               static_cast<row_codec>(header.out), header.rest != 0});
+        if (!layout)
+            return layout.error();
+        if (layout->bytes != header.bytes)
+            return status::error(errc::corrupt, "neurons: %zu bytes by shape, %llu by header", layout->bytes,
+                                 static_cast<unsigned long long>(header.bytes));
+        if (auto s = check_buffer(bytes, layout->bytes, "neurons"); !s)
+            return s;
+        neuron_rows r;
+        r.base_ = bytes.data();
+        r.layout_ = *layout;
+        return r;
+    }
+
+    const neuron_shape& shape() const noexcept { return layout_.shape; }
+    const neuron_layout& layout() const noexcept { return layout_; }
+    /// Thresholds of the predictor's estimates: outside low <= estimate < high a neuron is fixed.
+    const float* low() const noexcept { return reinterpret_cast<const float*>(base_ + alignment); }
+    const float* high() const noexcept { return low() + layout_.padded; }
+    const std::byte* records() const noexcept { return base_ + layout_.records_offset; }
+    const std::byte* record(std::size_t n) const noexcept { return records() + n * layout_.record_bytes; }
+    const neuron_line& line(std::size_t n) const noexcept {
+        return *reinterpret_cast<const neuron_line*>(record(n));
+    }
+    const std::byte* in(std::size_t n) const noexcept { return record(n) + sizeof(neuron_line); }
+    const std::byte* out(std::size_t n) const noexcept { return record(n) + layout_.out_offset; }
+
+  private:
+    const std::byte* base_ = nullptr;
+    neuron_layout layout_;
+};
+
+/// Fills a buffer with neurons. What has not been set is 0, and the thresholds of such a neuron hold
+/// nothing, so that it is always fixed.
+class neuron_writer {
+  public:
+    /// Writes the header and zeros to `buffer`: at least `neuron_layout::bytes`, aligned to
+    /// `crumb::alignment`.
+    static result<neuron_writer> create(std::span<std::byte> buffer, const neuron_shape& shape) noexcept {
+        const auto layout = neuron_layout::of(shape);
+        if (!layout)
+            return layout.error();
+        if (auto s = check_buffer(buffer, layout->bytes, "buffer for neurons"); !s)
+            return s;
+        neuron_header header;
+        header.neurons = shape.neurons;
+        header.inputs = shape.inputs;
+        header.outputs = shape.outputs;
+        header.bytes = layout->bytes;
+        header.in = static_cast<std::uint8_t>(shape.in);
+        header.out = static_cast<std::uint8_t>(shape.out);
+        header.rest = shape.rest ? 1 : 0;
+        std::memset(buffer.data(), 0, layout->bytes);
+        std::memcpy(buffer.data(), &header, sizeof header);
+        neuron_writer w;
+        w.base_ = buffer.data();
+        w.layout_ = *layout;
+        for (std::size_t n = shape.neurons; n < layout->padded; ++n)
+            w.thresholds(n, -std::numeric_limits<float>::infinity(), std::numeric_limits<float>::infinity());
+        return w;
+    }
+
+    void thresholds(std::size_t n, float low, float high) const noexcept {
+        float* at = reinterpret_cast<float*>(base_ + alignment);
+        at[n] = low;
+        at[layout_.padded + n] = high;
+    }
+    void line(std::size_t n, const neuron_line& line) const noexcept {
+        std::memcpy(record(n), &line, sizeof line);
+    }
+    /// Where rows of `row_bytes` bytes go.
+    std::byte* in(std::size_t n) const noexcept { return record(n) + sizeof(neuron_line); }
+    std::byte* out(std::size_t n) const noexcept { return record(n) + layout_.out_offset; }
+    result<neuron_rows> finish() const noexcept { return neuron_rows::open({base_, layout_.bytes}); }
+
+  private:
+    std::byte* record(std::size_t n) const noexcept {
+        return base_ + layout_.records_offset + n * layout_.record_bytes;
+    }
+    std::byte* base_ = nullptr;
+    neuron_layout layout_;
+};
+
+} // namespace crumb::inline CRUMB_ABI

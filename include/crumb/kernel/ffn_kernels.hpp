@@ -1,0 +1,102 @@
+// The kernels of folded feed-forward networks by name; the bodies are in neuron_rows.inl and
+// neuron_tiles.inl.
+#pragma once
+
+#include <crumb/core/view.hpp>
+#include <crumb/format/neuron_rows.hpp>
+
+namespace crumb::inline CRUMB_ABI::kernel {
+
+/// Which estimates lie outside their ranges.
+struct range_test_args {
+    const float* estimates = nullptr; ///< of neuron n at estimates[n]
+    const float* low = nullptr;
+    const float* high = nullptr;
+    const float* margins = nullptr; ///< by which ranges shrink on both sides, or null
+    range neurons;                  ///< closed, begins and ends at whole tiles (or at the last neuron)
+    std::uint32_t* list = nullptr;  ///< room for a whole tile more than there are neurons
+};
+
+/// Records of neurons, and which of them.
+struct neuron_args {
+    const std::byte* records = nullptr;
+    std::size_t record_bytes = 0;
+    std::size_t row_offset = 0; ///< of the row within a record
+    const std::uint32_t* list = nullptr;
+    std::size_t count = 0; ///< neurons of the list to use
+    std::size_t ahead = 0; ///< how many the list goes on with: they are prefetched
+};
+struct neuron_dot_args : neuron_args {
+    const float* x = nullptr;
+    std::size_t inputs = 0;
+    float* sums = nullptr; ///< one per neuron of the list
+};
+struct neuron_add_args : neuron_args {
+    const float* factors = nullptr; ///< one per neuron of the list
+    float* y = nullptr;             ///< output c at y[c]
+    range outputs;                  ///< closed, begins at a whole group of 32
+};
+/// Neurons as the tiles of a product with 8-bit codes.
+struct neuron_tile_args {
+    const std::byte* records = nullptr;
+    std::size_t record_bytes = 0;
+    std::size_t row_offset = 0;
+    range neurons; ///< closed; of `pack_outputs`: begins at a whole group
+    range columns; ///< inputs or outputs, closed; begins at a whole group
+    half* scales = nullptr;
+    std::uint8_t* codes = nullptr;
+};
+
+// One specialization per ISA is compiled inside its target region.
+template <class Isa>
+struct range_test_run;
+template <class Isa, row_codec Codec>
+struct row_reader;
+template <class Isa, row_codec Codec>
+struct neuron_rows_run;
+template <class Isa, row_codec Codec>
+struct neuron_tiles_run;
+
+/// Whether an ISA writes lanes outside their ranges by itself: `append_outside(u, low, high, first, list)`.
+template <class Isa>
+inline constexpr bool has_append_outside = requires(typename Isa::f32 u, std::uint32_t* list) {
+    Isa::append_outside(u, u, u, 0u, list);
+};
+
+/// Appends the neurons with !(low + margin <= estimate < high - margin) to the list, in order, and says how
+/// many. No branch depends on an estimate.
+template <class Isa>
+std::size_t range_test(const range_test_args& args) noexcept {
+    return range_test_run<Isa>::run(args);
+}
+
+/// sums[i] = sum over k of w[list[i], k] x[k]: groups of 32 in order, even and odd ones apart, a group's sum
+/// times its scale with one fused multiply-add. A sum does not depend on its neighbours in the list.
+template <row_codec Codec, class Isa>
+void neuron_dots(const neuron_dot_args& args) noexcept {
+    neuron_rows_run<Isa, Codec>::dots(args);
+}
+
+/// y[c] += sum over i of factors[i] w[list[i], c], neuron by neuron in the order of the list: one rounding
+/// for factor times scale, one for the fused multiply-add.
+template <row_codec Codec, class Isa>
+void neuron_adds(const neuron_add_args& args) noexcept {
+    neuron_rows_run<Isa, Codec>::adds(args);
+}
+
+/// Rows of `neurons` as packed q8_0 with these neurons as output channels and `columns` as inputs: tiles of
+/// 16 channels, see `packed_layout`. Exact: codes and scales are those of the rows.
+template <row_codec Codec, class Isa>
+void pack_inputs(const neuron_tile_args& args) noexcept {
+    neuron_tiles_run<Isa, Codec>::inputs(args);
+}
+
+/// Rows of `neurons` as packed q8_0 with `columns` as output channels and these neurons as inputs. A channel
+/// and 32 neurons get a scale of their own, max |w| / 127, so a weight moves by at most
+/// (2^-11 + 1/254) max |w|.
+template <row_codec Codec, class Isa>
+void pack_outputs(const neuron_tile_args& args) noexcept {
+    neuron_tiles_run<Isa, Codec>::outputs(args);
+}
+
+} // namespace crumb::inline CRUMB_ABI::kernel

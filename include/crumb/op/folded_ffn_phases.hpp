@@ -1,0 +1,295 @@
+// The phases of folded_ffn: what each part of a batch computes.
+#pragma once
+
+#include <crumb/op/folded_ffn.hpp>
+
+#include <cmath>
+
+namespace crumb::inline CRUMB_ABI {
+
+inline folded_ffn::memory folded_ffn::carve(std::span<std::byte> scratch, std::size_t rows,
+                                            std::size_t parts) const noexcept {
+    memory m;
+    std::size_t at = 0;
+    // Without memory it is only measured how much there has to be.
+    const auto take = [&](std::size_t bytes) -> std::byte* {
+        std::byte* p = scratch.empty() ? nullptr : scratch.data() + at;
+        at += round_up(bytes, alignment);
+        return p;
+    };
+    const auto floats = [&](std::size_t count) {
+        return reinterpret_cast<float*>(take(rows * count * sizeof(float)));
+    };
+    const auto quantized = [&](const activation_plan& plan) {
+        const std::size_t bytes = activation_bytes(plan, rows);
+        std::byte* p = take(bytes);
+        return p == nullptr ? activations() : *activations::create({p, bytes}, plan, rows);
+    };
+    const bool dense = is_dense(rows);
+    if (parts_.predictor.reads_activations() && (!dense || shape().rest))
+        m.predictor = quantized(parts_.predictor.activation_layout());
+    if (dense) {
+        m.input = quantized(products_->input_layout());
+        m.hidden = quantized(products_->hidden_layout());
+        m.estimates = floats(padded());
+        const std::size_t bytes = parts * products_->tile_bytes(rows);
+        m.tiles = {take(bytes), scratch.empty() ? 0 : bytes};
+    } else {
+        if (parts_.fold.reads_activations())
+            m.fold = quantized(parts_.fold.activation_layout());
+        if (parts_.bounds) {
+            m.norms = floats(2 * groups_of(shape().inputs));
+            m.margins = floats(padded());
+        }
+        m.estimates = floats(padded());
+        m.factors = floats(padded());
+        m.list = reinterpret_cast<std::uint32_t*>(take(rows * list_stride() * sizeof(std::uint32_t)));
+        m.counts = reinterpret_cast<std::uint32_t*>(take(rows * parts * sizeof(std::uint32_t)));
+    }
+    m.bytes = at;
+    return m;
+}
+
+inline void folded_ffn::prepare(const job& j) const noexcept {
+    const range rows = split(j.rows(), j.parts, j.part);
+    if (rows.size() == 0)
+        return;
+    for (activations a : {j.m.fold, j.m.predictor, j.m.input})
+        if (a.layout().k != 0)
+            a.quantize(j.b.x, rows);
+    if (j.m.norms != nullptr)
+        for (std::size_t r = rows.begin; r < rows.end; ++r)
+            find_norms(j, r);
+}
+
+// Rounded upwards, so that they bound what they are norms of. The products' own rounding, (groups + 2) eps
+// times the sum of magnitudes (twice that without FMA), is a part of what the second half is multiplied with.
+inline void folded_ffn::find_norms(const job& j, std::size_t row) const noexcept {
+    const std::size_t groups = groups_of(shape().inputs);
+    const activations& q = j.m.predictor;
+    const row_position at = block_of(row, j.rows(), q.layout().row_block);
+    const block_position in = position_in_block(q.layout().order, row - at.first, at.height);
+    const std::int8_t* codes = q.codes() + at.first * q.layout().k_padded() + in.code;
+    const float* scales = q.scales() + at.first * q.layout().groups() * q.layout().scale_copies() + in.scale;
+    float* norms = j.m.norms + row * 2 * groups;
+    constexpr double up = 1 + 0x1p-22;
+    const double rounding = double(groups + 2) * 0x1p-23;
+    for (std::size_t g = 0; g < groups; ++g) {
+        const double scale = double(scales[g * in.scale_stride]);
+        double length = 0, error = 0;
+        for (std::size_t i = 0; i < group_size && g * group_size + i < shape().inputs; ++i) {
+            const double x = double(j.b.x.row(row)[g * group_size + i]);
+            const double e = x - scale * codes[g * in.group_stride + i / 8 * in.chunk_stride + i % 8];
+            length += x * x;
+            error += e * e;
+        }
+        length = std::sqrt(length);
+        error = std::sqrt(error);
+        norms[g] = static_cast<float>(length * up);
+        norms[groups + g] = static_cast<float>((error + rounding * (length + error)) * up);
+    }
+}
+
+/// Appends neurons outside their ranges to the list of a part, which has `listed`; says how many it has then.
+inline std::size_t folded_ffn::test(const job& j, std::size_t row, range neurons,
+                                    std::size_t listed) const noexcept {
+    const std::size_t begin = neurons_of(j.part, j.parts).begin;
+    kernel::range_test_args t;
+    t.estimates = j.m.estimates + row * padded();
+    t.low = parts_.neurons.low();
+    t.high = parts_.neurons.high();
+    t.neurons = neurons;
+    t.list = j.m.list + row * list_stride() + begin + listed;
+    if (parts_.bounds) {
+        float* margins = j.m.margins + row * padded();
+        const auto norms = matrix<const float>(j.m.norms + row * parts_.bounds->k(), 1, parts_.bounds->k());
+        parts_.bounds->run(norms, matrix(margins, 1, shape().neurons), {.channels = neurons});
+        // What rounding takes from a sum of so many positive terms, and from additions to the estimate.
+        const float up = 1 + static_cast<float>(parts_.bounds->k() + 8) * 0x1p-23f;
+        for (std::size_t n = neurons.begin; n < neurons.end; ++n)
+            margins[n] = margins[n] * up + std::fabs(t.estimates[n]) * 0x1p-21f;
+        t.margins = margins;
+    }
+    return listed + functions_->range_test(t);
+}
+
+inline void folded_ffn::predict(const job& j) const noexcept {
+    const range mine = neurons_of(j.part, j.parts);
+    // Several rows share what they fix, so their rows are read while they are in cache.
+    const std::size_t step = j.rows() == 1 ? 2048 : 256;
+    for (std::size_t r = 0; r < j.rows(); ++r)
+        j.m.counts[r * j.parts + j.part] = 0;
+    for (std::size_t n = mine.begin; n < mine.end; n += step) {
+        const range here{n, std::min(n + step, mine.end)};
+        parts_.predictor.run(j.b.x, j.m.predictor, estimates(j), {.channels = here});
+        for (std::size_t r = 0; r < j.rows(); ++r) {
+            std::uint32_t& count = j.m.counts[r * j.parts + j.part];
+            const std::size_t before = count;
+            count = static_cast<std::uint32_t>(test(j, r, here, before));
+            if (j.rows() != 1)
+                find_factors(j, r, mine.begin, before, count - before);
+        }
+    }
+    if (j.rows() == 1)
+        find_factors(j, 0, mine.begin, 0, j.m.counts[j.part]);
+}
+
+/// Of the neurons first .. first + count - 1 of the list that begins at neuron `begin`.
+inline void folded_ffn::find_factors(const job& j, std::size_t row, std::size_t begin, std::size_t first,
+                                     std::size_t count) const noexcept {
+    constexpr std::size_t block = 64, ahead = 8;
+    const neuron_rows& neurons = parts_.neurons;
+    const std::uint32_t* list = j.m.list + row * list_stride() + begin + first;
+    float* factors = j.m.factors + row * padded() + begin + first;
+    const float* estimates = j.m.estimates + row * padded();
+    kernel::neuron_dot_args dots;
+    dots.records = neurons.records();
+    dots.record_bytes = neurons.layout().record_bytes;
+    dots.row_offset = sizeof(neuron_line);
+    dots.x = j.b.x.row(row);
+    dots.inputs = shape().inputs;
+    for (std::size_t i = 0; i < count; i += block) {
+        const std::size_t here = std::min(block, count - i);
+        float u[block], s[block];
+        dots.list = list + i;
+        dots.count = here;
+        dots.ahead = std::min(ahead, count - i - here);
+        dots.sums = u;
+        functions_->of[static_cast<std::size_t>(shape().in)].dots(dots);
+        for (std::size_t k = 0; k < here; ++k)
+            u[k] += shape().rest ? estimates[list[i + k]] : neurons.line(list[i + k]).bias;
+        parts_.activation.apply(ops_, u, s, here);
+        for (std::size_t k = 0; k < here; ++k) {
+            const neuron_line& line = neurons.line(list[i + k]);
+            factors[i + k] = s[k] - (line.slope * u[k] + line.intercept);
+        }
+    }
+}
+
+inline void folded_ffn::add(const job& j, std::size_t row, std::size_t begin, std::size_t first,
+                            std::size_t count, std::size_t ahead, range outputs) const noexcept {
+    kernel::neuron_add_args adds;
+    adds.records = parts_.neurons.records();
+    adds.record_bytes = parts_.neurons.layout().record_bytes;
+    adds.row_offset = parts_.neurons.layout().out_offset;
+    adds.list = j.m.list + row * list_stride() + begin + first;
+    adds.count = count;
+    adds.ahead = ahead;
+    adds.factors = j.m.factors + row * padded() + begin + first;
+    adds.y = j.b.y.row(row);
+    adds.outputs = outputs;
+    functions_->of[static_cast<std::size_t>(shape().out)].adds(adds);
+}
+
+inline void folded_ffn::finish(const job& j) const noexcept {
+    const range outputs = outputs_of(j);
+    if (outputs.size() == 0)
+        return;
+    parts_.fold.run(j.b.x, j.m.fold, j.b.y, {.channels = outputs});
+    constexpr std::size_t ahead = 16, block = 256; // records of a block stay in cache for all rows
+    constexpr std::size_t rows = 64;
+    for (std::size_t p = 0; p < j.parts; ++p) {
+        const range neurons = neurons_of(p, j.parts);
+        if (j.rows() == 1) {
+            add(j, 0, neurons.begin, 0, j.m.counts[p], 0, outputs);
+            continue;
+        }
+        for (std::size_t first = 0; first < j.rows(); first += rows) {
+            const std::size_t here = std::min(rows, j.rows() - first);
+            std::uint32_t at[rows] = {};
+            for (std::size_t end = neurons.begin + block; end < neurons.end + block; end += block)
+                for (std::size_t r = 0; r < here; ++r) {
+                    const std::size_t row = first + r, all = j.m.counts[row * j.parts + p];
+                    const std::uint32_t* list = j.m.list + row * list_stride() + neurons.begin;
+                    const std::size_t begin = at[r];
+                    while (at[r] < all && list[at[r]] < end)
+                        ++at[r];
+                    if (at[r] != begin)
+                        add(j, row, neurons.begin, begin, at[r] - begin, std::min(ahead, all - at[r]),
+                            outputs);
+                }
+        }
+    }
+}
+
+inline void folded_ffn::compute_hidden(const job& j) const noexcept {
+    const range mine = neurons_of(j.part, j.parts);
+    if (mine.size() == 0)
+        return;
+    const auto u = estimates(j);
+    if (shape().rest)
+        parts_.predictor.run(j.b.x, j.m.predictor, u, {.channels = mine});
+    const std::size_t bytes = products_->tile_bytes(j.rows());
+    products_->inputs(j.m.input, u, mine, j.m.tiles.subspan(j.part * bytes, bytes));
+    for (std::size_t r = 0; r < j.rows(); ++r)
+        parts_.activation.apply(ops_, u.row(r) + mine.begin, u.row(r) + mine.begin, mine.size());
+}
+
+inline void folded_ffn::quantize_hidden(const job& j) const noexcept {
+    activations hidden = j.m.hidden;
+    if (const range rows = split(j.rows(), j.parts, j.part); rows.size() != 0)
+        hidden.quantize(estimates(j), rows);
+}
+
+inline void folded_ffn::compute_outputs(const job& j) const noexcept {
+    const std::size_t bytes = products_->tile_bytes(j.rows());
+    if (const range outputs = outputs_of(j); outputs.size() != 0)
+        products_->outputs(j.m.hidden, j.b.y, outputs, j.m.tiles.subspan(j.part * bytes, bytes));
+}
+
+inline folded_ffn_report folded_ffn::report(const folded_ffn_batch& b, std::size_t parts,
+                                            bool count_missed) const noexcept {
+    const neuron_layout& layout = parts_.neurons.layout();
+    const std::size_t rows = b.x.rows, neurons = shape().neurons;
+    folded_ffn_report out;
+    out.neurons = rows * neurons;
+    if (is_dense(rows)) {
+        out.bytes = neurons * layout.record_bytes + (shape().rest ? parts_.predictor.bytes() : 0);
+        return out;
+    }
+    const memory m = carve(b.scratch, rows, parts);
+    std::size_t read = 0; // records, each once for all rows
+    for (std::size_t p = 0; p < parts; ++p) {
+        const range mine = neurons_of(p, parts);
+        const auto list_of = [&](std::size_t r) { return m.list + r * list_stride() + mine.begin; };
+        for (std::size_t r = 0; r < rows; ++r) {
+            const std::size_t count = m.counts[r * parts + p];
+            out.fixed += count;
+            for (std::size_t i = 0; i < count; ++i) {
+                bool first = true;
+                for (std::size_t before = 0; before < r && first; ++before)
+                    first = !std::binary_search(
+                        list_of(before), list_of(before) + m.counts[before * parts + p], list_of(r)[i]);
+                read += first;
+            }
+            for (std::size_t n = mine.begin, i = 0; count_missed && n < mine.end; ++n) {
+                if (i < count && list_of(r)[i] == n) {
+                    ++i;
+                    continue;
+                }
+                const auto index = static_cast<std::uint32_t>(n);
+                kernel::neuron_dot_args dot;
+                dot.records = parts_.neurons.records();
+                dot.record_bytes = layout.record_bytes;
+                dot.row_offset = sizeof(neuron_line);
+                dot.list = &index;
+                dot.count = 1;
+                dot.x = b.x.row(r);
+                dot.inputs = shape().inputs;
+                float u = 0;
+                dot.sums = &u;
+                functions_->of[static_cast<std::size_t>(shape().in)].dots(dot);
+                const neuron_line& line = parts_.neurons.line(n);
+                u += shape().rest ? m.estimates[r * padded() + n] : line.bias;
+                out.missed += !(u >= line.low && u < line.high);
+            }
+        }
+    }
+    out.bytes = parts_.fold.bytes() + parts_.predictor.bytes() + 2 * layout.padded * sizeof(float) +
+                read * layout.record_bytes;
+    if (parts_.bounds)
+        out.bytes += parts_.bounds->n() * parts_.bounds->k() * sizeof(half);
+    return out;
+}
+
+} // namespace crumb::inline CRUMB_ABI

@@ -1,0 +1,87 @@
+// Feed-forward networks in double precision: what folded ones are compared with.
+#pragma once
+
+#include <crumb/core/view.hpp>
+#include <crumb/format/neuron_rows.hpp>
+
+#include <cmath>
+#include <vector>
+
+namespace crumb::inline CRUMB_ABI::reference {
+
+/// sum over k of w[k] x[k] of a stored row, and the sum of magnitudes.
+struct row_product {
+    double value = 0;
+    double magnitude = 0;
+};
+inline row_product multiply(row_codec codec, const std::byte* row, const float* x, std::size_t n) noexcept {
+    row_product p;
+    for (std::size_t k = 0; k < n; ++k) {
+        const double term = double(row_weight(codec, row, k)) * double(x[k]);
+        p.value += term;
+        p.magnitude += std::fabs(term);
+    }
+    return p;
+}
+
+/// y = W2^T sigma(W1 x + b1) + b2 from the stored rows of neurons that are not the rest of a predictor; b1 as
+/// in their lines, `output_bias` (b2) may be null.
+template <class Activation>
+std::vector<double> ffn(const neuron_rows& neurons, const float* x, const float* output_bias,
+                        const Activation& activation) {
+    const neuron_shape& s = neurons.shape();
+    std::vector<double> y(s.outputs, 0.0);
+    for (std::size_t c = 0; c < s.outputs && output_bias != nullptr; ++c)
+        y[c] = double(output_bias[c]);
+    for (std::size_t n = 0; n < s.neurons; ++n) {
+        const double u = multiply(s.in, neurons.in(n), x, s.inputs).value + double(neurons.line(n).bias);
+        const double a = activation(u);
+        for (std::size_t c = 0; c < s.outputs; ++c)
+            y[c] += a * double(row_weight(s.out, neurons.out(n), c));
+    }
+    return y;
+}
+
+/// What the fixes of a row add to xC + B: sum over n with !(low <= estimate < high) of (sigma(u) -
+/// (a u + b)) W2[n], and a bound on what rounding makes of it (see the kernels in kernel/ffn_kernels.hpp);
+/// `slope` bounds |sigma'|, `rounding` the relative error of sigma.
+struct ffn_fixes {
+    std::vector<double> value, error, magnitude;
+    std::size_t count = 0;
+};
+template <class Activation>
+ffn_fixes fixes(const neuron_rows& neurons, const float* x, const float* estimates,
+                const Activation& activation, double slope, double rounding) {
+    const neuron_shape& s = neurons.shape();
+    constexpr double eps = 0x1p-23; // twice that of FMA, for ISAs without
+    const double groups = std::ceil(double(s.inputs) / 32);
+    ffn_fixes out{std::vector<double>(s.outputs), std::vector<double>(s.outputs),
+                  std::vector<double>(s.outputs), 0};
+    for (std::size_t n = 0; n < s.neurons; ++n) {
+        if (estimates[n] >= neurons.low()[n] && estimates[n] < neurons.high()[n])
+            continue;
+        ++out.count;
+        const neuron_line& line = neurons.line(n);
+        const row_product p = multiply(s.in, neurons.in(n), x, s.inputs);
+        const double base = s.rest ? double(estimates[n]) : double(line.bias);
+        const double u = p.value + base;
+        const double linear = double(line.slope) * u + double(line.intercept);
+        const double factor = activation(u) - linear;
+        const double u_error = (groups + 36) * eps * p.magnitude + 2 * eps * (std::fabs(u) + std::fabs(base));
+        const double factor_error =
+            (slope + std::fabs(double(line.slope))) * u_error + rounding * std::fabs(activation(u)) +
+            3 * eps * (std::fabs(activation(u)) + std::fabs(linear) + std::fabs(double(line.slope) * u));
+        for (std::size_t c = 0; c < s.outputs; ++c) {
+            const double w = double(row_weight(s.out, neurons.out(n), c));
+            out.value[c] += factor * w;
+            out.magnitude[c] += std::fabs(factor * w);
+            out.error[c] += factor_error * std::fabs(w) + 2 * eps * std::fabs(factor * w);
+        }
+    }
+    // Every addition rounds a partial sum.
+    for (std::size_t c = 0; c < s.outputs; ++c)
+        out.error[c] += double(out.count) * eps * out.magnitude[c];
+    return out;
+}
+
+} // namespace crumb::inline CRUMB_ABI::reference

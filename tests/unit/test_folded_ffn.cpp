@@ -1,0 +1,478 @@
+#include "guarded.hpp"
+#include "isa_test.hpp"
+
+#include <crumb/crumb.hpp>
+#include <crumb/offline/quantize.hpp>
+#include <crumb/op/folded_ffn.hpp>
+#include <crumb/reference/ffn.hpp>
+#include <crumb/reference/float_ops.hpp>
+#include <crumb/reference/linear.hpp>
+
+#include <gtest/gtest.h>
+
+#include <cmath>
+#include <random>
+#include <vector>
+
+namespace {
+
+using crumb::row_codec;
+using crumb_test::guarded;
+
+constexpr auto soft = [](float u) noexcept { return u > 0 ? u : 0.25f * u; };
+double soft_exactly(double u) { return u > 0 ? u : 0.25 * u; }
+
+struct sizes {
+    std::size_t inputs, neurons, outputs;
+};
+const sizes shapes[] = {{32, 16, 32}, {64, 48, 96}, {33, 31, 17}, {1, 1, 1}, {100, 70, 45}, {256, 300, 64}};
+
+/// A network with random lines and ranges, its rows in a codec; the folded matrix is random as well.
+struct network {
+    sizes s;
+    crumb::neuron_shape shape;
+    std::vector<float> fold, fold_bias, up, bias, down, output_bias;
+    guarded<std::byte> neurons;
+    crumb::neuron_rows rows;
+    std::vector<std::byte> room;
+    std::span<std::byte> packed;
+
+    /// `width` scales the ranges: 0 holds nothing, infinity everything.
+    network(sizes size, row_codec in, row_codec out, bool rest, unsigned seed, float width = 1)
+        : s(size), shape{s.neurons, s.inputs, s.outputs, in, out, rest}, fold(s.outputs * s.inputs),
+          fold_bias(s.outputs), up(s.neurons * s.inputs), bias(s.neurons), down(s.neurons * s.outputs),
+          output_bias(s.outputs), neurons(crumb::neuron_layout::of(shape)->bytes) {
+        std::mt19937 random(seed);
+        std::normal_distribution<float> normal;
+        for (auto* all : {&fold, &fold_bias, &up, &bias, &down, &output_bias})
+            for (float& v : *all)
+                v = normal(random);
+        const auto writer = crumb::neuron_writer::create(neurons.span(), shape);
+        EXPECT_TRUE(writer) << writer.message();
+        for (std::size_t n = 0; n < s.neurons; ++n) {
+            const float middle = normal(random), half = std::fabs(normal(random)) * width;
+            crumb::neuron_line line;
+            line.slope = normal(random);
+            line.intercept = normal(random);
+            line.bias = rest ? 0 : bias[n];
+            line.low = middle - half * 4;
+            line.high = middle + half * 4;
+            writer->line(n, line);
+            writer->thresholds(n, line.low, line.high);
+            crumb::encode_row(in, up.data() + n * s.inputs, s.inputs, writer->in(n));
+            crumb::encode_row(out, down.data() + n * s.outputs, s.outputs, writer->out(n));
+        }
+        const auto opened = writer->finish();
+        EXPECT_TRUE(opened) << opened.message();
+        rows = *opened;
+        room.resize(crumb::packed_bytes<crumb::q4_0>(s.neurons, s.inputs) + crumb::alignment);
+        void* at = room.data();
+        std::size_t left = room.size();
+        std::align(crumb::alignment, left - crumb::alignment, at, left);
+        packed = {static_cast<std::byte*>(at), left};
+        const auto q =
+            crumb::quantize<crumb::q4_0>(crumb::matrix<const float>(up.data(), s.neurons, s.inputs));
+        const auto p = crumb::pack<crumb::q4_0>(*q, packed);
+        EXPECT_TRUE(p) << p.message();
+    }
+
+    crumb::folded_ffn_parts parts(const char* isa) const {
+        const auto folded = crumb::dense_linear<float>::plan(
+            crumb::matrix<const float>(fold.data(), s.outputs, s.inputs), {.bias = fold_bias, .isa = isa});
+        const auto weights = crumb::packed_view<crumb::q4_0>::open(packed);
+        const auto predictor = crumb::linear<crumb::q4_0>::plan(*weights, {.bias = bias, .isa = isa});
+        EXPECT_TRUE(folded && predictor);
+        return {.fold = *folded,
+                .predictor = *predictor,
+                .neurons = rows,
+                .activation = soft,
+                .output_bias = output_bias};
+    }
+    crumb::folded_ffn plan(const char* isa, crumb::folded_batches batches = crumb::folded_batches::lists,
+                           crumb::activation_function activation = soft) const {
+        auto p = parts(isa);
+        p.activation = activation;
+        const auto f = crumb::folded_ffn::plan(p, {.batches = batches, .isa = isa});
+        EXPECT_TRUE(f) << f.message();
+        return *f;
+    }
+    std::vector<float> random_rows(std::size_t m, unsigned seed = 7) const {
+        std::mt19937 random(seed);
+        std::normal_distribution<float> normal;
+        std::vector<float> x(m * s.inputs);
+        for (float& v : x)
+            v = normal(random) / std::sqrt(float(s.inputs));
+        return x;
+    }
+    /// Estimates of m rows.
+    std::vector<float> estimates(const char* isa, const std::vector<float>& x, std::size_t m) const {
+        const auto p = parts(isa).predictor;
+        std::vector<std::byte> memory(crumb::activation_bytes(p.activation_layout(), m) + crumb::alignment);
+        void* at = memory.data();
+        std::size_t left = memory.size();
+        std::align(crumb::alignment, left - crumb::alignment, at, left);
+        auto a = crumb::activations::create({static_cast<std::byte*>(at), left}, p.activation_layout(), m);
+        EXPECT_TRUE(a) << a.message();
+        const auto view = crumb::matrix<const float>(x.data(), m, s.inputs);
+        a->quantize(view);
+        std::vector<float> out(m * s.neurons);
+        p.run(view, *a, crumb::matrix(out.data(), m, s.neurons));
+        return out;
+    }
+};
+
+struct outcome {
+    std::vector<float> y;
+    crumb::folded_ffn_report report;
+};
+
+outcome run(const crumb::folded_ffn& f, const std::vector<float>& x, std::size_t m, std::size_t parts) {
+    const auto& s = f.shape();
+    guarded<float> in(x.size()), out(m * s.outputs);
+    guarded<std::byte> scratch(f.scratch_bytes(m, parts));
+    std::copy(x.begin(), x.end(), in.begin());
+    const crumb::folded_ffn_batch batch{crumb::matrix<const float>(in.data(), m, s.inputs),
+                                        crumb::matrix(out.data(), m, s.outputs), scratch.span()};
+    for (std::size_t phase = 0; phase < crumb::folded_ffn::phases; ++phase)
+        for (std::size_t part = parts; part-- > 0;)
+            f.run_phase(phase, batch, part, parts);
+    return {{out.begin(), out.end()}, f.report(batch, parts, true)};
+}
+
+} // namespace
+
+TEST(FoldedFfn, EqualsTheReference) {
+    crumb_test::for_each_isa([]<class Isa>() {
+        unsigned seed = 1;
+        for (const sizes& s : shapes) {
+            for (std::size_t c = 0; c < crumb::row_codecs; ++c) {
+                const auto codec = static_cast<row_codec>(c);
+                const auto other = static_cast<row_codec>((c + 2) % crumb::row_codecs);
+                ++seed;
+                const network net(s, codec, other, seed % 2 == 0, seed);
+                const auto f = net.plan(Isa::name);
+                constexpr std::size_t m = 3;
+                const auto x = net.random_rows(m);
+                const auto estimates = net.estimates(Isa::name, x, m);
+                const outcome got = run(f, x, m, 1);
+                std::size_t fixed = 0;
+                for (std::size_t r = 0; r < m; ++r) {
+                    const float* row = x.data() + r * s.inputs;
+                    const auto want = crumb::reference::fixes(net.rows, row, estimates.data() + r * s.neurons,
+                                                              soft_exactly, 1.0, 0x1p-23);
+                    fixed += want.count;
+                    for (std::size_t c2 = 0; c2 < s.outputs; ++c2) {
+                        double linear = double(net.fold_bias[c2]), magnitude = std::fabs(linear);
+                        for (std::size_t k = 0; k < s.inputs; ++k) {
+                            const double term = double(net.fold[c2 * s.inputs + k]) * double(row[k]);
+                            linear += term;
+                            magnitude += std::fabs(term);
+                        }
+                        // The sums of the fixes begin at xC + B.
+                        const double bound =
+                            want.error[c2] +
+                            (double(s.inputs) + 2 + double(want.count)) * 0x1p-23 * magnitude + 1e-30;
+                        EXPECT_NEAR(double(got.y[r * s.outputs + c2]), linear + want.value[c2], bound)
+                            << crumb::row_codec_names[c] << " " << s.inputs << " " << s.neurons << " row "
+                            << r << " output " << c2;
+                    }
+                }
+                EXPECT_EQ(got.report.fixed, fixed);
+                EXPECT_EQ(got.report.neurons, m * s.neurons);
+            }
+        }
+    });
+}
+
+TEST(FoldedFfn, DoesNotDependOnPartsOrRows) {
+    crumb_test::for_each_isa([]<class Isa>() {
+        for (const sizes& s : {sizes{100, 700, 45}, sizes{64, 530, 96}}) {
+            const network net(s, row_codec::q4_0, row_codec::q8_0, true, 5, 0.5f);
+            const auto f = net.plan(Isa::name);
+            constexpr std::size_t m = 9;
+            const auto x = net.random_rows(m);
+            const outcome all = run(f, x, m, 1);
+            EXPECT_GT(all.report.fixed, 0u);
+            EXPECT_LT(all.report.fixed, all.report.neurons);
+            for (const std::size_t parts : {2, 3, 7, 40}) {
+                const outcome split = run(f, x, m, parts);
+                EXPECT_EQ(split.y, all.y) << parts << " parts";
+                EXPECT_EQ(split.report.fixed, all.report.fixed);
+                EXPECT_EQ(split.report.bytes, all.report.bytes);
+                EXPECT_EQ(split.report.missed, all.report.missed);
+            }
+            std::size_t fixed = 0;
+            for (std::size_t r = 0; r < m; ++r) {
+                const std::vector<float> row(x.begin() + std::ptrdiff_t(r * s.inputs),
+                                             x.begin() + std::ptrdiff_t((r + 1) * s.inputs));
+                const outcome one = run(f, row, 1, 2);
+                fixed += one.report.fixed;
+                for (std::size_t c = 0; c < s.outputs; ++c)
+                    EXPECT_EQ(one.y[c], all.y[r * s.outputs + c]) << "row " << r;
+            }
+            EXPECT_EQ(fixed, all.report.fixed);
+        }
+    });
+}
+
+// Whatever the lines: where every neuron is fixed, xC + B has to be the sum of the lines.
+TEST(FoldedFfn, CoverageZeroIsTheDenseNetwork) {
+    crumb_test::for_each_isa([]<class Isa>() {
+        for (const sizes& s : shapes) {
+            network net(s, row_codec::f32, row_codec::f32, false, 11, 0);
+            std::vector<double> magnitude(s.outputs * s.inputs, 0.0);
+            for (std::size_t c = 0; c < s.outputs; ++c) {
+                double b = double(net.output_bias[c]);
+                for (std::size_t n = 0; n < s.neurons; ++n)
+                    b += (double(net.rows.line(n).slope) * double(net.bias[n]) +
+                          double(net.rows.line(n).intercept)) *
+                         double(net.down[n * s.outputs + c]);
+                net.fold_bias[c] = static_cast<float>(b);
+                for (std::size_t k = 0; k < s.inputs; ++k) {
+                    double sum = 0;
+                    for (std::size_t n = 0; n < s.neurons; ++n) {
+                        const double term = double(net.down[n * s.outputs + c]) *
+                                            double(net.rows.line(n).slope) * double(net.up[n * s.inputs + k]);
+                        sum += term;
+                        magnitude[c * s.inputs + k] += std::fabs(term);
+                    }
+                    net.fold[c * s.inputs + k] = static_cast<float>(sum);
+                }
+            }
+            const auto x = net.random_rows(1);
+            const outcome got = run(net.plan(Isa::name), x, 1, 1);
+            EXPECT_EQ(got.report.fixed, s.neurons);
+            EXPECT_EQ(got.report.missed, 0u);
+            const auto estimates = net.estimates(Isa::name, x, 1);
+            const auto fixes =
+                crumb::reference::fixes(net.rows, x.data(), estimates.data(), soft_exactly, 1.0, 0x1p-23);
+            const auto want = crumb::reference::ffn(net.rows, x.data(), net.output_bias.data(), soft_exactly);
+            for (std::size_t c = 0; c < s.outputs; ++c) {
+                double folded = std::fabs(double(net.fold_bias[c]));
+                for (std::size_t k = 0; k < s.inputs; ++k)
+                    folded += magnitude[c * s.inputs + k] * std::fabs(double(x[k]));
+                const double bound =
+                    fixes.error[c] + (double(s.inputs) + 4 + double(s.neurons)) * 0x1p-23 * folded + 1e-30;
+                EXPECT_NEAR(double(got.y[c]), want[c], bound) << "output " << c;
+            }
+        }
+    });
+}
+
+TEST(FoldedFfn, CoverageOneIsTheFoldedMatrix) {
+    crumb_test::for_each_isa([]<class Isa>() {
+        for (const sizes& s : shapes) {
+            const network net(s, row_codec::q4_0, row_codec::q4_0, false, 12,
+                              std::numeric_limits<float>::infinity());
+            const auto x = net.random_rows(5);
+            const outcome got = run(net.plan(Isa::name), x, 5, 2);
+            EXPECT_EQ(got.report.fixed, 0u);
+            std::vector<float> want(5 * s.outputs);
+            net.parts(Isa::name).fold.run(crumb::matrix<const float>(x.data(), 5, s.inputs), {},
+                                          crumb::matrix(want.data(), 5, s.outputs));
+            EXPECT_EQ(got.y, want);
+        }
+    });
+}
+
+TEST(FoldedFfn, FixesWhatIsNotANumber) {
+    crumb_test::for_each_isa([]<class Isa>() {
+        const network net({64, 40, 32}, row_codec::f32, row_codec::f32, false, 13,
+                          std::numeric_limits<float>::infinity());
+        auto x = net.random_rows(1);
+        x[5] = std::numeric_limits<float>::quiet_NaN();
+        const outcome got = run(net.plan(Isa::name), x, 1, 1);
+        EXPECT_EQ(got.report.fixed, 40u);
+        for (const float y : got.y)
+            EXPECT_TRUE(std::isnan(y));
+    });
+}
+
+TEST(FoldedFfn, AppliesEveryActivation) {
+    const network net({64, 48, 32}, row_codec::f32, row_codec::f32, false, 14, 0);
+    using kind = crumb::activation_function::kind;
+    const auto x = net.random_rows(1);
+    const char* isa = crumb::float_ops::plan()->isa();
+    const auto estimates = net.estimates(isa, x, 1);
+    const auto check = [&](crumb::activation_function f, double (*exactly)(double), double slope,
+                           double rounding) {
+        const outcome got = run(net.plan(isa, crumb::folded_batches::lists, f), x, 1, 1);
+        const auto want =
+            crumb::reference::fixes(net.rows, x.data(), estimates.data(), exactly, slope, rounding);
+        std::vector<float> fold(32);
+        net.parts(isa).fold.run(crumb::matrix<const float>(x.data(), 1, 64), {},
+                                crumb::matrix(fold.data(), 1, 32));
+        for (std::size_t c = 0; c < 32; ++c)
+            EXPECT_NEAR(double(got.y[c]), double(fold[c]) + want.value[c],
+                        want.error[c] + 48 * 0x1p-23 * std::fabs(double(fold[c])));
+    };
+    // |u| stays below 8: errors as `float_ops` states them.
+    constexpr double eps = 0x1p-24;
+    check(
+        kind::relu, [](double u) { return u < 0 ? 0 : u; }, 1, 0);
+    check(kind::silu, crumb::reference::silu, 1.1, 16 * eps);
+    check(kind::gelu_erf, crumb::reference::gelu_erf, 1.13, 0x1p-16);
+    check(kind::gelu_tanh, crumb::reference::gelu_tanh, 1.13, (48 + 24 * 25) * eps);
+    check([](float u) noexcept { return u * u; }, [](double u) { return u * u; }, 16, 0x1p-23);
+}
+
+// Rows of q8_0 and q4_0 lose nothing on the way to tiles: a product with them is that of `linear`.
+TEST(NeuronProducts, InputsEqualLinear) {
+    crumb_test::for_each_isa([]<class Isa>() {
+        for (const sizes& s : shapes) {
+            const network net(s, row_codec::q4_0, row_codec::q4_0, false, 15);
+            const auto p = crumb::neuron_products::plan(net.rows, net.output_bias, Isa::name);
+            ASSERT_TRUE(p) << p.message();
+            for (const std::size_t m : {1, 5, 19}) {
+                const auto x = net.random_rows(m);
+                guarded<std::byte> a(crumb::activation_bytes(p->input_layout(), m));
+                auto q = *crumb::activations::create(a.span(), p->input_layout(), m);
+                q.quantize(crumb::matrix<const float>(x.data(), m, s.inputs));
+                guarded<std::byte> tiles(p->tile_bytes(m));
+                std::vector<float> u(m * s.neurons);
+                const auto view = crumb::matrix(u.data(), m, s.neurons);
+                p->inputs(q, view, {32, s.neurons}, tiles.span());
+                p->inputs(q, view, {0, 32}, tiles.span());
+                EXPECT_EQ(u, net.estimates(Isa::name, x, m)) << s.neurons << " neurons, " << m << " rows";
+            }
+        }
+    });
+}
+
+TEST(NeuronProducts, OutputsAreWithinTheBoundOfRequantization) {
+    crumb_test::for_each_isa([]<class Isa>() {
+        for (const sizes& s : shapes) {
+            for (const row_codec codec : {row_codec::q8_0, row_codec::q4_0, row_codec::u2}) {
+                const network net(s, row_codec::q8_0, codec, false, 16);
+                const auto p = crumb::neuron_products::plan(net.rows, net.output_bias, Isa::name);
+                ASSERT_TRUE(p) << p.message();
+                constexpr std::size_t m = 3;
+                std::vector<float> hidden(m * s.neurons);
+                std::mt19937 random(17);
+                std::normal_distribution<float> normal;
+                for (float& v : hidden)
+                    v = normal(random);
+                guarded<std::byte> a(crumb::activation_bytes(p->hidden_layout(), m));
+                auto q = *crumb::activations::create(a.span(), p->hidden_layout(), m);
+                q.quantize(crumb::matrix<const float>(hidden.data(), m, s.neurons));
+                guarded<std::byte> tiles(p->tile_bytes(m));
+                guarded<float> y(m * s.outputs);
+                const auto view = crumb::matrix(y.data(), m, s.outputs);
+                p->outputs(q, view, {32, s.outputs}, tiles.span());
+                p->outputs(q, view, {0, 32}, tiles.span());
+                const crumb::reference::activation_view in{q.layout(), q.codes(), q.scales(), m};
+                for (std::size_t r = 0; r < m; ++r)
+                    for (std::size_t c = 0; c < s.outputs; ++c) {
+                        double want = double(net.output_bias[c]), bound = 0, magnitude = std::fabs(want);
+                        for (std::size_t g = 0; g * 32 < s.neurons; ++g) {
+                            double most = 0, length = 0;
+                            for (std::size_t n = g * 32; n < std::min(g * 32 + 32, s.neurons); ++n) {
+                                const double w = double(crumb::row_weight(codec, net.rows.out(n), c));
+                                const double x = in.scale(r, g) * in.code(r, n);
+                                want += w * x;
+                                magnitude += std::fabs(w * x);
+                                most = std::max(most, std::fabs(w));
+                                length += std::fabs(x);
+                            }
+                            // A scale rounded to a half, or to a subnormal one; codes rounded to nearest.
+                            bound += length * (most * (0x1p-11 + 1.0 / 254) + 127 * 0x1p-25);
+                        }
+                        bound += (double(s.neurons) / 32 + 6) * 0x1p-22 * magnitude;
+                        EXPECT_NEAR(double(y[r * s.outputs + c]), want, bound);
+                    }
+            }
+        }
+    });
+}
+
+TEST(FoldedFfn, DenseBatchesAreTheNetworkBeforeFolding) {
+    crumb_test::for_each_isa([]<class Isa>() {
+        for (const bool rest : {false, true}) {
+            const sizes s{96, 200, 72};
+            const network net(s, row_codec::q8_0, row_codec::q8_0, rest, 18);
+            constexpr std::size_t m = 11;
+            const auto x = net.random_rows(m);
+            const auto f = net.plan(Isa::name, crumb::folded_batches::dense);
+            EXPECT_TRUE(f.is_dense(m));
+            const outcome got = run(f, x, m, 1);
+            EXPECT_EQ(run(f, x, m, 3).y, got.y);
+            EXPECT_EQ(got.report.fixed, 0u);
+            // All neurons fixed, on a folded matrix of zeros and lines of zeros, are the same network.
+            network all(s, row_codec::q8_0, row_codec::q8_0, rest, 18, 0);
+            std::fill(all.fold.begin(), all.fold.end(), 0.0f);
+            all.fold_bias = all.output_bias;
+            const auto writer = reinterpret_cast<std::byte*>(all.neurons.data());
+            for (std::size_t n = 0; n < s.neurons; ++n) {
+                crumb::neuron_line line = all.rows.line(n);
+                line.slope = line.intercept = 0;
+                std::memcpy(writer + all.rows.layout().records_offset + n * all.rows.layout().record_bytes,
+                            &line, sizeof line);
+            }
+            const outcome want = run(all.plan(Isa::name), x, m, 1);
+            double error = 0, length = 0;
+            for (std::size_t i = 0; i < got.y.size(); ++i) {
+                error += std::pow(double(got.y[i]) - double(want.y[i]), 2);
+                length += std::pow(double(want.y[i]), 2);
+            }
+            // Three roundings to 8 bits: of x, of sigma(u), of W2. With a step of the largest / 127 and the
+            // largest at most 4 times the root mean square each is 4 / 127 / sqrt(12) = 0.9 %.
+            EXPECT_LT(std::sqrt(error / length), 0.02);
+            EXPECT_GT(error, 0.0);
+        }
+    });
+}
+
+TEST(FoldedFfn, ChoosesByCost) {
+    const network net({256, 1024, 256}, row_codec::q4_0, row_codec::q4_0, false, 19);
+    const auto parts = net.parts(nullptr);
+    const auto cheap = crumb::folded_ffn::plan(parts, {.max_rows = 512, .expected_share = 0.0});
+    const auto costly = crumb::folded_ffn::plan(parts, {.max_rows = 512, .expected_share = 0.5});
+    ASSERT_TRUE(cheap && costly);
+    EXPECT_FALSE(cheap->is_dense(512)); // the predictor and the folded matrix are less than the network
+    EXPECT_FALSE(costly->is_dense(1));
+    EXPECT_TRUE(costly->is_dense(512));
+}
+
+TEST(FoldedFfn, RefusesWhatDoesNotFit) {
+    const network net({64, 48, 32}, row_codec::f32, row_codec::f32, false, 20);
+    const network other({64, 80, 32}, row_codec::f32, row_codec::f32, false, 21);
+    auto parts = net.parts(nullptr);
+    EXPECT_TRUE(crumb::folded_ffn::plan(parts));
+    parts.predictor = other.parts(nullptr).predictor;
+    EXPECT_EQ(crumb::folded_ffn::plan(parts).error().code(), crumb::errc::bad_shape);
+    parts = net.parts(nullptr);
+    parts.fold = parts.predictor;
+    EXPECT_EQ(crumb::folded_ffn::plan(parts).error().code(), crumb::errc::bad_shape);
+    parts = net.parts(nullptr);
+    EXPECT_EQ(crumb::folded_ffn::plan(parts, {.expected_share = 1.5}).error().code(),
+              crumb::errc::invalid_argument);
+    EXPECT_EQ(crumb::folded_ffn::plan(parts, {.batches = crumb::folded_batches::dense}).error().code(),
+              crumb::errc::unsupported);
+    EXPECT_EQ(crumb::folded_ffn::plan(parts, {.isa = "none"}).error().code(), crumb::errc::unsupported);
+    parts.output_bias = std::span(net.output_bias).first(3);
+    EXPECT_EQ(crumb::folded_ffn::plan(parts).error().code(), crumb::errc::bad_shape);
+}
+
+TEST(NeuronRows, RefusesDamagedBytes) {
+    const network net({64, 48, 32}, row_codec::q4_0, row_codec::u2, true, 22);
+    const std::size_t bytes = net.rows.layout().bytes;
+    guarded<std::byte> copy(bytes);
+    const auto reset = [&] {
+        std::memcpy(copy.data(), net.rows.records() - net.rows.layout().records_offset, bytes);
+    };
+    reset();
+    EXPECT_TRUE(crumb::neuron_rows::open(copy.span()));
+    EXPECT_EQ(crumb::neuron_rows::open(copy.span().first(bytes - 1)).error().code(),
+              crumb::errc::buffer_too_small);
+    for (const auto& [at, code] : {std::pair{0, crumb::errc::wrong_format},
+                                   {4, crumb::errc::wrong_version},
+                                   {8, crumb::errc::corrupt},
+                                   {15, crumb::errc::bad_shape},
+                                   {40, crumb::errc::corrupt},
+                                   {42, crumb::errc::corrupt}}) {
+        reset();
+        copy[static_cast<std::size_t>(at)] ^= std::byte{64};
+        EXPECT_EQ(crumb::neuron_rows::open(copy.span()).error().code(), code) << "byte " << at;
+    }
+    EXPECT_EQ(crumb::neuron_layout::of({0, 1, 1}).error().code(), crumb::errc::bad_shape);
+}
