@@ -104,7 +104,8 @@ inline result<coverage> uniform_coverage(std::span<const layer_curves> layers, d
 
 /// Shares out coverage over the layers and neurons of a model (TARDIS, 5.1.1, adaptive thresholding):
 ///
-///     minimize sum over layers l and neurons n of w_l E_ln(t_ln),  mean t_ln = target,  least <= t_ln <= most
+///     minimize sum over layers l and neurons n of w_l E_ln(t_ln),  mean t_ln = target,  least <= t_ln <=
+///     most
 ///
 /// The paper minimizes sum E_i t_i with mean t_i = t, over layers, then over a layer's neurons. Its E_i are
 /// constants, and a linear objective has its minimum at a corner: those of small E_i would be covered fully,

@@ -7,7 +7,7 @@ namespace crumb::inline CRUMB_ABI {
 
 /// sigma(u) is replaced by slope u + intercept while the tested value v lies in [low, high) (TARDIS, 5.1.1).
 struct linear_range {
-    double low = 0; ///< a float; -infinity where the range begins with the least v observed
+    double low = 0;  ///< a float; -infinity where the range begins with the least v observed
     double high = 0; ///< a float; +infinity where it ends with the greatest. low = high: nothing is linear
     double slope = 0;
     double intercept = 0;
@@ -188,13 +188,13 @@ inline result<std::vector<linear_range>> best_ranges(const activation_statistics
     if (const status bad = check_range_search(s, neuron); !bad)
         return bad;
     const range_lines lines(s, neuron);
-    const linear_range all = lines.range(0, lines.bins());
+    // The hull lies below the line from nothing to everything.
+    const double steepest = lines.error(0, lines.bins()) / lines.rows();
     std::vector<linear_range> runs;
     for (std::size_t i = 0; i < lines.bins(); ++i)
         for (std::size_t j = i + 1; j <= lines.bins(); ++j)
-            // The hull lies below the line from nothing to everything.
-            if (const linear_range r = lines.range(i, j); r.error <= all.error * r.covered)
-                runs.push_back(r);
+            if (j - i == lines.bins() || lines.error(i, j) <= steepest * lines.rows(i, j))
+                runs.push_back(lines.range(i, j));
     std::vector<linear_range> out;
     for (const curve_point& p : error_curve(runs, 1))
         if (p.range != curve_point::nothing)
