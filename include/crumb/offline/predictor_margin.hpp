@@ -146,8 +146,8 @@ struct bound_matrix {
 ///     gamma(d + 1) sum (E + N) X           if w.x is summed in float, in any order
 ///     gamma(d + 1) sum N (X + D)           if w^.x^ is; integer sums leave the few roundings of their scales
 ///
-/// and one eps of the magnitude for every bias that is added on the way. Refuses matrices of other shapes,
-/// NaN, infinity, and norms that do not fit a half.
+/// and one eps of the magnitude for every bias that is added on the way; squares of inputs below 2^-63 would
+/// underflow. Refuses matrices of other shapes, NaN, infinity, and norms that do not fit a half.
 inline result<bound_matrix> sound_bounds(const matrix_view<const float>& up,
                                          const matrix_view<const float>& approximation) {
     if (approximation.rows != up.rows || approximation.cols != up.cols)
