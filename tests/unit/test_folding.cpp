@@ -238,6 +238,25 @@ TEST(Folding, RefitNeedsRowsOrARidge) {
     EXPECT_NEAR(change.bias[0], 0.5, 1e-15);
 }
 
+TEST(Folding, RefitRefusesInputsThatDepend) {
+    splitmix64 random(5);
+    for (int round = 0; round < 20; ++round) {
+        fold_refit refit(3, 1);
+        const auto x = random_floats(3 * 100, random), r = random_floats(100, random);
+        std::vector<float> dependent = x;
+        for (std::size_t i = 0; i < 100; ++i) {
+            // Exact sums, so that nothing but the rounding of the moments tells the columns apart.
+            float* row = dependent.data() + 3 * i;
+            row[0] = std::round(row[0] * 1024) / 1024;
+            row[1] = std::round(row[1] * 1024) / 1024;
+            row[2] = row[0] + row[1];
+        }
+        ASSERT_TRUE(refit.add(matrix(dependent.data(), 100, 3), matrix(r.data(), 100, 1)));
+        EXPECT_EQ(refit.solve(0).error().code(), errc::invalid_argument);
+        EXPECT_TRUE(refit.solve(1e-3));
+    }
+}
+
 // ---- margins as measured ----
 
 /// All pairs of inputs and errors, so that errors do not depend on inputs; all sums are exact.
@@ -327,6 +346,7 @@ TEST(PredictorMargin, ThresholdsCollapseAndStayInfinite) {
     EXPECT_FALSE(all.never());
     EXPECT_TRUE(p.thresholds(0, {-0.1, 0.1}, 0).never());
     EXPECT_TRUE(p.thresholds(0, {}, 0.5).never());
+    EXPECT_TRUE(p.thresholds(0, {}, 0.9).never());
     EXPECT_FALSE(p.thresholds(0, {-2, 2}, 0.1).never());
     // A predictor without errors leaves ranges as they are.
     auto exact = predictor_errors::make(1, 16).value();

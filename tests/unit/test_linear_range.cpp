@@ -215,6 +215,12 @@ TEST(ActivationStatistics, ShortestShareIsThatOfTheSortedRows) {
             y.push(static_cast<double>(i), 0);
     // Values span 15 units, in bins of one unit of which the last ends with its values.
     EXPECT_NEAR(y.statistics(16).shortest_share(0, 0.5), 4.0 / 15, 1e-12);
+    // One that ends with the greatest value and begins within a bin: half of the last bin but one.
+    sample z;
+    for (std::size_t i = 0; i < 16; ++i)
+        for (std::size_t k = 0; k < (i >= 14 ? 10u : 1u); ++k)
+            z.push(static_cast<double>(i), 0);
+    EXPECT_NEAR(z.statistics(16).shortest_share(0, 15.0 / 34), 0.5 / 15, 1e-12);
 }
 
 TEST(ActivationStatistics, NeuronsThatDoNotVary) {
@@ -399,6 +405,21 @@ TEST(LinearRange, BestRangeFindsWhatTheGreedySearchMisses) {
     for (const auto& r : ranges)
         greedy = std::min(greedy, cost(r));
     EXPECT_LT(cost(best_range(a, 0, 1, multiplier).value()), greedy);
+}
+
+TEST(LinearRange, WhatIsFreeIsCoveredAndWhatIsNotIsLeft) {
+    sample dead, curved;
+    for (std::size_t i = 0; i < 64; ++i) {
+        dead.push(-0.1 * static_cast<double>(i), -0.1 * static_cast<double>(i), [](double) { return 0.0; });
+        // Four inputs in every bin, not on a line.
+        const double u = static_cast<double>(i) / 4;
+        curved.push(u, u, [](double x) { return x * x; });
+    }
+    EXPECT_EQ(best_range(dead.statistics(16), 0, 1, 0)->covered, 1.0);
+    const auto nothing = best_range(curved.statistics(16), 0, 1, 0).value();
+    EXPECT_EQ(nothing.covered, 0.0);
+    EXPECT_EQ(nothing.error, 0.0);
+    EXPECT_EQ(nothing.low, nothing.high);
 }
 
 TEST(LinearRange, ErrorCurveIsTheLowerHull) {

@@ -6,6 +6,7 @@
 #include <Eigen/Cholesky>
 #include <Eigen/Core>
 
+#include <algorithm>
 #include <vector>
 
 namespace crumb::inline CRUMB_ABI {
@@ -38,10 +39,11 @@ using vector_d = Eigen::VectorXd;
 
 inline Eigen::Index index(std::size_t i) noexcept { return static_cast<Eigen::Index>(i); }
 
-inline auto map(const matrix_view<const float>& m) {
+inline matrix_d in_double(const matrix_view<const float>& m) {
     using rows = Eigen::Matrix<float, Eigen::Dynamic, Eigen::Dynamic, Eigen::RowMajor>;
     return Eigen::Map<const rows, 0, Eigen::OuterStride<>>(m.data, index(m.rows), index(m.cols),
-                                                           Eigen::OuterStride<>(index(m.stride)));
+                                                           Eigen::OuterStride<>(index(m.stride)))
+        .cast<double>();
 }
 
 /// Rounds to `T`; refuses what is then infinite.
@@ -109,8 +111,8 @@ result<folded_layer<T>> fold(const matrix_view<const float>& up, std::span<const
     constexpr std::size_t step = 256; // neurons that are double at a time
     for (std::size_t n = 0; n < h; n += step) {
         const std::size_t size = std::min(step, h - n);
-        const folding::matrix_d w2 = folding::map(down).middleCols(index(n), index(size)).cast<double>();
-        folding::matrix_d w1 = folding::map(up).middleRows(index(n), index(size)).cast<double>();
+        const folding::matrix_d w2 = folding::in_double(matrix(down.data + n, down.rows, size, down.stride));
+        folding::matrix_d w1 = folding::in_double(matrix(up.row(n), size, up.cols, up.stride));
         folding::vector_d constant(index(size));
         for (std::size_t i = 0; i < size; ++i) {
             w1.row(index(i)) *= slopes[n + i];
@@ -163,10 +165,10 @@ class fold_refit {
             return s;
         constexpr std::size_t step = 256;
         for (std::size_t i = 0; i < x.rows; i += step) {
-            const auto size = folding::index(std::min(step, x.rows - i));
-            const folding::matrix_d px = folding::map(x).middleRows(folding::index(i), size).cast<double>();
+            const std::size_t size = std::min(step, x.rows - i);
+            const folding::matrix_d px = folding::in_double(matrix(x.row(i), size, x.cols, x.stride));
             const folding::matrix_d pr =
-                folding::map(residuals).middleRows(folding::index(i), size).cast<double>();
+                folding::in_double(matrix(residuals.row(i), size, residuals.cols, residuals.stride));
             xx_.selfadjointView<Eigen::Lower>().rankUpdate(px.transpose());
             xr_.noalias() += px.transpose() * pr;
             x_ += px.colwise().sum().transpose();
@@ -194,7 +196,7 @@ class fold_refit {
         } else {
             h.diagonal().array() += ridge * h.trace() / static_cast<double>(inputs());
             const Eigen::LLT<folding::matrix_d> factor(h);
-            if (factor.info() != Eigen::Success || !(factor.rcond() > 1e-15))
+            if (factor.info() != Eigen::Success || !(factor.rcond() > 1e-13))
                 return status::error(errc::invalid_argument,
                                      "refit: %zu rows do not determine %zu inputs with ridge %g", rows_,
                                      inputs(), ridge);

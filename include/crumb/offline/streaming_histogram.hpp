@@ -5,7 +5,6 @@
 
 #include <algorithm>
 #include <bit>
-#include <climits>
 #include <cmath>
 #include <vector>
 
@@ -77,7 +76,7 @@ class streaming_histogram {
     /// The bin of `value`, which is finite and at most 2^130 in magnitude, for the caller to add it to.
     Bin& at(std::size_t n, double value) {
         if (!(value >= grids_[n].min && value <= grids_[n].max))
-            extend(n, value, value, INT_MIN);
+            extend(n, value, value);
         return cells_[slot(n, grids_[n].key(value))];
     }
 
@@ -89,7 +88,7 @@ class streaming_histogram {
             const grid& theirs = other.grids_[n];
             if (theirs.empty())
                 continue;
-            extend(n, theirs.min, theirs.max, theirs.exponent);
+            extend(n, theirs.min, theirs.max);
             const int up = grids_[n].exponent - theirs.exponent;
             for (std::int64_t k = theirs.first; k <= theirs.last; ++k)
                 cells_[slot(n, shifted(k, up))].add(other.cells_[slot(n, k)]);
@@ -140,16 +139,16 @@ class streaming_histogram {
     }
     static std::int64_t shifted(std::int64_t key, int up) noexcept { return key >> std::min(up, 63); }
 
-    /// Makes room for values from `low` to `high`, at an exponent of at least `least`.
-    void extend(std::size_t n, double low, double high, int least) {
+    /// Makes room for values from `low` to `high`.
+    void extend(std::size_t n, double low, double high) {
         constexpr int last_place = 23, smallest = -149;
         const grid old = grids_[n];
         grid& g = grids_[n];
         g.min = std::min(g.min, low);
         g.max = std::max(g.max, high);
         const double most = std::max(std::fabs(g.min), std::fabs(g.max));
-        g.exponent = std::max({least, old.empty() ? smallest : old.exponent,
-                               most > 0 ? std::max(std::ilogb(most) - last_place, smallest) : smallest});
+        g.exponent = std::max(old.empty() ? smallest : old.exponent,
+                              most > 0 ? std::ilogb(most) - last_place : smallest);
         for (;; ++g.exponent) {
             g.scale = std::ldexp(1.0, -g.exponent);
             g.first = g.key(g.min);
