@@ -20,7 +20,9 @@ struct common_options {
     activation_type activations = activation_type::int8;
     kv_type kv = kv_type::f16;
     precision_option precision; ///< of nested weights
-    std::size_t threads = 0;    ///< 0: all
+    ffn_type ffn = ffn_type::dense;
+    bool ffn_by_lists = false; ///< see `model_options`
+    std::size_t threads = 0;   ///< 0: all
     bool json = false;
 };
 
@@ -66,14 +68,16 @@ struct study_options {
 
 struct calibrate_options {
     std::string model;
-    kv_type kv;           ///< what codebooks are for; else, what a schedule is found with
-    std::string schedule; ///< static or learned instead of codebooks; or empty
+    kv_type kv;                    ///< what codebooks are for; else, what a schedule is found with
+    std::string schedule;          ///< static or learned instead of codebooks; or empty
+    std::optional<ffn_recipe> ffn; ///< folded networks instead of codebooks
     crumb::kv_sharing sharing = crumb::kv_sharing::none;
     std::string text;        ///< a file, or `self`
     std::size_t chunks = 64; ///< windows of text
     std::uint64_t seed = 1;
     std::size_t threads = 0;
-    std::string entropy; ///< a CSV of what codes carry, or empty
+    std::string entropy;       ///< a CSV of what codes carry, or empty
+    std::string distributions; ///< a CSV of what neurons see, or empty
     std::string out;
     study_options study; ///< of schedules
 };
@@ -114,6 +118,7 @@ crumb::status demo(const demo_options& options);
 crumb::status quantize(const quantize_options& options);
 crumb::status calibrate(const calibrate_options& options);
 crumb::status calibrate_schedule(const calibrate_options& options);
+crumb::status calibrate_ffn(const calibrate_options& options);
 crumb::status schedules(const schedules_options& options);
 crumb::status synth(const synth_options& options);
 crumb::status bench(const bench_options& options);
@@ -136,6 +141,12 @@ crumb::result<loaded_model> load(const common_options& options, std::size_t cont
 crumb::result<loaded_model> load_against(const std::string& against, const model& other,
                                          const common_options& options, std::size_t context,
                                          std::size_t batch);
+
+class json_object;
+/// Puts `ffn`, `ffn_bytes_per_token` and, of folded networks, `fixed` and what has been counted of `missed`.
+void put_ffn(json_object& out, const session& s);
+/// The same for people; empty of networks that are not folded.
+std::string ffn_line(const session& s);
 
 /// The name that results are reported under: the type asked for, or that of the file's own matrices.
 std::string weights_name(const model& m, weight_type type);

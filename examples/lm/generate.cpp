@@ -59,10 +59,12 @@ result<loaded_model> load(const common_options& options, std::size_t context, st
                 [&]<class F>(std::type_identity<F>) { is_rounded = crumb::rounding_format<F>; });
     const auto read = [&]() -> result<model> {
         if (is_rounded)
-            return model::load(options.model, {options.weights, options.activations});
+            return model::load(options.model,
+                               {options.weights, options.activations, options.ffn, options.ffn_by_lists});
         // Codebooks and error feedback take the whole model at once.
         common_options stored = options;
         stored.weights = weight_type::stored;
+        stored.ffn = ffn_type::dense;
         auto source = load(stored, 0, 512);
         if (!source)
             return source.error();
@@ -74,7 +76,8 @@ result<loaded_model> load(const common_options& options, std::size_t context, st
         auto file = quantized_file(how, *source->weights, *source->run);
         if (!file)
             return file.error();
-        return model::load(std::move(*file), options.model, {weight_type::stored, options.activations});
+        return model::load(std::move(*file), options.model,
+                           {weight_type::stored, options.activations, options.ffn, options.ffn_by_lists});
     };
     auto m = read();
     if (!m)
@@ -105,6 +108,7 @@ result<loaded_model> load_against(const std::string& against, const model& other
     full.weights = weight_type::f32;
     full.activations = activation_type::f32;
     full.kv = kv_type::f16;
+    full.ffn = ffn_type::dense;
     auto reference = load(full, context, batch);
     if (reference && reference->weights->shape().vocabulary != other.shape().vocabulary)
         return status::error(errc::bad_shape, "--against: the vocabularies have %zu and %zu tokens",
@@ -133,6 +137,40 @@ std::vector<std::int32_t> write_text(session& s, const std::vector<std::int32_t>
     return text;
 }
 
+void put_ffn(json_object& out, const session& s) {
+    double dense = 0;
+    bool is_folded = false;
+    for (const model_layer& l : s.of().layers()) {
+        dense += static_cast<double>(l.up.stored_bytes() + l.down.stored_bytes() + l.gate.stored_bytes());
+        is_folded |= l.folded != nullptr;
+    }
+    out.put("ffn", ffn_names[is_folded ? 1 : 0]);
+    if (!is_folded) {
+        out.put("ffn_bytes_per_token", dense);
+        return;
+    }
+    const ffn_counts c = s.ffn();
+    out.put("ffn_bytes_per_token", c.bytes / static_cast<double>(c.tokens));
+    out.put("fixed", static_cast<double>(c.fixed) / static_cast<double>(c.neurons));
+    if (c.missed)
+        out.put("missed", static_cast<double>(*c.missed) / static_cast<double>(c.neurons));
+}
+
+std::string ffn_line(const session& s) {
+    const ffn_counts c = s.ffn();
+    if (c.neurons == 0)
+        return {};
+    char text[160];
+    const double all = static_cast<double>(c.neurons) / 100;
+    int size =
+        std::snprintf(text, sizeof text, "%.1f KB per token, %.2f %% of the neurons fixed",
+                      c.bytes / static_cast<double>(c.tokens) / 1e3, static_cast<double>(c.fixed) / all);
+    if (c.missed)
+        size += std::snprintf(text + size, sizeof text - static_cast<std::size_t>(size), ", %.3f %% missed",
+                              static_cast<double>(*c.missed) / all);
+    return {text, static_cast<std::size_t>(size)};
+}
+
 std::string weights_name(const model& m, weight_type type) {
     return type == weight_type::stored ? m.stored_type()
                                        : std::string(weight_names[static_cast<std::size_t>(type)]);
@@ -144,6 +182,7 @@ status generate(const generate_options& o) {
         return loaded.error();
     const model& m = *loaded->weights;
     session& s = *loaded->run;
+    s.count_ffn(false);
     const auto prompt = m.vocabulary().encode(o.prompt, true);
     if (prompt.empty())
         return status::error(errc::invalid_argument, "the prompt is empty");
@@ -217,12 +256,12 @@ status generate(const generate_options& o) {
         out.put("model", o.model)
             .put("weights", weights_name(m, o.weights))
             .put("activations", activation_names[static_cast<std::size_t>(o.activations)])
-            .put("kv", o.kv.name())
-            .put("ffn", "dense");
+            .put("kv", o.kv.name());
         out.put("text", valid_utf8(text)).put("stop", stop);
         out.put("prompt_tokens", prompt.size()).put("tokens", produced);
         out.put("nll", nll).put("ppl", std::exp(nll));
         out.put("bits_per_weight", m.bits_per_weight()).put("kv_bytes_per_token", s.kv_bytes_per_token());
+        put_ffn(out, s);
         if (steps)
             out.put("precision", o.precision.name()).put("average_bits", steps->average_bits());
         out.put("prompt_tokens_per_second", prompt_speed).put("tokens_per_second", speed);
@@ -233,6 +272,8 @@ status generate(const generate_options& o) {
     std::fflush(stdout);
     std::fprintf(stderr, "prompt:     %5zu tokens, %9.1f tokens/s\n", prompt.size(), prompt_speed);
     std::fprintf(stderr, "generation: %5zu tokens, %9.1f tokens/s (stopped: %s)\n", produced, speed, stop);
+    if (const std::string folded = ffn_line(s); !folded.empty())
+        std::fprintf(stderr, "networks:   %s\n", folded.c_str());
     if (steps)
         std::fprintf(stderr, "precision:  %5.2f bits on average\n", steps->average_bits());
     return {};

@@ -216,6 +216,8 @@ result<crumb::kv_codebooks> train_codebooks(const model& m, const crumb::kv_code
 status calibrate(const calibrate_options& o) {
     if (!o.schedule.empty())
         return calibrate_schedule(o);
+    if (o.ffn)
+        return calibrate_ffn(o);
     if (!o.kv.codec.has_codebooks())
         return status::error(errc::invalid_argument, "--kv %s has no codebooks to calibrate",
                              o.kv.name().c_str());

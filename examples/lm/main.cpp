@@ -116,6 +116,8 @@ void add_common(CLI::App* app, lm::common_options& o) {
     add_choice(app, "--activations", o.activations, choices<lm::activation_type>(lm::activation_names),
                "What quantized weights are multiplied with");
     add_kv(app, o.kv)->default_str(o.kv.name());
+    add_choice(app, "--ffn", o.ffn, choices<lm::ffn_type>(lm::ffn_names),
+               "Feed-forward networks: as they are, or folded (see calibrate)");
     app->add_option("--threads", o.threads, "Threads; 0 takes all cores")
         ->check(CLI::Range(0, 1024))
         ->capture_default_str();
@@ -230,14 +232,24 @@ int main(int argc, char** argv) {
     quantize->add_option("--out,-o", q.out, "File to write")->required();
 
     lm::calibrate_options c;
-    auto* calibrate =
-        app.add_subcommand("calibrate", "Write a model with codebooks for its cache, or with a schedule");
+    auto* calibrate = app.add_subcommand(
+        "calibrate", "Write a model with codebooks for its cache, folded networks or a schedule");
     calibrate->add_option("model", c.model, "GGUF file, architecture llama or gpt2")->required();
     auto* kv = add_kv(calibrate, c.kv);
     auto* schedule = calibrate
                          ->add_option("--schedule", c.schedule,
                                       "A schedule of precision instead: static or learned (nested weights)")
                          ->check(CLI::IsMember({"static", "learned"}));
+    auto* ffn = calibrate->add_option_function<std::string>(
+        "--ffn",
+        [&c](const std::string& text) {
+            const auto recipe = lm::ffn_recipe::parse(text);
+            if (!recipe)
+                throw CLI::ValidationError(recipe.message());
+            c.ffn = *recipe;
+        },
+        "Folded feed-forward networks instead: tardis, then :coverage=C or :parameters=P, :predictor=F, "
+        ":rest=R, :sound, :fold=F, :rows=R, :miss=M");
     add_study(calibrate, c.study);
     calibrate->add_option("--epsilon", c.study.epsilon, "Quality that a static schedule may lose")
         ->check(CLI::Range(0.0, 1e6))
@@ -264,6 +276,8 @@ int main(int argc, char** argv) {
     calibrate->add_option(
         "--entropy", c.entropy,
         "CSV to write: bits that uniform codes of channels carry, and the codebooks' codes");
+    calibrate->add_option("--distributions", c.distributions,
+                          "CSV to write: inputs and errors of the neurons that are folded");
     calibrate->add_option("--out,-o", c.out, "File to write")->required();
 
     lm::schedules_options t;
@@ -298,8 +312,10 @@ int main(int argc, char** argv) {
     synth->add_option("--out,-o", s.out, "File to write")->required();
 
     CLI11_PARSE(app, argc, argv);
-    if (calibrate->parsed() && kv->count() == 0 && schedule->count() == 0) {
-        std::fputs("crumb-lm: calibrate: --kv (codebooks for the cache) or --schedule is required\n", stderr);
+    if (calibrate->parsed() && (kv->count() + schedule->count() != 0) == (ffn->count() != 0)) {
+        std::fputs("crumb-lm: calibrate: either --kv (codebooks for the cache) or --schedule, or --ffn is "
+                   "required\n",
+                   stderr);
         return 1;
     }
 

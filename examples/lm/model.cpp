@@ -1,5 +1,7 @@
 #include "model.hpp"
 
+#include "ffn_file.hpp"
+
 #include <unordered_set>
 
 namespace lm {
@@ -17,6 +19,8 @@ class model::loader {
         if (const status s = shape(); !s)
             return s;
         const auto& d = m_.shape_;
+        if (options_.ffn == ffn_type::tardis && d.arch == architecture::llama)
+            return status::error(errc::unsupported, "gated networks do not fold: --ffn dense");
         if (const status s = codebooks(); !s)
             return s;
         embedding();
@@ -40,7 +44,7 @@ class model::loader {
                 error_ =
                     status::error(errc::unsupported, "tensor %s is not one that architecture %s has here",
                                   quoted(t.name).c_str(), prefix_.c_str());
-        return error_;
+        return error_.ok() && options_.ffn == ffn_type::tardis ? fold() : error_;
     }
 
   private:
@@ -250,8 +254,28 @@ class model::loader {
             put("ffn_gate", d.hidden, d.width, l.gate, none);
         }
         put("attn_output", d.width, d.width, l.output, l.output_bias);
-        put("ffn_up", d.hidden, d.width, l.up, l.up_bias);
-        put("ffn_down", d.width, d.hidden, l.down, l.down_bias);
+        if (options_.ffn == ffn_type::dense) {
+            put("ffn_up", d.hidden, d.width, l.up, l.up_bias);
+            put("ffn_down", d.width, d.hidden, l.down, l.down_bias);
+            return;
+        }
+        for (const auto& [name, n, bias] :
+             {std::tuple{"ffn_up", d.hidden, &l.up_bias}, {"ffn_down", d.width, &l.down_bias}}) {
+            floats(blk + name + ".bias", n, 1, *bias);
+            tensor(blk + name + ".weight");
+        }
+    }
+    /// Folded networks in the place of `up` and `down`.
+    status fold() {
+        auto folded = read_ffns(m_, options_.ffn_by_lists);
+        if (!folded)
+            return folded.error();
+        for (std::size_t i = 0; i < folded->size(); ++i) {
+            m_.layers_[i].folded = std::make_shared<const folded_layer>(std::move((*folded)[i]));
+            m_.weight_bytes_ += m_.layers_[i].folded->bytes();
+            m_.weight_count_ += 2 * m_.shape_.width * m_.shape_.hidden;
+        }
+        return {};
     }
 
     model& m_;

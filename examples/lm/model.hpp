@@ -1,9 +1,11 @@
 // A transformer read from a GGUF file: architectures `llama` and `gpt2`.
 #pragma once
 
+#include "ffn.hpp"
 #include "matrix.hpp"
 #include "tokenizer.hpp"
 
+#include <memory>
 #include <string>
 #include <vector>
 
@@ -44,6 +46,8 @@ struct named_matrix {
     matrix_role role;
 };
 
+class folded_layer;
+
 /// One layer: attention and feed-forward, each behind a norm. Empty vectors are parameters the model lacks.
 struct model_layer {
     std::vector<float> attention_norm, attention_norm_bias, ffn_norm, ffn_norm_bias;
@@ -51,13 +55,16 @@ struct model_layer {
     matrix q, k, v; ///< llama
     matrix qkv;     ///< gpt2: the three in one
     matrix output, up, down;
-    matrix gate; ///< llama
+    matrix gate;                                ///< llama
+    std::shared_ptr<const folded_layer> folded; ///< instead of up and down, or null
 };
 
 /// How `model::load` prepares the matrices.
 struct model_options {
     weight_type weights = weight_type::stored;
     activation_type activations = activation_type::int8;
+    ffn_type ffn = ffn_type::dense; ///< folded networks replace the matrices `up` and `down`
+    bool ffn_by_lists = false;      ///< every row of a batch is folded, as in generation
 };
 
 /// A model ready to run. Immovable parts of it (biases) are referred to by its matrices.

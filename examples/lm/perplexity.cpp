@@ -11,11 +11,15 @@ crumb::status perplexity(const perplexity_options& o) {
     const auto file = mapped_file::open(o.text, error);
     if (!file)
         return crumb::status::error(crumb::errc::invalid_argument, "%s", error.c_str());
+    // As in generation: whole windows at a time would have the networks as they were before folding.
+    common_options options = o;
+    options.ffn_by_lists = true;
     // Token by token, the cache is coded as far as it is in generation.
-    auto loaded = load(o, o.ctx, o.kv.codec.is_plain() ? o.ctx : 1);
+    auto loaded = load(options, o.ctx, o.kv.codec.is_plain() ? o.ctx : 1);
     if (!loaded)
         return loaded.error();
     const model& m = *loaded->weights;
+    loaded->run->count_ffn(true);
     auto against = load_against(o.against, m, o, o.ctx, o.ctx);
     if (!against)
         return against.error();
@@ -51,11 +55,7 @@ crumb::status perplexity(const perplexity_options& o) {
     const auto activations = activation_names[static_cast<std::size_t>(o.activations)];
     if (o.json) {
         json_object out;
-        out.put("model", o.model)
-            .put("weights", weights)
-            .put("activations", activations)
-            .put("kv", kv)
-            .put("ffn", "dense");
+        out.put("model", o.model).put("weights", weights).put("activations", activations).put("kv", kv);
         out.put("tokens", e->tokens)
             .put("nll", e->nll)
             .put("nll_standard_error", e->nll_error)
@@ -66,6 +66,7 @@ crumb::status perplexity(const perplexity_options& o) {
             out.put("precision", o.precision.name()).put("average_bits", bits);
         if (o.kv.skip > 0)
             out.put("kv_left_unread", loaded->run->kv_left_unread());
+        put_ffn(out, *loaded->run);
         out.put("tokens_per_second", speed);
         if (reference.run)
             out.put("kl_divergence", e->kl)
@@ -86,6 +87,8 @@ crumb::status perplexity(const perplexity_options& o) {
                     100 * e->agreement);
     if (o.kv.skip > 0)
         std::printf("values unread   %.1f %% of coded blocks\n", 100 * loaded->run->kv_left_unread());
+    if (const std::string folded = ffn_line(*loaded->run); !folded.empty())
+        std::printf("networks        %s\n", folded.c_str());
     std::printf("speed           %.0f tokens/s\n", speed);
     return {};
 }

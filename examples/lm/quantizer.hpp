@@ -51,11 +51,12 @@ class calibration {
     crumb::result<std::vector<crumb::second_moments<double>>> moments(crumb::range layers,
                                                                       const progress_function& progress = {});
 
-  private:
     /// Feeds the text and hands over the inputs of all matrices by number.
     crumb::status
     watch(const std::function<crumb::status(std::size_t input, const crumb::matrix_view<const float>& x)>& f,
           const progress_function& progress);
+
+  private:
     const model& m_;
     session& s_;
     std::span<const std::int32_t> text_;

@@ -1,5 +1,7 @@
 #include "session.hpp"
 
+#include "ffn_file.hpp"
+
 #include <crumb/op/kv_attention.hpp>
 
 #include <initializer_list>
@@ -74,6 +76,9 @@ struct session::state {
     std::vector<buffer> pages; ///< of the cache
     std::vector<worker> workers;
     buffer copies;
+    buffer ffn_scratch; ///< of folded networks
+    bool ffn_counted = false, ffn_misses = false;
+    ffn_counts ffn;
     std::function<void(const matrix&, const matrix_view<const float>&)> observer;
     std::function<void(std::size_t, const matrix_view<const float>&, const matrix_view<const float>&)>
         cache_observer;
@@ -136,6 +141,7 @@ struct session::state {
     void project(const model_layer& l, std::size_t layer, const matrix_input& input, share& s,
                  const projections& to, range heads, range kv_heads);
     void ffn_block(const model_layer& l, share& s);
+    void folded_block(const model_layer& l, share& s);
 };
 
 // Every thread runs this with its part. Rows are a thread's own in norms and quantization, channels in
@@ -281,6 +287,8 @@ void session::state::attention_block(const model_layer& l, std::size_t layer, sh
 }
 
 void session::state::ffn_block(const model_layer& l, share& s) {
+    if (l.folded)
+        return folded_block(l, s);
     const auto& d = m.shape();
     const auto h = residual(s.rows);
     const auto input = is_llama() ? prepared(s, h, l.ffn_norm, l.ffn_norm_bias, {&l.up, &l.gate})
@@ -299,6 +307,37 @@ void session::state::ffn_block(const model_layer& l, share& s) {
     s.own.watch.lap(section::up);
     wait(s);
     add(s, l.down, prepared(s, inner, {&l.down}), section::down);
+}
+
+void session::state::folded_block(const model_layer& l, share& s) {
+    const std::size_t width = m.shape().width;
+    const auto h = residual(s.rows);
+    const auto from = crumb::matrix(x.data(), s.rows, width), to = crumb::matrix(added.data(), s.rows, width);
+    norm(h, l.ffn_norm, l.ffn_norm_bias, from, s.mine);
+    s.own.watch.lap(section::floats);
+    wait(s);
+    const crumb::folded_ffn& network = l.folded->plan();
+    const crumb::folded_ffn_batch all{from, to, ffn_scratch.bytes()};
+    for (std::size_t phase = 0; phase < crumb::folded_ffn::phases; ++phase) {
+        network.run_phase(phase, all, s.part, s.parts);
+        s.own.watch.lap(phase < 2 ? section::up : section::down);
+        wait(s);
+    }
+    if (ffn_counted && s.part == 0) {
+        const auto report = network.report(all, s.parts, ffn_misses);
+        ffn.tokens += s.rows;
+        ffn.neurons += report.neurons;
+        ffn.fixed += report.fixed;
+        if (ffn_misses)
+            ffn.missed = ffn.missed.value_or(0) + report.missed;
+        ffn.bytes += static_cast<double>(s.rows) * static_cast<double>(network.bytes_read(0)) +
+                     static_cast<double>(report.fixed) *
+                         static_cast<double>(network.bytes_read(1) - network.bytes_read(0));
+    }
+    const range channels = s.split(width);
+    ops->add(columns(h, channels), columns(to, channels), columns(h, channels));
+    s.own.watch.lap(section::floats);
+    wait(s);
 }
 
 session::session(std::unique_ptr<state> s) : state_(std::move(s)) {}
@@ -390,6 +429,12 @@ result<session> session::make(const model& m, team threads, const kv_type& kv, s
     s->v.resize(batch * s->kv_width());
     s->up.resize(batch * d.hidden);
     s->gate.resize(batch * d.hidden);
+    // Which batches are computed how changes with their rows.
+    std::size_t most_scratch = 0;
+    for (const model_layer& l : m.layers())
+        for (std::size_t rows = 1; l.folded && rows <= batch; ++rows)
+            most_scratch = std::max(most_scratch, l.folded->plan().scratch_bytes(rows, s->threads.size()));
+    s->ffn_scratch = buffer(most_scratch);
     return session(std::move(s));
 }
 
@@ -397,6 +442,16 @@ void session::reset() noexcept { rewind(0); }
 void session::rewind(std::size_t length) noexcept {
     state_->cache->truncate(length);
     state_->length = state_->cache->length();
+}
+void session::count_ffn(bool missed) noexcept {
+    state_->ffn_counted = true;
+    state_->ffn_misses = missed;
+    state_->ffn = {};
+}
+ffn_counts session::ffn() const noexcept {
+    ffn_counts c = state_->ffn;
+    c.tokens /= std::max<std::size_t>(state_->m.shape().layers, 1);
+    return c;
 }
 void session::precision(int bits) noexcept { state_->bits = bits; }
 std::size_t session::length() const noexcept { return state_->length; }

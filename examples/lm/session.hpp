@@ -13,6 +13,13 @@
 
 namespace lm {
 
+/// What folded networks have done, all layers together.
+struct ffn_counts {
+    std::size_t tokens = 0, neurons = 0, fixed = 0;
+    std::optional<std::size_t> missed; ///< if they are counted
+    double bytes = 0;                  ///< read by these tokens, if each of them had come alone
+};
+
 /// One sequence: its key-value cache and the buffers of a forward pass. The model must outlive it.
 class session {
   public:
@@ -49,6 +56,10 @@ class session {
     /// Share of the blocks of coded values that were left unread since `make`, all layers and heads; 0
     /// without `kv_type::skip`.
     double kv_left_unread() const noexcept;
+    /// What the folded networks of all layers have come to in every batch from now on, from 0 on. Counting
+    /// misses computes all neurons.
+    void count_ffn(bool missed) noexcept;
+    ffn_counts ffn() const noexcept;
     /// Why the last `feed` has yielded NaN: keys or values that the cache refuses.
     const crumb::status& cache_error() const noexcept;
 

@@ -190,7 +190,7 @@ expect_error("--kv kivi2:sinks=4:window=32 has no codebooks to calibrate" calibr
 expect_error("nowhere.txt" calibrate "${llama}" --kv pq4 --text "${WORK}/nowhere.txt" --out "${WORK}/k.gguf")
 expect_error("nowhere/e.csv;cannot create" calibrate "${llama}" --kv pq4 --text "${WORK}/calibration.txt" --chunks 1
     --share all --entropy "${WORK}/nowhere/e.csv" --out "${WORK}/k.gguf")
-expect_error("--kv;or --schedule is required" calibrate "${llama}" --text self --out "${WORK}/k.gguf")
+expect_error("--kv;or --ffn is required" calibrate "${llama}" --text self --out "${WORK}/k.gguf")
 expect_error("--text is required" calibrate "${llama}" --kv pq4 --out "${WORK}/k.gguf")
 expect_error("--out is required" calibrate "${llama}" --kv pq4 --text self)
 expect_error("--share;some;heads;layers" calibrate "${llama}" --kv pq4 --text self --share some --out "${WORK}/k.gguf")

@@ -54,7 +54,7 @@ struct network {
             crumb::neuron_line line;
             line.slope = normal(random);
             line.intercept = normal(random);
-            line.bias = rest ? 0 : bias[n];
+            line.bias = rest ? normal(random) : bias[n];
             line.low = middle - half * 4;
             line.high = middle + half * 4;
             writer->line(n, line);

@@ -117,7 +117,7 @@ inline float row_weight(row_codec codec, const std::byte* row, std::size_t i) no
 struct neuron_line {
     float slope = 0;     ///< a of the line a u + b that stands for sigma(u) while u is in the range
     float intercept = 0; ///< b
-    float bias = 0;      ///< of the neuron's input; 0 where the rest of a predictor is stored, which has it
+    float bias = 0;      ///< of the neuron's input; with the rest of a predictor: what its estimate lacks
     float low = 0;       ///< the range is low <= u < high
     float high = 0;
     float reserved[3] = {};

@@ -121,6 +121,13 @@ class folded_ffn {
         const double dense = (m + options_.costs.repack) * h * (in + out) + (s.rest ? m * in * h : 0.0);
         return dense < lists;
     }
+    /// Bytes of weights, thresholds and records that one row with so many fixed neurons reads.
+    std::size_t bytes_read(std::size_t fixed) const noexcept {
+        const neuron_layout& l = parts_.neurons.layout();
+        const std::size_t bounds = parts_.bounds ? parts_.bounds->n() * parts_.bounds->k() * sizeof(half) : 0;
+        return parts_.fold.bytes() + parts_.predictor.bytes() + bounds + 2 * l.padded * sizeof(float) +
+               fixed * l.record_bytes;
+    }
     /// Bytes of memory for a batch of `rows` rows that up to `parts` threads share.
     std::size_t scratch_bytes(std::size_t rows, std::size_t parts = 1) const noexcept {
         return carve({}, rows, parts).bytes;
@@ -151,8 +158,8 @@ class folded_ffn {
             run_phase(phase, b, 0, 1);
     }
 
-    /// What the batch that has just gone through all phases in `parts` parts has come to. Counting misses
-    /// computes every neuron of every row.
+    /// What the batch that has just gone through all phases in `parts` parts has come to; may be asked once,
+    /// as it writes to the scratch memory. Counting misses computes every neuron of every row.
     folded_ffn_report report(const folded_ffn_batch& b, std::size_t parts = 1,
                              bool count_missed = false) const noexcept;
 

@@ -4,6 +4,7 @@
 #include <crumb/op/folded_ffn.hpp>
 
 #include <cmath>
+#include <utility>
 
 namespace crumb::inline CRUMB_ABI {
 
@@ -157,7 +158,7 @@ inline void folded_ffn::find_factors(const job& j, std::size_t row, std::size_t 
         dots.sums = u;
         functions_->of[static_cast<std::size_t>(shape().in)].dots(dots);
         for (std::size_t k = 0; k < here; ++k)
-            u[k] += shape().rest ? estimates[list[i + k]] : neurons.line(list[i + k]).bias;
+            u[k] += neurons.line(list[i + k]).bias + (shape().rest ? estimates[list[i + k]] : 0.0f);
         parts_.activation.apply(ops_, u, s, here);
         for (std::size_t k = 0; k < here; ++k) {
             const neuron_line& line = neurons.line(list[i + k]);
@@ -248,20 +249,17 @@ inline folded_ffn_report folded_ffn::report(const folded_ffn_batch& b, std::size
         return out;
     }
     const memory m = carve(b.scratch, rows, parts);
-    std::size_t read = 0; // records, each once for all rows
+    // Which records were read by any row: where the first row's factors, now done with, are 0.
+    std::fill_n(m.factors, neurons, 1.0f);
+    std::size_t read = 0;
     for (std::size_t p = 0; p < parts; ++p) {
         const range mine = neurons_of(p, parts);
         const auto list_of = [&](std::size_t r) { return m.list + r * list_stride() + mine.begin; };
         for (std::size_t r = 0; r < rows; ++r) {
             const std::size_t count = m.counts[r * parts + p];
             out.fixed += count;
-            for (std::size_t i = 0; i < count; ++i) {
-                bool first = true;
-                for (std::size_t before = 0; before < r && first; ++before)
-                    first = !std::binary_search(
-                        list_of(before), list_of(before) + m.counts[before * parts + p], list_of(r)[i]);
-                read += first;
-            }
+            for (std::size_t i = 0; i < count; ++i)
+                read += std::exchange(m.factors[list_of(r)[i]], 0.0f) != 0;
             for (std::size_t n = mine.begin, i = 0; count_missed && n < mine.end; ++n) {
                 if (i < count && list_of(r)[i] == n) {
                     ++i;
@@ -280,15 +278,12 @@ inline folded_ffn_report folded_ffn::report(const folded_ffn_batch& b, std::size
                 dot.sums = &u;
                 functions_->of[static_cast<std::size_t>(shape().in)].dots(dot);
                 const neuron_line& line = parts_.neurons.line(n);
-                u += shape().rest ? m.estimates[r * padded() + n] : line.bias;
+                u += line.bias + (shape().rest ? m.estimates[r * padded() + n] : 0.0f);
                 out.missed += !(u >= line.low && u < line.high);
             }
         }
     }
-    out.bytes = parts_.fold.bytes() + parts_.predictor.bytes() + 2 * layout.padded * sizeof(float) +
-                read * layout.record_bytes;
-    if (parts_.bounds)
-        out.bytes += parts_.bounds->n() * parts_.bounds->k() * sizeof(half);
+    out.bytes = bytes_read(read);
     return out;
 }
 

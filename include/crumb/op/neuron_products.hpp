@@ -75,8 +75,8 @@ class neuron_products {
             for (std::size_t i = 0; i < here; ++i)
                 bias[i] = neurons_.line(n + i).bias;
             const matrix_view<float> out{u.data + n, u.rows, here, u.stride};
+            args.bias = bias;
             if (!s.rest) {
-                args.bias = bias;
                 detail::run_linear(*product_, args, x, out, {});
                 continue;
             }

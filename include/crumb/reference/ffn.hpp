@@ -63,11 +63,12 @@ ffn_fixes fixes(const neuron_rows& neurons, const float* x, const float* estimat
         ++out.count;
         const neuron_line& line = neurons.line(n);
         const row_product p = multiply(s.in, neurons.in(n), x, s.inputs);
-        const double base = s.rest ? double(estimates[n]) : double(line.bias);
+        const double base = double(line.bias) + (s.rest ? double(estimates[n]) : 0.0);
+        const double size = std::fabs(double(line.bias)) + (s.rest ? std::fabs(double(estimates[n])) : 0.0);
         const double u = p.value + base;
         const double linear = double(line.slope) * u + double(line.intercept);
         const double factor = activation(u) - linear;
-        const double u_error = (groups + 36) * eps * p.magnitude + 2 * eps * (std::fabs(u) + std::fabs(base));
+        const double u_error = (groups + 36) * eps * p.magnitude + 3 * eps * (std::fabs(u) + size);
         const double factor_error =
             (slope + std::fabs(double(line.slope))) * u_error + rounding * std::fabs(activation(u)) +
             3 * eps * (std::fabs(activation(u)) + std::fabs(linear) + std::fabs(double(line.slope) * u));

@@ -1,0 +1,58 @@
+#include "ffn_distributions.hpp"
+
+#include <crumb/offline/linear_range.hpp>
+
+#include <cerrno>
+#include <cstdio>
+#include <cstring>
+#include <memory>
+
+namespace lm {
+
+using crumb::status;
+
+namespace {
+
+constexpr std::size_t shown = 50, points = 128; ///< neurons with a density, and its points
+constexpr double share = 0.65, coverage = 0.85;
+
+} // namespace
+
+status write_distributions(const std::string& path, std::span<const layer_inputs> layers) {
+    const std::unique_ptr<std::FILE, int (*)(std::FILE*)> file(std::fopen(path.c_str(), "w"), &std::fclose);
+    if (!file)
+        return status::error(crumb::errc::invalid_argument, "%s: %s", path.c_str(), std::strerror(errno));
+    std::fprintf(file.get(), "kind,layer,neuron,x,y\n");
+    const auto write = [&](const char* kind, std::size_t l, std::size_t n, double x, double y) {
+        std::fprintf(file.get(), "%s,%zu,%zu,%.6g,%.6g\n", kind, l, n, x, y);
+    };
+    for (std::size_t l = 0; l < layers.size(); ++l) {
+        const crumb::activation_statistics& s = layers[l].inputs;
+        for (std::size_t i = 0; (l == 0 || l + 1 == layers.size()) && i < shown && i < s.neurons(); ++i) {
+            const std::size_t n = i * s.neurons() / std::min(shown, s.neurons());
+            const double low = s.quantile(n, 0), high = s.quantile(n, 1);
+            std::vector<double> x(points);
+            for (std::size_t k = 0; k < points; ++k)
+                x[k] = low + (high - low) * double(k) / double(points - 1);
+            const auto density = s.density(n, x);
+            for (std::size_t k = 0; k < points; ++k)
+                write("density", l, n, x[k], density[k]);
+        }
+        for (std::size_t n = 0; n < s.neurons(); ++n) {
+            write("share", l, n, share, s.shortest_share(n, share));
+            const auto ranges = crumb::search_ranges(s, n);
+            if (!ranges)
+                return ranges.error();
+            for (const crumb::linear_range& r : *ranges)
+                if (r.covered >= coverage) {
+                    write("error", l, n, r.covered, r.error * layers[l].weight[n]);
+                    break;
+                }
+        }
+    }
+    return std::fflush(file.get()) == 0
+               ? status()
+               : status::error(crumb::errc::invalid_argument, "%s: %s", path.c_str(), std::strerror(errno));
+}
+
+} // namespace lm
