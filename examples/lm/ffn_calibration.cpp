@@ -11,7 +11,7 @@ status calibrate_ffn(const calibrate_options& o) {
     full.model = o.model;
     full.weights = weight_type::f32;
     full.activations = activation_type::f32;
-    full.threads = o.threads;
+    full.threads = 1; // what it reads is worked on by all while it waits
     auto loaded = load(full, 0, 512);
     if (!loaded)
         return loaded.error();
@@ -21,6 +21,7 @@ status calibrate_ffn(const calibrate_options& o) {
     how.text = o.text;
     how.chunks = o.chunks;
     how.seed = o.seed;
+    how.threads = o.threads;
     how.csv = o.distributions;
     stage_progress progress;
     const auto ffns = fold_ffns(m, *loaded->run, how, std::ref(progress));

@@ -46,7 +46,8 @@ struct network {
 class folder {
   public:
     folder(const model& m, session& s, const ffn_training& how, const stage_function& progress)
-        : m_(m), s_(s), how_(how), progress_(progress), d_(m.shape()), networks_(d_.layers) {}
+        : m_(m), s_(s), how_(how), progress_(progress), d_(m.shape()), networks_(d_.layers),
+          workers_(how.threads) {}
 
     result<stored_ffns> run() {
         if (d_.arch == architecture::llama)
@@ -86,7 +87,7 @@ class folder {
     status for_each_layer(const char* stage, F&& f) {
         std::vector<status> each(d_.layers);
         std::atomic<std::size_t> next{0}, done{0};
-        s_.threads().run([&](std::size_t part, std::size_t) {
+        workers_.run([&](std::size_t part, std::size_t) {
             for (std::size_t l = next++; l < d_.layers; l = next++) {
                 each[l] = f(l);
                 ++done;
@@ -233,7 +234,7 @@ class folder {
         quantized.quantize(x);
         const auto exact = *crumb::dense_linear<float>::plan(up(n), {.bias = n.bias});
         const auto view = [&](std::vector<float>& to) { return crumb::matrix(to.data(), x.rows, d_.hidden); };
-        s_.threads().run([&](std::size_t part, std::size_t parts) {
+        workers_.run([&](std::size_t part, std::size_t parts) {
             const crumb::linear_part mine{.channels =
                                               crumb::split(d_.hidden, parts, part, crumb::tile_channels)};
             n.predictor->run(x, quantized, view(all.v), mine);
@@ -356,7 +357,7 @@ class folder {
                 std::vector<float> residual(x.rows * d_.width);
                 const auto to = crumb::matrix(residual.data(), x.rows, d_.width);
                 const auto plan = *crumb::dense_linear<float>::plan(down(n));
-                s_.threads().run([&](std::size_t part, std::size_t parts) {
+                workers_.run([&](std::size_t part, std::size_t parts) {
                     plan.run(crumb::matrix<const float>(all.s.data(), x.rows, d_.hidden), to,
                              {.channels = crumb::split(d_.width, parts, part, crumb::tile_channels)});
                 });
@@ -507,6 +508,7 @@ class folder {
     crumb::float_ops ops_ = *crumb::float_ops::plan();
     std::vector<network> networks_;
     stored_ffns out_;
+    team workers_;
 };
 
 } // namespace
