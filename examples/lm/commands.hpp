@@ -3,6 +3,7 @@
 
 #include "nested.hpp"
 #include "precision.hpp"
+#include "pruning.hpp"
 #include "session.hpp"
 
 #include <crumb/offline/kv_codebooks.hpp>
@@ -39,6 +40,8 @@ struct perplexity_options : common_options {
     std::string against; ///< empty: no reference
     std::size_t ctx = 512;
     std::size_t chunks = 0; ///< 0: all
+    pruning prune;          ///< of the model, not of the reference
+    std::string prune_text; ///< to measure inputs on: a file, or `self`
 };
 
 struct quantize_options {

@@ -159,6 +159,21 @@ int main(int argc, char** argv) {
     perplexity->add_option("--against", p.against,
                            "Model to compare with: run in full precision with an f16 cache");
 
+    auto* prune = perplexity->add_option_function<std::string>(
+        "--prune",
+        [&p](const std::string& text) {
+            const auto pruning = lm::pruning::parse(text);
+            if (!pruning)
+                throw CLI::ValidationError(pruning.message());
+            p.prune = *pruning;
+        },
+        "Feed-forward weights that become 0: magnitude, wanda or ria, with :<share>; f32 only");
+    perplexity
+        ->add_option("--prune-text", p.prune_text,
+                     "Text file to measure inputs on for wanda and ria, or 'self': a text that the model "
+                     "writes")
+        ->needs(prune);
+
     lm::demo_options d;
     auto* demo =
         app.add_subcommand("demo", "Run the two models that come with the program and compare precisions");

@@ -384,6 +384,12 @@ crumb::result<matrix> matrix::make(const gguf_tensor& tensor, std::size_t n, std
     return m;
 }
 
+std::span<float> matrix::floats() noexcept {
+    if (!std::holds_alternative<crumb::dense_linear<float>>(plan_))
+        return {};
+    return {memory_.as<float>(), n_ * k_};
+}
+
 crumb::status matrix::restore(int bits, double share, std::span<const float> full) {
     if (!std::holds_alternative<nested_floats>(plan_) || !precisions_->has(bits) || full.size() != n_ * k_)
         return crumb::status::error(

@@ -124,6 +124,9 @@ class matrix {
     std::size_t stored_bytes() const noexcept { return stored_bytes_; }
     /// Of nested weights.
     std::optional<crumb::precision_range> precisions() const noexcept { return precisions_; }
+    /// The n x k weights, row after row, to be changed in place; empty unless they are multiplied as dense
+    /// floats.
+    std::span<float> floats() noexcept;
     /// Of nested weights that are multiplied as floats: at `bits` bits, the `share` of them that is farthest
     /// from `full` (n x k, row after row) becomes what `full` is. A dense and a sparse part.
     crumb::status restore(int bits, double share, std::span<const float> full);

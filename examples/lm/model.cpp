@@ -358,6 +358,11 @@ std::vector<named_matrix> model::matrices() const {
     return out;
 }
 
+std::span<float> model::floats(const named_matrix& each) noexcept {
+    // One of this model's own, which are not const.
+    return const_cast<matrix*>(each.m)->floats();
+}
+
 status model::restore(int bits, double share, const model& full) {
     for (const named_matrix& each : matrices()) {
         const auto floats = to_floats(**full.file().get_tensor(each.name));

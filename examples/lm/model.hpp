@@ -35,6 +35,7 @@ struct matrix_role {
     std::size_t layer = 0;
     std::size_t reads = 0; ///< 0: normed, before attention; 1: attended; 2: normed, before FFN; 3: activated
     std::size_t input() const noexcept { return layer * inputs + reads; }
+    bool is_ffn() const noexcept { return reads >= 2; }
 };
 /// The role that a tensor's name says; nothing for embeddings, norms and biases.
 std::optional<matrix_role> find_role(std::string_view tensor) noexcept;
@@ -88,6 +89,8 @@ class model {
     const matrix& output() const noexcept { return output_; }
     /// Attention and feed-forward matrices in the order of their inputs.
     std::vector<named_matrix> matrices() const;
+    /// The weights of one of `matrices()`, to be changed in place: see `matrix::floats`.
+    std::span<float> floats(const named_matrix& each) noexcept;
     const gguf& file() const noexcept { return file_; }
     /// Of nested weights as floats: takes the `share` of every matrix's weights that is farthest from the
     /// same model in full precision from there, at `bits` bits (dense-and-sparse decomposition).

@@ -1,12 +1,52 @@
 #include "commands.hpp"
 #include "evaluate.hpp"
+#include "quantizer.hpp"
 #include "report.hpp"
 
 #include <cmath>
 
 namespace lm {
+namespace {
+
+crumb::status check_pruning(const perplexity_options& o) {
+    if (o.prune.by == pruning::kind::none)
+        return {};
+    if (o.weights != weight_type::f32 || o.activations != activation_type::f32)
+        return crumb::status::error(crumb::errc::invalid_argument,
+                                    "--prune needs --weights f32 --activations f32");
+    if (o.prune.needs_inputs() && o.prune_text.empty())
+        return crumb::status::error(crumb::errc::invalid_argument,
+                                    "--prune %s needs --prune-text to measure inputs on",
+                                    o.prune.name().c_str());
+    return {};
+}
+
+/// The share of feed-forward weights that are left.
+crumb::result<double> prune(model& m, const perplexity_options& o) {
+    if (!o.prune.needs_inputs())
+        return prune(m, o.prune, importances());
+    const std::size_t window = std::min<std::size_t>(m.shape().context, 512);
+    auto s = session::make(m, team(o.threads), kv_type::f16, window, window);
+    if (!s)
+        return s.error();
+    const auto text = calibration_text(o.prune_text, m, *s, window, 64, 1);
+    if (!text)
+        return text.error();
+    progress_line progress("calibration");
+    const auto squares =
+        calibration(m, *s, *text, window).mean_squares([&](std::size_t done, std::size_t all) {
+            progress(done, all);
+        });
+    if (!squares)
+        return squares.error();
+    return prune(m, o.prune, *squares);
+}
+
+} // namespace
 
 crumb::status perplexity(const perplexity_options& o) {
+    if (const auto s = check_pruning(o); !s)
+        return s;
     std::string error;
     const auto file = mapped_file::open(o.text, error);
     if (!file)
@@ -18,6 +58,10 @@ crumb::status perplexity(const perplexity_options& o) {
     auto loaded = load(options, o.ctx, o.kv.codec.is_plain() ? o.ctx : 1);
     if (!loaded)
         return loaded.error();
+    const bool is_pruned = o.prune.by != pruning::kind::none;
+    const auto left = is_pruned ? prune(*loaded->weights, o) : crumb::result<double>(1.0);
+    if (!left)
+        return left.error();
     const model& m = *loaded->weights;
     loaded->run->count_ffn(true);
     auto against = load_against(o.against, m, o, o.ctx, o.ctx);
@@ -64,6 +108,8 @@ crumb::status perplexity(const perplexity_options& o) {
             .put("kv_bytes_per_token", loaded->run->kv_bytes_per_token());
         if (m.precisions())
             out.put("precision", o.precision.name()).put("average_bits", bits);
+        if (is_pruned)
+            out.put("prune", o.prune.name()).put("ffn_parameters_left", *left);
         if (o.kv.skip > 0)
             out.put("kv_left_unread", loaded->run->kv_left_unread());
         put_ffn(out, *loaded->run);
@@ -80,6 +126,9 @@ crumb::status perplexity(const perplexity_options& o) {
                 loaded->run->kv_bytes_per_token());
     if (m.precisions())
         std::printf("precision       %s, %.3f bits on average\n", o.precision.name().c_str(), bits);
+    if (is_pruned)
+        std::printf("pruned          %s, %.2f %% of the feed-forward weights are left\n",
+                    o.prune.name().c_str(), 100 * *left);
     std::printf("perplexity      %.4f +- %.4f over %zu tokens (nll %.5f nats)\n", std::exp(e->nll),
                 std::exp(e->nll) * e->nll_error, e->tokens, e->nll);
     if (reference.run)
