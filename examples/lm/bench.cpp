@@ -170,7 +170,7 @@ status bench(const bench_options& o) {
         return loaded.error();
     const model& m = *loaded->weights;
     session& s = *loaded->run;
-    const work w = work_of(m);
+    work w = work_of(m);
     const std::string weights = weights_name(m, o.weights);
     const bool is_q4_0 = weights == "q4_0";
     const bool is_int8 = weights != "f32" && weights != "f16" && o.activations != activation_type::f32;
@@ -181,7 +181,10 @@ status bench(const bench_options& o) {
     benchmark run(s, m, o, progress);
     run.fill();
     const measurement prompt = run.prompt();
+    s.count_ffn(false);
     const measurement generation = run.generation();
+    if (const ffn_counts ffn = s.ffn(); ffn.tokens != 0)
+        w.bytes += ffn.bytes / static_cast<double>(ffn.tokens);
     progress.clear();
     best.measure();
     if (!run.is_finite())
@@ -219,6 +222,7 @@ status bench(const bench_options& o) {
             .put("weight_bytes", m.weight_bytes())
             .put("weight_bytes_per_token", static_cast<std::size_t>(w.bytes))
             .put("kv_bytes_per_token", s.kv_bytes_per_token());
+        put_ffn(out, s);
         if (o.profile)
             out.put("prompt_profile", profile_object(prompt.times))
                 .put("generation_profile", profile_object(generation.times));

@@ -245,9 +245,9 @@ TEST(FoldedModel, RefusesDamagedFiles) {
     const auto short_row = [](lm::gguf_writer& w) {
         static const bytes few(64, std::byte{0});
         const std::uint64_t dims[] = {few.size()};
-        w.add_tensor("crumb.ffn.0.predictor", lm::ggml_type::i8, dims, few);
+        w.add_tensor("crumb.ffn.0.neurons", lm::ggml_type::i8, dims, few);
     };
-    EXPECT_NE(message("crumb.ffn.0.predictor", short_row).find("CRMB"), std::string::npos);
+    EXPECT_NE(message("crumb.ffn.0.neurons", short_row).find("CRMN"), std::string::npos);
 }
 
 } // namespace
