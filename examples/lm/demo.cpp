@@ -1,10 +1,12 @@
 #include "commands.hpp"
 #include "evaluate.hpp"
+#include "ffn_training.hpp"
 #include "kv_file.hpp"
 #include "precision.hpp"
 #include "report.hpp"
 
 #include <chrono>
+#include <cstring>
 #include <filesystem>
 #include <utility>
 
@@ -48,6 +50,89 @@ crumb::status show_precisions(const common_options& of, session& reference,
             (void)d.step(text[1 + i]);
         std::printf("  %-20s %12.3f %14.0f %12.6f %11.2f%%\n", precision, e->bits,
                     static_cast<double>(steps) / seconds_since(start), e->kl, 100 * e->agreement);
+        std::fflush(stdout);
+    }
+    return {};
+}
+
+/// Feed-forward networks as they are, and folded so that less and less of them is read.
+crumb::status show_networks(const common_options& of, const model& full, session& reference,
+                            std::span<const std::int32_t> text, std::size_t ctx) {
+    const auto& d = full.shape();
+    std::printf("\n  %-26s %10s %10s %14s %14s %12s %12s\n", "feed-forward networks", "fixed", "missed",
+                "read per token", "generation", "KL", "top-1");
+    std::printf("  %-26s %10s %10s %14s %14s %12s %12s\n", "parameters read", "%", "%", "KB", "tokens/s",
+                "nats", "agreement");
+    for (const double left : {0.0, 0.5, 0.35, 0.25}) {
+        common_options o = of;
+        o.ffn = left == 0 ? ffn_type::dense : ffn_type::tardis;
+        buffer file;
+        if (left != 0) {
+            auto one = session::make(full, team(1), kv_type::f16, ctx, ctx);
+            if (!one)
+                return one.error();
+            ffn_training how;
+            how.recipe.parameters = left;
+            how.text = "self";
+            how.chunks = 16;
+            how.seed = 5;
+            how.threads = of.threads;
+            stage_progress folding;
+            const auto ffns = fold_ffns(full, *one, how, std::ref(folding));
+            folding.clear();
+            if (!ffns)
+                return ffns.error();
+            gguf_writer writer(3, crumb::alignment);
+            writer.copy(full.file(), ffn_prefix);
+            write_ffns(writer, full, *ffns);
+            const auto bytes = writer.bytes();
+            if (!bytes)
+                return bytes.error();
+            file = buffer(bytes->size());
+            std::memcpy(file.bytes().data(), bytes->data(), bytes->size());
+        }
+        const auto make = [&](bool by_lists) {
+            const model_options how{weight_type::stored, activation_type::int8, o.ffn, by_lists};
+            if (left == 0)
+                return model::load(of.model, how);
+            buffer copy(file.bytes().size());
+            std::memcpy(copy.bytes().data(), file.bytes().data(), copy.bytes().size());
+            return model::load(std::move(copy), of.model, how);
+        };
+        const auto m = make(true);
+        if (!m)
+            return m.error();
+        auto s = session::make(*m, team(of.threads), kv_type::f16, ctx, ctx);
+        if (!s)
+            return s.error();
+        s->count_ffn(true);
+        progress_line measuring("folded networks");
+        const auto e = evaluate(*s, &reference, text, ctx, 4,
+                                [&](std::size_t done, std::size_t all) { measuring(done, all); });
+        measuring.clear();
+        if (!e)
+            return e.error();
+        const ffn_counts counts = s->ffn();
+        double bytes = counts.tokens == 0 ? 0 : counts.bytes / static_cast<double>(counts.tokens);
+        for (const model_layer& l : m->layers())
+            bytes += static_cast<double>(l.up.stored_bytes() + l.down.stored_bytes());
+        s->count_ffn(false);
+        s->reset();
+        (void)s->feed(text.first(1), 1);
+        const std::size_t steps = std::min<std::size_t>(256, ctx - 1);
+        const auto start = std::chrono::steady_clock::now();
+        for (std::size_t i = 0; i < steps; ++i)
+            (void)s->feed(text.subspan(1 + i, 1), 1);
+        const double speed = static_cast<double>(steps) / seconds_since(start);
+        ffn_recipe recipe;
+        char name[32] = "as they are, 8 bits";
+        const double all = static_cast<double>(std::max<std::size_t>(counts.neurons, 1)) / 100;
+        const double fixed = static_cast<double>(counts.fixed) / all;
+        if (left != 0)
+            std::snprintf(name, sizeof name, "folded, %.3f", recipe.left(d.width, d.hidden, fixed / 100));
+        std::printf("  %-26s %10.2f %10.2f %14.1f %14.0f %12.6f %11.2f%%\n", name, left == 0 ? 100 : fixed,
+                    static_cast<double>(counts.missed.value_or(0)) / all, bytes / 1e3, speed, e->kl,
+                    100 * e->agreement);
         std::fflush(stdout);
     }
     return {};
@@ -193,6 +278,9 @@ crumb::status show(const std::string& path, std::size_t threads) {
     }
     if (const crumb::status done = show_precisions(stored, *reference->run, text, ctx); !done)
         return done;
+    if (d.arch == architecture::gpt2)
+        if (const crumb::status done = show_networks(stored, m, *reference->run, text, ctx); !done)
+            return done;
     // Rounded activations would differ with every digit of the cache, and hide what it loses.
     common_options eight_bits = stored;
     eight_bits.weights = weight_type::q8_0;
@@ -237,6 +325,12 @@ crumb::status demo(const demo_options& options) {
         "at steps 85 and 170 of decoding. Made here on random tokens; on a text: crumb-lm quantize MODEL "
         "--weights nested:2-4\n"
         "--calibrate TEXT --out FILE\n"
+        "Folded networks: one matrix for both, 2 bits to predict which neurons have to be fixed, and those; "
+        "parameters as TARDIS\n"
+        "counts them, of 8 d^2. Folded here on 16 windows of the model's own text; on a text: crumb-lm "
+        "calibrate "
+        "MODEL --ffn tardis\n"
+        "--text TEXT --out FILE\n"
         "Caches: q8_0 weights, float activations, KL from the same with an f16 cache; 4 sinks and the "
         "newest 32 to 95 tokens are\n"
         "halves. The codebooks of pq4 and pq2 are trained here on 1024 tokens; on more: crumb-lm calibrate "

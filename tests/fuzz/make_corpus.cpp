@@ -127,6 +127,13 @@ int main(int argc, char** argv) {
         if (const auto whole = small.bytes())
             add_damaged(out, "small" + suffix, *whole);
     }
+    for (const auto& [in, rest] : {std::pair{crumb::row_codec::u2, true}, {crumb::row_codec::f16, false}}) {
+        const crumb::neuron_shape shape{3, 33, 5, in, crumb::row_codec::q4_0, rest};
+        const auto layout = crumb::neuron_layout::of(shape);
+        alignas(crumb::alignment) std::byte room[4096];
+        if (layout && crumb::neuron_writer::create(room, shape))
+            out.add(rest ? "neurons-rest" : "neurons", std::span<const std::byte>(room).first(layout->bytes));
+    }
     if (!out.good()) {
         std::fprintf(stderr, "%s: cannot write the corpus\n", argv[1]);
         return 1;
