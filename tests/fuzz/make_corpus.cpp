@@ -3,6 +3,8 @@
 #include "gguf_writer.hpp"
 #include "vocabularies.hpp"
 
+#include <crumb/format/neuron_rows.hpp>
+
 #include <cstddef>
 #include <cstdint>
 #include <cstdio>
@@ -132,7 +134,7 @@ int main(int argc, char** argv) {
         const auto layout = crumb::neuron_layout::of(shape);
         alignas(crumb::alignment) std::byte room[4096];
         if (layout && crumb::neuron_writer::create(room, shape))
-            out.add(rest ? "neurons-rest" : "neurons", std::span<const std::byte>(room).first(layout->bytes));
+            out.add(rest ? "neurons-rest" : "neurons", bytes(room, room + layout->bytes));
     }
     if (!out.good()) {
         std::fprintf(stderr, "%s: cannot write the corpus\n", argv[1]);
