@@ -333,6 +333,17 @@ crumb::result<matrix> matrix::make(const gguf_tensor& tensor, std::size_t n, std
     m.n_ = n;
     m.k_ = k;
     const bool as_stored = type == weight_type::stored;
+    // Expanded, nested weights have their corrections beside them.
+    if (packed && packed->type == weight_type::nested && !as_stored) {
+        const auto view = crumb::nested_view::open(tensor.data);
+        if (!view)
+            return in_tensor(tensor, view.error());
+        m.bias_.assign(n, 0.0f);
+        std::copy(bias.begin(), bias.end(), m.bias_.begin());
+        for (std::size_t r = 0; r < n; ++r)
+            m.bias_[r] += crumb::to_float(view->corrections(view->levels().parent)[r]);
+        bias = m.bias_;
+    }
     if (as_stored && tensor.type == ggml_type::q8_0)
         type = weight_type::q8_0;
     if (as_stored && tensor.type == ggml_type::q4_0)

@@ -155,6 +155,7 @@ class matrix {
     std::size_t n_ = 0, k_ = 0, stored_bytes_ = 0;
     std::optional<crumb::precision_range> precisions_;
     buffer memory_;
+    std::vector<float> bias_; ///< with corrections, of nested weights that were expanded
     template <class... F>
     static std::variant<crumb::dense_linear<float>, crumb::dense_linear<crumb::half>, nested_plans,
                         nested_floats, quantized_plans<F>...>

@@ -74,6 +74,11 @@ class converter {
 
     /// Puts keys and tensors into `writer`, which refers to this object.
     status run(gguf_writer& writer) {
+        for (const gguf_tensor& t : m_.file().tensors())
+            if (const auto packed = find_packed(t); packed && packed->type == weight_type::nested)
+                return status::error(crumb::errc::unsupported,
+                                     "the weights are nested, with corrections that no other format keeps: "
+                                     "quantize the model that they were made from");
         const std::size_t window = std::min<std::size_t>(m_.shape().context, 512);
         const auto text = calibration_text(o_.calibrate, m_, s_, window, o_.chunks, o_.seed);
         if (!text)

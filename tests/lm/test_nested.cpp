@@ -107,6 +107,25 @@ TEST(NestedModel, KernelsAndFloatsAgreeAtEveryPrecision) {
     }
 }
 
+// Corrections included.
+TEST(NestedModel, ExpandedIsItsHighestPrecision) {
+    const lm::model nested = loaded(activation_type::f32);
+    const auto expanded = lm::model::load(nested_file(), {weight_type::f32, activation_type::f32});
+    ASSERT_TRUE(expanded) << expanded.message();
+    lm::session a = session_of(nested), b = session_of(*expanded);
+    const auto want = a.feed(random_tokens(20, 5), 1), got = b.feed(random_tokens(20, 5), 1);
+    EXPECT_TRUE(std::equal(want.begin(), want.end(), got.begin(), got.end()));
+}
+
+TEST(NestedModel, IsNotQuantizedAgain) {
+    lm::quantize_options o;
+    o.model = nested_file();
+    o.weights = weight_type::cb2s;
+    o.out = nested_file() + ".out";
+    EXPECT_NE(std::string(lm::quantize(o).message()).find("corrections"), std::string::npos);
+    EXPECT_FALSE(std::ifstream(o.out).good());
+}
+
 TEST(NestedModel, StepsFollowTheSchedule) {
     const lm::model m = loaded();
     const auto source = lm::source_of(*precision_option::parse("4/3,2@5"), m, 20);
