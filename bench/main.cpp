@@ -1,4 +1,5 @@
-// crumb-bench: ceilings of this machine, the plain baseline, crumb's products and attention, in one run.
+// crumb-bench: ceilings of this machine, the plain baseline, crumb's products, attention and feed-forward
+// networks, in one run.
 #include "rows.hpp"
 
 #include <cstdio>
@@ -77,6 +78,8 @@ class table : public benchmark::BenchmarkReporter {
             column(run, "vs_f16", "  %.2fx f16", 1, 0);
         if (run.counters.find("vs_parent") != run.counters.end())
             column(run, "vs_parent", ", %.2fx 4 bits", 1, 0);
+        if (run.counters.find("vs_dense") != run.counters.end())
+            column(run, "vs_dense", "  %.2fx dense", 1, 0);
         if (run.counters.find("vs_one_thread") != run.counters.end())
             column(run, "vs_one_thread", "  %.2fx one thread", 1, 0);
         std::printf("%s%s\n", run.report_label.empty() ? "" : "  ", run.report_label.c_str());
@@ -135,6 +138,7 @@ int main(int argc, char** argv) {
     register_linear();
     register_nested();
     register_attention();
+    register_ffn();
     table as_table;
     json as_json, as_json_file;
     benchmark::BenchmarkReporter* display = nullptr;

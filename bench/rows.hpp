@@ -89,5 +89,7 @@ void register_linear();
 void register_nested();
 /// `attention/...`: decode steps by codec, ISA and size of the cache.
 void register_attention();
+/// `ffn/...`: folded feed-forward networks beside the dense ones.
+void register_ffn();
 
 } // namespace crumb::bench
