@@ -133,13 +133,14 @@ struct avx512_vnni {
     static CRUMB_INLINE f32 load_integers(const std::int8_t* p) noexcept {
         return _mm512_cvtepi32_ps(_mm512_cvtepi8_epi32(_mm_loadu_si128(reinterpret_cast<const __m128i*>(p))));
     }
-    /// Codes First .. First + lanes - 1 of a group in the order of `stored_indices<Bits>`, 0 .. 2^Bits - 1.
+    /// table[code] for codes First .. First + lanes - 1 of a group in the order of `stored_indices<Bits>`.
+    /// The table repeats after 2^Bits entries.
     template <int Bits, int First>
-    static CRUMB_INLINE f32 load_field(const std::uint8_t* p) noexcept {
-        __m512i codes;
+    static CRUMB_INLINE f32 look_up_field(const std::uint8_t* p, f32 table) noexcept {
+        // vpermps takes the low four bits of a lane: what is above a code needs no mask.
         if constexpr (Bits == 4) {
             const __m512i wide = _mm512_cvtepu8_epi32(_mm_loadu_si128(reinterpret_cast<const __m128i*>(p)));
-            codes = First == 0 ? _mm512_and_si512(wide, _mm512_set1_epi32(15)) : _mm512_srli_epi32(wide, 4);
+            return _mm512_permutexvar_ps(First == 0 ? wide : _mm512_srli_epi32(wide, 4), table);
         } else {
             static_assert(Bits == 2);
             std::int64_t eight;
@@ -147,9 +148,16 @@ struct avx512_vnni {
             const __m512i wide = _mm512_cvtepu8_epi32(_mm_set1_epi64x(eight));
             constexpr int right = First / 8 * 2;
             const __m512i by = _mm512_inserti64x4(_mm512_set1_epi32(right), _mm256_set1_epi32(right + 2), 1);
-            codes = _mm512_and_si512(_mm512_srlv_epi32(wide, by), _mm512_set1_epi32(3));
+            return _mm512_permutexvar_ps(_mm512_srlv_epi32(wide, by), table);
         }
-        return _mm512_cvtepi32_ps(codes);
+    }
+    /// Lane i: the half at p + Stride i, i < n; the others 0. Reads 4 bytes each.
+    template <int Stride>
+    static CRUMB_INLINE f32 gather_halves(const std::byte* p, std::size_t n) noexcept {
+        const __m512i lane = _mm512_setr_epi32(0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15);
+        const __m512i at = _mm512_mullo_epi32(lane, _mm512_set1_epi32(Stride));
+        const __m512i all = _mm512_mask_i32gather_epi32(_mm512_setzero_si512(), mask(n), at, p, 1);
+        return _mm512_cvtph_ps(_mm512_cvtepi32_epi16(all));
     }
     /// Writes first + i for the lanes with !(low <= u < high) to `list`, and says how many.
     static CRUMB_INLINE std::size_t append_outside(f32 u, f32 low, f32 high, std::uint32_t first,

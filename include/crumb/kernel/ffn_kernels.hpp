@@ -24,7 +24,10 @@ struct neuron_args {
     std::size_t row_offset = 0; ///< of the row within a record
     const std::uint32_t* list = nullptr;
     std::size_t count = 0; ///< neurons of the list to use
-    std::size_t ahead = 0; ///< how many the list goes on with: they are prefetched
+    /// What comes into the cache meanwhile: with neuron i of the list, `next_bytes` bytes at `next_offset` of
+    /// the record of neuron next[i], i < next_count.
+    const std::uint32_t* next = nullptr;
+    std::size_t next_count = 0, next_offset = 0, next_bytes = 0;
 };
 struct neuron_dot_args : neuron_args {
     const float* x = nullptr;
@@ -61,6 +64,18 @@ struct neuron_tiles_run;
 template <class Isa>
 inline constexpr bool has_append_outside = requires(typename Isa::f32 u, std::uint32_t* list) {
     Isa::append_outside(u, u, u, 0u, list);
+};
+
+/// Whether an ISA looks up what codes stand for: `look_up_field<Bits, First>(codes, table)`.
+template <class Isa>
+inline constexpr bool looks_up_fields = requires(const std::uint8_t* codes, typename Isa::f32 table) {
+    Isa::template look_up_field<4, 0>(codes, table);
+};
+
+/// Whether an ISA loads halves that lie apart: `gather_halves<Stride>(first, count)`.
+template <class Isa>
+inline constexpr bool gathers_halves = requires(const std::byte* first) {
+    Isa::template gather_halves<18>(first, std::size_t{16});
 };
 
 /// Appends the neurons with !(low + margin <= estimate < high - margin) to the list, in order, and says how

@@ -51,25 +51,28 @@ struct row_reader<isa::CRUMB_THIS_ISA, Codec> {
     static constexpr int vectors = static_cast<int>(group_size) / I::lanes;
     static constexpr std::size_t bytes = row_block<Codec>::bytes;
     static constexpr bool scaled = Codec != row_codec::f32 && Codec != row_codec::f16;
+    static constexpr bool gathers = scaled && gathers_halves<I>;
 
     static CRUMB_INLINE f32 scale(const std::byte* block) noexcept {
         return I::set1(*reinterpret_cast<const half*>(block));
     }
+    /// The scales of n blocks; on ISAs that gather them.
+    template <class Isa = I>
+    static CRUMB_INLINE f32 scales(const std::byte* block, std::size_t n) noexcept {
+        return Isa::template gather_halves<static_cast<int>(bytes)>(block, n);
+    }
     /// Register V of the block, in units of its scale.
     template <int V>
     static CRUMB_INLINE f32 weights(const std::byte* block) noexcept {
-        if constexpr (Codec == row_codec::f32) {
+        if constexpr (Codec == row_codec::f32)
             return I::load(reinterpret_cast<const float*>(block) + V * I::lanes);
-        } else if constexpr (Codec == row_codec::f16) {
+        else if constexpr (Codec == row_codec::f16)
             return I::load(reinterpret_cast<const half*>(block) + V * I::lanes);
-        } else if constexpr (Codec == row_codec::q8_0) {
+        else if constexpr (Codec == row_codec::q8_0)
             return I::load_integers(reinterpret_cast<const std::int8_t*>(block) + sizeof(half) +
                                     V * I::lanes);
-        } else if constexpr (Codec == row_codec::q4_0) {
-            return I::sub(field<4, V>(block), I::set1(8.0f));
-        } else {
-            return I::fma(field<2, V>(block), I::set1(2.0f), I::set1(-3.0f));
-        }
+        else
+            return field<V, I>(reinterpret_cast<const std::uint8_t*>(block) + sizeof(half));
     }
     /// All registers of the block.
     template <int V = 0>
@@ -80,10 +83,19 @@ struct row_reader<isa::CRUMB_THIS_ISA, Codec> {
     }
 
   private:
-    template <int Bits, int V>
-    static CRUMB_INLINE f32 field(const std::byte* block) noexcept {
-        return I::template load_field<Bits, V * I::lanes>(reinterpret_cast<const std::uint8_t*>(block) +
-                                                          sizeof(half));
+    template <int V, class Isa>
+    static CRUMB_INLINE f32 field(const std::uint8_t* codes) noexcept {
+        constexpr int bits = Codec == row_codec::q4_0 ? 4 : 2, first = V * I::lanes;
+        if constexpr (looks_up_fields<Isa>) {
+            alignas(64) static constexpr float nibbles[] = {-8, -7, -6, -5, -4, -3, -2, -1,
+                                                            0,  1,  2,  3,  4,  5,  6,  7};
+            alignas(64) static constexpr float pairs[] = {-3, -1, 1, 3, -3, -1, 1, 3,
+                                                          -3, -1, 1, 3, -3, -1, 1, 3};
+            return Isa::template look_up_field<bits, first>(codes, Isa::load(bits == 4 ? nibbles : pairs));
+        } else {
+            const f32 code = Isa::template load_field<bits, first>(codes);
+            return bits == 4 ? I::sub(code, I::set1(8.0f)) : I::fma(code, I::set1(2.0f), I::set1(-3.0f));
+        }
     }
 };
 
@@ -113,47 +125,75 @@ struct neuron_rows_run<isa::CRUMB_THIS_ISA, Codec> {
     static CRUMB_INLINE const std::byte* row(const neuron_args& args, std::size_t i) noexcept {
         return args.records + args.list[i] * args.record_bytes + args.row_offset;
     }
-    /// The row that a list of neurons comes to after `passed` more; or the last one.
-    static CRUMB_INLINE const std::byte* row_ahead(const neuron_args& args, std::size_t i) noexcept {
-        const std::size_t last = args.count + args.ahead - 1;
-        return row(args, i + args.ahead < last ? i + args.ahead : last);
+    /// What to prefetch with neuron i; if there is nothing, what is in the cache.
+    static CRUMB_INLINE const std::byte* next_row(const neuron_args& args, std::size_t i) noexcept {
+        return i < args.next_count ? args.records + args.next[i] * args.record_bytes + args.next_offset
+                                   : row(args, i);
+    }
+    static CRUMB_INLINE void prefetch(const std::byte* from, std::size_t bytes) noexcept {
+        for (std::size_t i = 0; i < bytes; i += alignment)
+            __builtin_prefetch(from + i, 0, 2);
     }
 
+    /// Scales of blocks of rows, as many at a time as a register holds.
+    template <std::size_t Rows>
+    struct scale_window {
+        static constexpr std::size_t groups = M::lanes < 16 ? 16 : M::lanes;
+        float of[Rows][groups];
+
+        CRUMB_INLINE void fill(std::size_t r, const std::byte* block, std::size_t n) noexcept {
+            if constexpr (reader::gathers)
+                I::store(of[r], reader::scales(block, n));
+        }
+        CRUMB_INLINE void fill(std::size_t r, const std::byte* block, std::size_t n, float factor) noexcept {
+            if constexpr (reader::gathers)
+                I::store(of[r], I::mul(I::set1(factor), reader::scales(block, n)));
+        }
+    };
     template <int Rows>
     static CRUMB_NOINLINE void dot(const neuron_dot_args& args, std::size_t i) noexcept {
+        constexpr std::size_t window = scale_window<Rows>::groups;
         const std::byte *at[Rows], *next[Rows];
         f32 even[Rows], odd[Rows];
         for (int r = 0; r < Rows; ++r) {
             at[r] = row(args, i + static_cast<std::size_t>(r));
-            next[r] = row_ahead(args, i + static_cast<std::size_t>(r));
+            next[r] = next_row(args, i + static_cast<std::size_t>(r));
             even[r] = odd[r] = I::zero();
         }
         const std::size_t whole = args.inputs / group_size;
-        std::size_t g = 0;
-        for (; g + 2 <= whole; g += 2) {
+        const std::size_t ahead = args.next_count == 0 || whole < 2 ? 0 : args.next_bytes / (whole / 2) + 1;
+        scale_window<Rows> scales;
+        for (std::size_t first = 0; first < whole; first += window) {
+            const std::size_t here = whole - first < window ? whole - first : window;
             CRUMB_UNROLL
             for (int r = 0; r < Rows; ++r)
-                __builtin_prefetch(next[r] + g * reader::bytes, 0, 2);
-            multiply<Rows>(at, g, args.x, even);
-            multiply<Rows>(at, g + 1, args.x, odd);
+                scales.fill(static_cast<std::size_t>(r), at[r] + first * reader::bytes, here);
+            std::size_t g = 0;
+            for (; g + 2 <= here; g += 2) {
+                CRUMB_UNROLL
+                for (int r = 0; r < Rows; ++r)
+                    prefetch(next[r] + (first + g) / 2 * ahead, ahead);
+                multiply<Rows>(at, first + g, args.x, scales.of, g, even);
+                multiply<Rows>(at, first + g + 1, args.x, scales.of, g + 1, odd);
+            }
+            if (g < here)
+                multiply<Rows>(at, first + g, args.x, scales.of, g, even);
         }
-        if (g < whole) {
-            multiply<Rows>(at, g, args.x, even);
-            ++g;
-        }
-        if (const std::size_t left = args.inputs - g * group_size; left != 0) {
+        if (const std::size_t left = args.inputs - whole * group_size; left != 0) {
             float rest[group_size] = {};
-            __builtin_memcpy(rest, args.x + g * group_size, left * sizeof(float));
-            multiply<Rows>(at, g, rest - g * group_size, g % 2 == 0 ? even : odd);
+            __builtin_memcpy(rest, args.x + whole * group_size, left * sizeof(float));
+            for (int r = 0; r < Rows; ++r)
+                scales.fill(static_cast<std::size_t>(r), at[r] + whole * reader::bytes, 1);
+            multiply<Rows>(at, whole, rest - whole * group_size, scales.of, 0, whole % 2 == 0 ? even : odd);
         }
         CRUMB_UNROLL
         for (int r = 0; r < Rows; ++r)
             args.sums[i + static_cast<std::size_t>(r)] = I::sum(I::add(even[r], odd[r]));
     }
 
-    template <int Rows>
+    template <int Rows, std::size_t N>
     static CRUMB_INLINE void multiply(const std::byte* const* at, std::size_t g, const float* x,
-                                      f32* total) noexcept {
+                                      const float (*scales)[N], std::size_t s, f32* total) noexcept {
         f32 in[vectors];
         CRUMB_UNROLL
         for (int v = 0; v < vectors; ++v)
@@ -167,7 +207,9 @@ struct neuron_rows_run<isa::CRUMB_THIS_ISA, Codec> {
             CRUMB_UNROLL
             for (int v = 1; v < vectors; ++v)
                 sum = I::fma(w[v], in[v], sum);
-            if constexpr (reader::scaled)
+            if constexpr (reader::gathers)
+                total[r] = I::fma(sum, I::set1(scales[r][s]), total[r]);
+            else if constexpr (reader::scaled)
                 total[r] = I::fma(sum, reader::scale(block), total[r]);
             else
                 total[r] = I::add(total[r], sum);
@@ -175,34 +217,50 @@ struct neuron_rows_run<isa::CRUMB_THIS_ISA, Codec> {
     }
 
     static CRUMB_NOINLINE void add(const neuron_add_args& args, std::size_t i, std::size_t count) noexcept {
+        constexpr std::size_t window = scale_window<1>::groups;
         const std::byte *at[most_adds], *next[most_adds];
         for (std::size_t r = 0; r < count; ++r) {
             at[r] = row(args, i + r);
-            next[r] = row_ahead(args, i + r);
+            next[r] = next_row(args, i + r);
         }
         const float* factors = args.factors + i;
-        for (std::size_t c = args.outputs.begin; c < args.outputs.end; c += group_size) {
-            const std::size_t offset = c / group_size * reader::bytes;
-            const std::size_t left = args.outputs.end - c;
-            f32 y[vectors];
-            CRUMB_UNROLL
-            for (int v = 0; v < vectors; ++v)
-                y[v] = M::load(args.y + c + v * I::lanes, behind(left, v));
-            for (std::size_t r = 0; r < count; ++r) {
-                if (c / group_size % 2 == 0)
-                    __builtin_prefetch(next[r] + offset, 0, 2);
-                f32 w[vectors];
-                reader::all(at[r] + offset, w);
-                f32 factor = I::set1(factors[r]);
-                if constexpr (reader::scaled)
-                    factor = I::mul(factor, reader::scale(at[r] + offset));
+        const std::size_t begin = args.outputs.begin / group_size;
+        const std::size_t end = (args.outputs.end + group_size - 1) / group_size;
+        // Spread over the groups, one row's at a time.
+        const std::size_t windows = (end - begin + window - 1) / window;
+        const std::size_t ahead = args.next_count == 0 ? 0 : round_up(args.next_bytes / windows, alignment);
+        scale_window<most_adds> scales;
+        for (std::size_t first = begin; first < end; first += window) {
+            const std::size_t here = end - first < window ? end - first : window;
+            for (std::size_t r = 0; r < count; ++r)
+                scales.fill(r, at[r] + first * reader::bytes, here, factors[r]);
+            for (std::size_t g = 0; g < here; ++g) {
+                if (g < count)
+                    prefetch(next[g] + (first - begin) / window * ahead, ahead);
+                const std::size_t offset = (first + g) * reader::bytes, c = (first + g) * group_size;
+                const std::size_t left = args.outputs.end - c;
+                f32 y[vectors];
                 CRUMB_UNROLL
                 for (int v = 0; v < vectors; ++v)
-                    y[v] = I::fma(factor, w[v], y[v]);
+                    y[v] = M::load(args.y + c + v * I::lanes, behind(left, v));
+                for (std::size_t r = 0; r < count; ++r) {
+                    f32 w[vectors];
+                    reader::all(at[r] + offset, w);
+                    f32 factor;
+                    if constexpr (reader::gathers)
+                        factor = I::set1(scales.of[r][g]);
+                    else if constexpr (reader::scaled)
+                        factor = I::mul(I::set1(factors[r]), reader::scale(at[r] + offset));
+                    else
+                        factor = I::set1(factors[r]);
+                    CRUMB_UNROLL
+                    for (int v = 0; v < vectors; ++v)
+                        y[v] = I::fma(factor, w[v], y[v]);
+                }
+                CRUMB_UNROLL
+                for (int v = 0; v < vectors; ++v)
+                    M::store(args.y + c + v * I::lanes, y[v], behind(left, v));
             }
-            CRUMB_UNROLL
-            for (int v = 0; v < vectors; ++v)
-                M::store(args.y + c + v * I::lanes, y[v], behind(left, v));
         }
     }
 

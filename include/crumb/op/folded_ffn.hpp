@@ -214,10 +214,10 @@ class folded_ffn {
     void compute_outputs(const job& j) const noexcept;
     void find_norms(const job& j, std::size_t row) const noexcept;
     std::size_t test(const job& j, std::size_t row, range neurons, std::size_t listed) const noexcept;
-    void find_factors(const job& j, std::size_t row, std::size_t begin, std::size_t first,
-                      std::size_t count) const noexcept;
+    void find_factors(const job& j, std::size_t row, std::size_t begin, std::size_t first, std::size_t count,
+                      bool adds_follow = false) const noexcept;
     void add(const job& j, std::size_t row, std::size_t begin, std::size_t first, std::size_t count,
-             std::size_t ahead, range outputs) const noexcept;
+             std::size_t more, range outputs, bool dots_follow = false) const noexcept;
 
     folded_ffn_parts parts_;
     folded_ffn_options options_;

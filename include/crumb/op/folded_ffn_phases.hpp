@@ -131,13 +131,14 @@ inline void folded_ffn::predict(const job& j) const noexcept {
                 find_factors(j, r, mine.begin, before, count - before);
         }
     }
-    if (j.rows() == 1)
+    if (j.rows() == 1 && j.parts != 1)
         find_factors(j, 0, mine.begin, 0, j.m.counts[j.part]);
 }
 
-/// Of the neurons first .. first + count - 1 of the list that begins at neuron `begin`.
+/// Of the neurons first .. first + count - 1 of the list that begins at neuron `begin`. Output weights are
+/// prefetched if the same thread is to add them at once, else input weights of the neurons that follow.
 inline void folded_ffn::find_factors(const job& j, std::size_t row, std::size_t begin, std::size_t first,
-                                     std::size_t count) const noexcept {
+                                     std::size_t count, bool adds_follow) const noexcept {
     constexpr std::size_t block = 64, ahead = 8;
     const neuron_rows& neurons = parts_.neurons;
     const std::uint32_t* list = j.m.list + row * list_stride() + begin + first;
@@ -147,14 +148,19 @@ inline void folded_ffn::find_factors(const job& j, std::size_t row, std::size_t 
     dots.records = neurons.records();
     dots.record_bytes = neurons.layout().record_bytes;
     dots.row_offset = sizeof(neuron_line);
+    dots.next_offset = adds_follow ? neurons.layout().out_offset : 0;
+    dots.next_bytes = neurons.layout().out_offset;
+    if (adds_follow)
+        dots.next_bytes = dots.record_bytes - dots.next_offset;
     dots.x = j.b.x.row(row);
     dots.inputs = shape().inputs;
     for (std::size_t i = 0; i < count; i += block) {
-        const std::size_t here = std::min(block, count - i);
+        const std::size_t here = std::min(block, count - i), to = adds_follow ? i : i + ahead;
         float u[block], s[block];
         dots.list = list + i;
         dots.count = here;
-        dots.ahead = std::min(ahead, count - i - here);
+        dots.next = list + to;
+        dots.next_count = to < count ? std::min(here, count - to) : 0;
         dots.sums = u;
         functions_->of[static_cast<std::size_t>(shape().in)].dots(dots);
         for (std::size_t k = 0; k < here; ++k)
@@ -167,15 +173,24 @@ inline void folded_ffn::find_factors(const job& j, std::size_t row, std::size_t 
     }
 }
 
+/// Adds the neurons first .. first + count - 1 of the list that begins at neuron `begin` and goes on with
+/// `more`. Of these, input weights are prefetched if the same thread is to multiply them at once.
 inline void folded_ffn::add(const job& j, std::size_t row, std::size_t begin, std::size_t first,
-                            std::size_t count, std::size_t ahead, range outputs) const noexcept {
+                            std::size_t count, std::size_t more, range outputs,
+                            bool dots_follow) const noexcept {
+    constexpr std::size_t ahead = 16;
+    const neuron_layout& layout = parts_.neurons.layout();
     kernel::neuron_add_args adds;
     adds.records = parts_.neurons.records();
-    adds.record_bytes = parts_.neurons.layout().record_bytes;
-    adds.row_offset = parts_.neurons.layout().out_offset;
+    adds.record_bytes = layout.record_bytes;
+    adds.row_offset = layout.out_offset;
     adds.list = j.m.list + row * list_stride() + begin + first;
     adds.count = count;
-    adds.ahead = ahead;
+    const std::size_t to = dots_follow ? count : ahead;
+    adds.next = adds.list + to;
+    adds.next_count = to < count + more ? std::min(count, count + more - to) : 0;
+    adds.next_offset = dots_follow ? 0 : layout.out_offset + row_bytes(shape().out, outputs.begin);
+    adds.next_bytes = dots_follow ? layout.out_offset : row_bytes(shape().out, outputs.size());
     adds.factors = j.m.factors + row * padded() + begin + first;
     adds.y = j.b.y.row(row);
     adds.outputs = outputs;
@@ -187,7 +202,18 @@ inline void folded_ffn::finish(const job& j) const noexcept {
     if (outputs.size() == 0)
         return;
     parts_.fold.run(j.b.x, j.m.fold, j.b.y, {.channels = outputs});
-    constexpr std::size_t ahead = 16, block = 256; // records of a block stay in cache for all rows
+    if (j.rows() == 1 && j.parts == 1) {
+        // A neuron's weights lie side by side, so they are read in one go.
+        constexpr std::size_t some = 16;
+        const std::size_t all = j.m.counts[0];
+        for (std::size_t i = 0; i < all; i += some) {
+            const std::size_t here = std::min(some, all - i);
+            find_factors(j, 0, 0, i, here, true);
+            add(j, 0, 0, i, here, all - i - here, outputs, true);
+        }
+        return;
+    }
+    constexpr std::size_t block = 256; // records of a block stay in cache for all rows
     constexpr std::size_t rows = 64;
     for (std::size_t p = 0; p < j.parts; ++p) {
         const range neurons = neurons_of(p, j.parts);
@@ -206,8 +232,7 @@ inline void folded_ffn::finish(const job& j) const noexcept {
                     while (at[r] < all && list[at[r]] < end)
                         ++at[r];
                     if (at[r] != begin)
-                        add(j, row, neurons.begin, begin, at[r] - begin, std::min(ahead, all - at[r]),
-                            outputs);
+                        add(j, row, neurons.begin, begin, at[r] - begin, all - at[r], outputs);
                 }
         }
     }
