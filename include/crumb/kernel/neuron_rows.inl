@@ -106,13 +106,15 @@ struct neuron_rows_run<isa::CRUMB_THIS_ISA, Codec> {
     using f32 = typename I::f32;
     using reader = row_reader<I, Codec>;
     static constexpr int vectors = reader::vectors;
-    static constexpr std::size_t most_adds = 16; ///< rows that share a pass over y
+    static constexpr std::size_t most_adds = 16;             ///< rows that share a pass over y
+    static constexpr int most_dots = I::lanes == 16 ? 4 : 2; ///< rows that share loads of x
 
     static void dots(const neuron_dot_args& args) noexcept {
+        constexpr std::size_t most = most_dots;
         std::size_t i = 0;
-        for (; i + 2 <= args.count; i += 2)
-            dot<2>(args, i);
-        if (i < args.count)
+        for (; i + most <= args.count; i += most)
+            dot<most_dots>(args, i);
+        for (; i < args.count; ++i)
             dot<1>(args, i);
     }
 
