@@ -63,7 +63,7 @@ crumb::status show_networks(const common_options& of, const model& full, session
                 "read per token", "generation", "KL", "top-1");
     std::printf("  %-26s %10s %10s %14s %14s %12s %12s\n", "parameters read", "%", "%", "KB", "tokens/s",
                 "nats", "agreement");
-    for (const double left : {0.0, 0.5, 0.35, 0.25}) {
+    for (const double left : {0.0, 0.35, 0.25}) {
         common_options o = of;
         o.ffn = left == 0 ? ffn_type::dense : ffn_type::tardis;
         buffer file;
@@ -74,7 +74,7 @@ crumb::status show_networks(const common_options& of, const model& full, session
             ffn_training how;
             how.recipe.parameters = left;
             how.text = "self";
-            how.chunks = 16;
+            how.chunks = 8;
             how.seed = 5;
             how.threads = of.threads;
             stage_progress folding;
@@ -327,7 +327,7 @@ crumb::status demo(const demo_options& options) {
         "--calibrate TEXT --out FILE\n"
         "Folded networks: one matrix for both, 2 bits to predict which neurons have to be fixed, and those; "
         "parameters as TARDIS\n"
-        "counts them, of 8 d^2. Folded here on 16 windows of the model's own text; on a text: crumb-lm "
+        "counts them, of 8 d^2. Folded here on 8 windows of the model's own text; on a text: crumb-lm "
         "calibrate "
         "MODEL --ffn tardis\n"
         "--text TEXT --out FILE\n"

@@ -40,30 +40,59 @@ struct neuron_tiles_run<isa::CRUMB_THIS_ISA, Codec> {
     static void outputs(const neuron_tile_args& args) noexcept {
         const std::size_t count = args.neurons.end - args.neurons.begin;
         const std::size_t groups = (count + group_size - 1) / group_size;
+        const std::size_t bytes_of_columns =
+            (args.columns.end - args.columns.begin + group_size - 1) / group_size * reader::bytes;
         // Neurons outside: their lines serve for all columns.
         for (std::size_t g = 0; g < groups; ++g) {
             const std::size_t first = g * group_size;
             const std::size_t here = count - first < group_size ? count - first : group_size;
+            // Records are further apart than any prefetcher of the hardware looks.
+            const std::size_t next = first + 2 * group_size <= count ? group_size : 0;
+            for (std::size_t n = 0; n < next; ++n) {
+                const std::byte* at = args.records +
+                                      (args.neurons.begin + first + next + n) * args.record_bytes +
+                                      args.row_offset + args.columns.begin / group_size * reader::bytes;
+                for (std::size_t i = 0; i < bytes_of_columns; i += alignment)
+                    __builtin_prefetch(at + i, 0, 3);
+                __builtin_prefetch(at + bytes_of_columns - 1, 0, 3);
+            }
             for (std::size_t c = args.columns.begin; c < args.columns.end; c += group_size)
                 block_of_outputs(args, g, groups, here, c);
         }
     }
 
   private:
-    /// The codes of a block.
+    /// The codes of a block, eight at a time in a register of integers: what compilers make of bytes varies
+    /// by a factor of five.
     static CRUMB_INLINE void whole(const std::uint8_t* from, std::int8_t* to) noexcept {
+        constexpr std::uint64_t ones = 0x0101010101010101u;
         if constexpr (Codec == row_codec::q8_0) {
             __builtin_memcpy(to, from, group_size);
         } else if constexpr (Codec == row_codec::q4_0) {
-            for (std::size_t i = 0; i < 16; ++i) {
-                to[i] = static_cast<std::int8_t>((from[i] & 15) - 8);
-                to[16 + i] = static_cast<std::int8_t>((from[i] >> 4) - 8);
+            for (std::size_t i = 0; i < 16; i += 8) {
+                std::uint64_t eight;
+                __builtin_memcpy(&eight, from + i, 8);
+                store(to + i, nibbles(eight & 15 * ones));
+                store(to + 16 + i, nibbles(eight >> 4 & 15 * ones));
             }
         } else {
-            for (std::size_t i = 0; i < 8; ++i)
-                for (std::size_t j = 0; j < 4; ++j)
-                    to[8 * j + i] = static_cast<std::int8_t>(2 * (from[i] >> (2 * j) & 3) - 3);
+            std::uint64_t eight;
+            __builtin_memcpy(&eight, from, 8);
+            // 2 q - 3: odd, and below 0 where the upper bit is not set.
+            for (std::size_t j = 0; j < 4; ++j) {
+                const std::uint64_t upper = eight >> (2 * j + 1) & ones, lower = eight >> 2 * j & ones;
+                store(to + 8 * j, ((upper ^ ones) * 0xfc) | lower << 1 | ones);
+            }
         }
+    }
+    /// Nibbles less 8, as signed bytes.
+    static CRUMB_INLINE std::uint64_t nibbles(std::uint64_t eight) noexcept {
+        constexpr std::uint64_t eights = 0x0808080808080808u;
+        const std::uint64_t toggled = eight ^ eights;
+        return toggled | (toggled & eights) * 0x1e;
+    }
+    static CRUMB_INLINE void store(std::int8_t* to, std::uint64_t eight) noexcept {
+        __builtin_memcpy(to, &eight, sizeof eight);
     }
 
     /// 32 columns times 32 neurons.

@@ -111,7 +111,7 @@ class neuron_products {
     }
 
   private:
-    static constexpr std::size_t cache_bytes = std::size_t{1} << 19; ///< of tiles that wait for their product
+    static constexpr std::size_t cache_bytes = std::size_t{1} << 20; ///< of tiles that wait for their product
 
     activation_plan layout(std::size_t k) const noexcept {
         activation_layout l = product_->layout;
