@@ -269,6 +269,40 @@ expect_error("nowhere/x.gguf;cannot create" synth --like gpt2-xl:layers=1 --out 
 file(GLOB left "${WORK}/x.gguf*")
 expect_equal("files of failed synths" "${left}" "")
 
+# ---- folded networks ------------------------------------------------------------------------------------
+set(long "${WORK}/long.txt")
+string(REPEAT "${sentences}" 10 paragraphs)
+file(WRITE "${long}" "${paragraphs}")
+set(folded "${WORK}/folded.gguf")
+run(calibrate "${gpt2}" --ffn tardis:coverage=0.8:rest=u2:rows=q4_0:fold=q4_0:greedy --text "${long}" --chunks 8
+    --distributions "${WORK}/neurons.csv" --out "${folded}")
+expect_equal("calibrate --ffn: exit code" "${code}" 0)
+expect_equal("calibrate --ffn: stderr" "${err}" "")
+expect_contains("calibrate --ffn: stdout" "${out}" "folded.gguf: 6 folded networks" "of the neurons fixed"
+    "tardis:coverage=0.8:predictor=cb2s:rest=u2:fold=q4_0:rows=q4_0:greedy")
+file(STRINGS "${WORK}/neurons.csv" lines LIMIT_COUNT 1)
+expect_equal("calibrate --distributions" "${lines}" "kind,layer,neuron,x,y")
+expect_json(ffn ffn_bytes_per_token fixed missed -- perplexity "${folded}" --text "${text}" --ctx 128 --chunks 1 --ffn tardis)
+expect_value(ffn tardis)
+expect_json(ffn ffn_bytes_per_token -- perplexity "${folded}" --text "${text}" --ctx 128 --chunks 1)
+expect_value(ffn dense)
+expect_json(ffn ffn_bytes_per_token fixed -- generate "${folded}" -p "It was" -n 8 --ffn tardis)
+run(generate "${folded}" -p "It was" -n 40 --temperature 0 --ffn tardis --threads 1)
+set(first "${out}")
+run(generate "${folded}" -p "It was" -n 40 --temperature 0 --ffn tardis --threads 2)
+expect_equal("generate --ffn tardis: two threads" "${out}" "${first}")
+expect_error("no folded networks;calibrate --ffn" generate "${gpt2}" -p "It was" --ffn tardis)
+expect_error("gated networks do not fold" generate "${llama}" -p "It was" --ffn tardis)
+expect_error("gated networks do not fold" calibrate "${llama}" --ffn tardis --text "${long}" --out "${WORK}/f.gguf")
+expect_error("too few to fold" calibrate "${gpt2}" --ffn tardis --text "${long}" --chunks 4 --out "${WORK}/f.gguf")
+expect_error("known is tardis" calibrate "${gpt2}" --ffn tardis:coverage=2 --text self --out "${WORK}/f.gguf")
+expect_error("either --kv" calibrate "${gpt2}" --ffn tardis --kv pq4 --text self --out "${WORK}/f.gguf")
+expect_error("nowhere/n.csv" calibrate "${gpt2}" --ffn tardis:greedy --text "${long}" --chunks 8
+    --distributions "${WORK}/nowhere/n.csv" --out "${WORK}/f.gguf")
+if(EXISTS "${WORK}/f.gguf")
+    fail("calibrate --ffn left a file behind after an error")
+endif()
+
 # ---- nested weights and schedules -----------------------------------------------------------------------
 set(nested "${WORK}/nested.gguf")
 run(quantize "${llama}" --weights nested:2-4:uniform --calibrate "${WORK}/calibration.txt" --chunks 1 --sweeps 0
