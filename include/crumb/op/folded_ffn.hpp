@@ -30,7 +30,7 @@ enum class folded_batches : std::uint8_t {
 /// What takes how long, in units of one multiply-accumulate of a product with many rows; see docs/folding.md
 /// for how they are measured.
 struct folded_ffn_costs {
-    double fix = 7.5;    ///< of a fixed neuron's multiply-accumulate
+    double fix = 7.5;   ///< of a fixed neuron's multiply-accumulate
     double repack = 30; ///< of turning a weight of a neuron into tiles
 };
 
