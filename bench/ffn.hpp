@@ -200,7 +200,18 @@ struct folded_task {
     }
     void predict(const char* isa) {
         quantized_product product;
-        product.run(f.predictor.plan(0, isa), x, estimates);
+        const any_linear plan = f.predictor.plan(0, isa);
+        product.run(plan, x, estimates);
+        // A rest is multiplied with what the predictor's activations are rounded to.
+        const auto layout = plan.activation_layout();
+        buffer memory(activation_bytes(layout, x.rows));
+        auto codes = activations::create({memory.data(), memory.size()}, layout, x.rows).value();
+        codes.quantize(x);
+        const reference::activation_view view{codes.layout(), codes.codes(), codes.scales(), x.rows};
+        read = inputs;
+        for (std::size_t r = 0; f.rows.rest && r < x.rows; ++r)
+            for (std::size_t i = 0; i < x.cols; ++i)
+                read[r * x.cols + i] = static_cast<float>(view.scale(r, i / group_size) * view.code(r, i));
     }
     folded_ffn_batch batch() const { return {x, y, {scratch.data(), scratch.size()}}; }
     std::size_t run() {
@@ -234,7 +245,8 @@ struct folded_task {
                     error = "wrong result: row " + std::to_string(r) + " is off by " + std::to_string(off);
                 continue;
             }
-            const auto want = reference::fixes(rows, x.row(r), estimates.row(r), gelu, slope, rounding);
+            const auto want =
+                reference::fixes(rows, read.data() + r * x.cols, estimates.row(r), gelu, slope, rounding);
             for (std::size_t c = 0; c < y.cols; ++c) {
                 const double base = double(folded.row(r)[c]), got = double(y.row(r)[c]);
                 const double bound = want.error[c] + double(want.count) * 0x1p-23 * std::fabs(base);
@@ -248,7 +260,7 @@ struct folded_task {
     }
 
     folded_network<P>& f;
-    std::vector<float> inputs, out;
+    std::vector<float> inputs, out, read; ///< `read`: what neurons are multiplied with
     matrix_view<const float> x;
     matrix_view<float> y;
     std::vector<float> estimates_memory;

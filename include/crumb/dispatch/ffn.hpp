@@ -18,6 +18,7 @@ struct ffn_functions {
         void (*pack_outputs)(const kernel::neuron_tile_args&) noexcept = nullptr;
     };
     const char* isa = nullptr;
+    bool multiplies_codes = false; ///< `neuron_dot_args::quantized` is read where it is set
     std::size_t (*range_test)(const kernel::range_test_args&) noexcept = nullptr;
     std::array<rows, row_codecs> of; ///< by `row_codec`
 };
@@ -36,6 +37,7 @@ struct function_table<ffn_functions> {
     template <class Isa>
     static constexpr ffn_functions of{
         Isa::name,
+        kernel::multiplies_codes<plain_isa<Isa>>,
         &kernel::range_test<plain_isa<Isa>>,
         {rows_of<plain_isa<Isa>, row_codec::f32>(), rows_of<plain_isa<Isa>, row_codec::f16>(),
          rows_of<plain_isa<Isa>, row_codec::q8_0>(), rows_of<plain_isa<Isa>, row_codec::q4_0>(),

@@ -17,6 +17,11 @@ enum class row_codec : std::uint8_t { f32, f16, q8_0, q4_0, u2 };
 inline constexpr std::size_t row_codecs = 5;
 inline constexpr std::array<const char*, row_codecs> row_codec_names = {"f32", "f16", "q8_0", "q4_0", "u2"};
 
+/// Whether groups of 32 weights have a scale.
+constexpr bool has_scales(row_codec codec) noexcept {
+    return codec != row_codec::f32 && codec != row_codec::f16;
+}
+
 /// What a codec stores 32 weights in: `block`, and whether it has a scale.
 template <row_codec C>
 struct row_block;

@@ -30,6 +30,7 @@ struct avx512_vnni {
     static constexpr std::size_t panel_rows = 8; ///< from which on weights are expanded into panels; 0: never
     static constexpr std::size_t panel_tiles = 3;     ///< of a pass over int8 panels
     static constexpr std::size_t panel_row_block = 8; ///< of activations for int8 panels; 0: no such product
+    static constexpr bool multiplies_codes = true;    ///< rows of neurons with quantized activations
     static constexpr bool supported(const cpu_features& cpu) noexcept { return cpu.avx512_vnni; }
 
     using f32 = __m512;
@@ -370,6 +371,7 @@ struct avx512_vnni {
 } // namespace crumb::inline CRUMB_ABI::isa
 
 #define CRUMB_THIS_ISA avx512_vnni
+#include <crumb/kernel/code_dots_avx512.inl>
 #include <crumb/kernel/pq_primitives_avx512.inl>
 
 #include <crumb/kernel/all.inl>

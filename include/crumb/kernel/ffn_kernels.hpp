@@ -29,8 +29,20 @@ struct neuron_args {
     const std::uint32_t* next = nullptr;
     std::size_t next_count = 0, next_offset = 0, next_bytes = 0;
 };
+/// A row of quantized activations in plain order, padded with zeros to a multiple of 16 groups of 32.
+struct quantized_row {
+    const std::int8_t* codes = nullptr;
+    const float* scales = nullptr; ///< of the groups
+    /// -code_offset * (sum of the codes) of groups 2 i and 2 i + 1 at 16 i and 16 i + 8; else 0.
+    const std::int32_t* starts = nullptr;
+};
+/// What is added to the codes of rows so that none is negative.
+constexpr int code_offset(row_codec codec) noexcept {
+    return codec == row_codec::q8_0 ? 128 : codec == row_codec::q4_0 ? 8 : 3;
+}
 struct neuron_dot_args : neuron_args {
     const float* x = nullptr;
+    quantized_row quantized; ///< instead of x, on ISAs with `multiplies_codes`
     std::size_t inputs = 0;
     float* sums = nullptr; ///< one per neuron of the list
 };
@@ -59,6 +71,13 @@ template <class Isa, row_codec Codec>
 struct neuron_rows_run;
 template <class Isa, row_codec Codec>
 struct neuron_tiles_run;
+/// Rows of a codec times quantized activations, where an ISA has that: it says so with `multiplies_codes`.
+template <class Isa, row_codec Codec>
+struct code_dots;
+template <class Isa>
+inline constexpr bool multiplies_codes = requires {
+    requires Isa::multiplies_codes;
+};
 
 /// Whether an ISA writes lanes outside their ranges by itself: `append_outside(u, low, high, first, list)`.
 template <class Isa>
@@ -85,8 +104,9 @@ std::size_t range_test(const range_test_args& args) noexcept {
     return range_test_run<Isa>::run(args);
 }
 
-/// sums[i] = sum over k of w[list[i], k] x[k]: groups of 32 in order, even and odd ones apart, a group's sum
-/// times its scale with one fused multiply-add. A sum does not depend on its neighbours in the list.
+/// sums[i] = sum over k of w[list[i], k] x[k], x as floats or quantized. Floats: groups of 32 in order, even
+/// and odd ones apart, a group's sum times its scale with one fused multiply-add. A sum does not depend on
+/// its neighbours in the list.
 template <row_codec Codec, class Isa>
 void neuron_dots(const neuron_dot_args& args) noexcept {
     neuron_rows_run<Isa, Codec>::dots(args);

@@ -50,7 +50,7 @@ struct row_reader<isa::CRUMB_THIS_ISA, Codec> {
     using f32 = typename I::f32;
     static constexpr int vectors = static_cast<int>(group_size) / I::lanes;
     static constexpr std::size_t bytes = row_block<Codec>::bytes;
-    static constexpr bool scaled = Codec != row_codec::f32 && Codec != row_codec::f16;
+    static constexpr bool scaled = has_scales(Codec);
     static constexpr bool gathers = scaled && gathers_halves<I>;
 
     static CRUMB_INLINE f32 scale(const std::byte* block) noexcept {
@@ -112,6 +112,15 @@ struct neuron_rows_run<isa::CRUMB_THIS_ISA, Codec> {
     static void dots(const neuron_dot_args& args) noexcept {
         constexpr std::size_t most = most_dots;
         std::size_t i = 0;
+        if constexpr (reader::scaled && multiplies_codes<I>) {
+            if (args.quantized.codes != nullptr) {
+                for (; i + most <= args.count; i += most)
+                    dot_codes<most_dots>(args, i);
+                for (; i < args.count; ++i)
+                    dot_codes<1>(args, i);
+                return;
+            }
+        }
         for (; i + most <= args.count; i += most)
             dot<most_dots>(args, i);
         for (; i < args.count; ++i)
@@ -152,6 +161,17 @@ struct neuron_rows_run<isa::CRUMB_THIS_ISA, Codec> {
                 I::store(of[r], I::mul(I::set1(factor), reader::scales(block, n)));
         }
     };
+    template <int Rows>
+    static CRUMB_NOINLINE void dot_codes(const neuron_dot_args& args, std::size_t i) noexcept {
+        const std::byte *at[Rows], *next[Rows];
+        for (int r = 0; r < Rows; ++r) {
+            at[r] = row(args, i + static_cast<std::size_t>(r));
+            next[r] = next_row(args, i + static_cast<std::size_t>(r));
+        }
+        const std::size_t groups = (args.inputs + group_size - 1) / group_size, pairs = (groups + 1) / 2;
+        const std::size_t ahead = args.next_count == 0 ? 0 : (args.next_bytes + pairs - 1) / pairs;
+        code_dots<I, Codec>::template run<Rows>(at, next, ahead, args.quantized, groups, args.sums + i);
+    }
     template <int Rows>
     static CRUMB_NOINLINE void dot(const neuron_dot_args& args, std::size_t i) noexcept {
         constexpr std::size_t window = scale_window<Rows>::groups;

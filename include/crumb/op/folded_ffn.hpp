@@ -177,6 +177,10 @@ class folded_ffn {
     /// The scratch memory of a batch.
     struct memory {
         activations fold, predictor, input, hidden;
+        std::int8_t* codes = nullptr; ///< rows x padded inputs, of `rest`, as what follows: rows x groups
+        float* scales = nullptr;
+        std::int32_t* starts = nullptr;
+        float* rounded = nullptr;        ///< or: rows x inputs, what the codes stand for
         float* norms = nullptr;          ///< rows x 2 groups
         float* margins = nullptr;        ///< rows x padded, as what follows
         float* estimates = nullptr;      ///< of u; dense: u, then sigma(u)
@@ -206,7 +210,17 @@ class folded_ffn {
         return {j.m.estimates, j.rows(), shape().neurons, padded()};
     }
 
+    /// Whether a rest is multiplied with what the predictor's activations are rounded to.
+    bool rounds_inputs() const noexcept {
+        return shape().rest && parts_.predictor.reads_activations() &&
+               parts_.predictor.activation_layout().layout.group == group_size;
+    }
+    /// Groups of inputs with padding, see `kernel::quantized_row`.
+    std::size_t padded_groups() const noexcept { return round_up(groups_of(shape().inputs), 16); }
     void prepare(const job& j) const noexcept;
+    void find_codes(const job& j, std::size_t row) const noexcept;
+    void read_inputs(const memory& m, const folded_ffn_batch& b, std::size_t row,
+                     kernel::neuron_dot_args& dots) const noexcept;
     void predict(const job& j) const noexcept;
     void finish(const job& j) const noexcept;
     void compute_hidden(const job& j) const noexcept;

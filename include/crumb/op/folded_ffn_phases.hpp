@@ -38,6 +38,13 @@ inline folded_ffn::memory folded_ffn::carve(std::span<std::byte> scratch, std::s
     } else {
         if (parts_.fold.reads_activations())
             m.fold = quantized(parts_.fold.activation_layout());
+        if (rounds_inputs() && functions_->multiplies_codes && has_scales(shape().in)) {
+            m.codes = reinterpret_cast<std::int8_t*>(take(rows * padded_groups() * group_size));
+            m.scales = floats(padded_groups());
+            m.starts = reinterpret_cast<std::int32_t*>(floats(padded_groups() * 8));
+        } else if (rounds_inputs()) {
+            m.rounded = floats(shape().inputs);
+        }
         if (parts_.bounds) {
             m.norms = floats(2 * groups_of(shape().inputs));
             m.margins = floats(padded());
@@ -58,9 +65,52 @@ inline void folded_ffn::prepare(const job& j) const noexcept {
     for (activations a : {j.m.fold, j.m.predictor, j.m.input})
         if (a.layout().k != 0)
             a.quantize(j.b.x, rows);
+    if (j.m.codes != nullptr || j.m.rounded != nullptr)
+        for (std::size_t r = rows.begin; r < rows.end; ++r)
+            find_codes(j, r);
     if (j.m.norms != nullptr)
         for (std::size_t r = rows.begin; r < rows.end; ++r)
             find_norms(j, r);
+}
+
+// The predictor's activations in plain order, or the floats that they stand for.
+inline void folded_ffn::find_codes(const job& j, std::size_t row) const noexcept {
+    const std::size_t inputs = shape().inputs;
+    const activations& q = j.m.predictor;
+    const row_position at = block_of(row, j.rows(), q.layout().row_block);
+    const block_position in = position_in_block(q.layout().order, row - at.first, at.height);
+    const std::int8_t* from = q.codes() + at.first * q.layout().k_padded() + in.code;
+    const float* scales = q.scales() + at.first * q.layout().groups() * q.layout().scale_copies() + in.scale;
+    const std::size_t padding = padded_groups();
+    for (std::size_t g = 0; g < (j.m.codes != nullptr ? padding : groups_of(inputs)); ++g) {
+        const bool is_input = g < groups_of(inputs);
+        const float scale = is_input ? scales[g * in.scale_stride] : 0.0f;
+        int sum = 0;
+        for (std::size_t i = 0; i < group_size; ++i) {
+            const std::int8_t code =
+                is_input ? from[g * in.group_stride + i / 8 * in.chunk_stride + i % 8] : 0;
+            sum += code;
+            if (j.m.codes != nullptr)
+                j.m.codes[(row * padding + g) * group_size + i] = code;
+            else if (g * group_size + i < inputs)
+                j.m.rounded[row * inputs + g * group_size + i] = scale * static_cast<float>(code);
+        }
+        if (j.m.codes != nullptr) {
+            j.m.scales[row * padding + g] = scale;
+            std::int32_t* start = j.m.starts + (row * padding + g) * 8;
+            std::fill_n(start, 8, 0);
+            *start = -kernel::code_offset(shape().in) * sum;
+        }
+    }
+}
+
+/// What input weights of a row's neurons are multiplied with.
+inline void folded_ffn::read_inputs(const memory& m, const folded_ffn_batch& b, std::size_t row,
+                                    kernel::neuron_dot_args& dots) const noexcept {
+    dots.inputs = shape().inputs;
+    dots.x = m.rounded != nullptr ? m.rounded + row * shape().inputs : b.x.row(row);
+    if (const std::size_t first = row * padded_groups(); m.codes != nullptr)
+        dots.quantized = {m.codes + first * group_size, m.scales + first, m.starts + first * 8};
 }
 
 // Rounded upwards, so that they bound what they are norms of. The products' own rounding, (groups + 2) eps
@@ -152,8 +202,7 @@ inline void folded_ffn::find_factors(const job& j, std::size_t row, std::size_t 
     dots.next_bytes = neurons.layout().out_offset;
     if (adds_follow)
         dots.next_bytes = dots.record_bytes - dots.next_offset;
-    dots.x = j.b.x.row(row);
-    dots.inputs = shape().inputs;
+    read_inputs(j.m, j.b, row, dots);
     for (std::size_t i = 0; i < count; i += block) {
         const std::size_t here = std::min(block, count - i), to = adds_follow ? i : i + ahead;
         float u[block], s[block];
@@ -297,8 +346,7 @@ inline folded_ffn_report folded_ffn::report(const folded_ffn_batch& b, std::size
                 dot.row_offset = sizeof(neuron_line);
                 dot.list = &index;
                 dot.count = 1;
-                dot.x = b.x.row(r);
-                dot.inputs = shape().inputs;
+                read_inputs(m, b, r, dot);
                 float u = 0;
                 dot.sums = &u;
                 functions_->of[static_cast<std::size_t>(shape().in)].dots(dot);
