@@ -1,0 +1,111 @@
+#include "isa_test.hpp"
+#include "linear_problem.hpp"
+
+#include <crumb/offline/nested_quantized.hpp>
+
+#include <gtest/gtest.h>
+
+#include <random>
+#include <vector>
+
+namespace {
+
+using crumb::any_linear;
+using crumb_test::for_each_isa;
+
+constexpr std::size_t n = 37, k = 300, m = 5;
+
+/// A product through the erased plan, its input quantized as that says; copied, as everything it refers to is
+/// the caller's.
+std::vector<float> run(const any_linear& plan, const std::vector<float>& x) {
+    const any_linear copy = plan;
+    crumb::activations quantized;
+    crumb_test::guarded<std::byte> memory(
+        copy.reads_activations() ? crumb::activation_bytes(copy.activation_layout(), m) : 1);
+    const auto in = crumb::matrix<const float>(x.data(), m, k);
+    if (copy.reads_activations()) {
+        quantized = *crumb::activations::create(memory.span(), copy.activation_layout(), m);
+        quantized.quantize(in);
+    }
+    std::vector<float> y(m * n);
+    const auto out = crumb::matrix(y.data(), m, n);
+    copy.run(in, quantized, out, {.channels = {0, 16}});
+    copy.run(in, quantized, out, {.rows = {0, 3}, .channels = {16, n}});
+    copy.run(in, quantized, out, {.rows = {3, m}, .channels = {16, n}});
+    return y;
+}
+
+TEST(AnyLinear, EqualsThePlanOfEveryFormat) {
+    for_each_isa([]<class Isa>() {
+        crumb::format_list::for_each([]<class F>() {
+            const crumb_test::linear_problem<F> p(n, k, m, 1);
+            const auto plan = p.plan(Isa::name, true);
+            const any_linear any = plan;
+            EXPECT_EQ(any.n(), n);
+            EXPECT_EQ(any.k(), k);
+            EXPECT_EQ(any.bytes(), plan.bytes());
+            EXPECT_EQ(any.activation_layout(), plan.activation_layout());
+            EXPECT_EQ(run(any, p.x), p.run(Isa::name, true)) << F::name;
+        });
+    });
+}
+
+TEST(AnyLinear, EqualsNestedPlansAtEveryPrecision) {
+    std::mt19937 random(2);
+    auto stored = crumb::nested_quantized::zeros(crumb::nested_levels::uniform(2, 4), n, k);
+    for (auto& c : stored.codes)
+        c = static_cast<std::uint8_t>(random() % 16);
+    for (auto& s : stored.scales)
+        s = crumb::to_half(0.001f * static_cast<float>(random() % 100));
+    crumb_test::guarded<std::byte> memory(crumb::nested_packed_bytes(n, k, 4));
+    const auto packed = *crumb::pack(stored, memory.span());
+    std::vector<float> x(m * k);
+    for (float& v : x)
+        v = static_cast<float>(random() % 1000) * 0.01f - 5;
+    for_each_isa([&]<class Isa>() {
+        const auto plan = *crumb::nested_linear::plan(packed, {.isa = Isa::name});
+        std::vector<float> before;
+        for (int bits = 2; bits <= 4; ++bits) {
+            const any_linear any(plan, bits);
+            EXPECT_EQ(any.bytes(), packed.bytes_at(bits));
+            crumb_test::guarded<std::byte> room(crumb::activation_bytes(plan.activation_layout(), m));
+            auto a = *crumb::activations::create(room.span(), plan.activation_layout(), m);
+            a.quantize(crumb::matrix<const float>(x.data(), m, k));
+            std::vector<float> want(m * n);
+            plan.run(bits, a, crumb::matrix(want.data(), m, n));
+            EXPECT_EQ(run(any, x), want) << bits;
+            EXPECT_NE(want, before);
+            before = want;
+        }
+    });
+}
+
+TEST(AnyLinear, EqualsDensePlans) {
+    std::mt19937 random(3);
+    std::normal_distribution<float> normal;
+    std::vector<float> w(n * k), x(m * k), bias(n);
+    for (auto* all : {&w, &x, &bias})
+        for (float& v : *all)
+            v = normal(random);
+    std::vector<crumb::half> halves;
+    for (const float v : w)
+        halves.push_back(crumb::to_half(v));
+    for_each_isa([&]<class Isa>() {
+        const auto check = [&](const auto& plan, std::size_t bytes) {
+            const any_linear any = plan;
+            EXPECT_FALSE(any.reads_activations());
+            EXPECT_EQ(any.bytes(), bytes);
+            std::vector<float> want(m * n);
+            plan.run(crumb::matrix<const float>(x.data(), m, k), crumb::matrix(want.data(), m, n));
+            EXPECT_EQ(run(any, x), want);
+        };
+        check(*crumb::dense_linear<float>::plan(crumb::matrix<const float>(w.data(), n, k),
+                                                {.bias = bias, .isa = Isa::name}),
+              w.size() * sizeof(float));
+        check(*crumb::dense_linear<crumb::half>::plan(crumb::matrix<const crumb::half>(halves.data(), n, k),
+                                                      {.bias = bias, .isa = Isa::name}),
+              w.size() * sizeof(crumb::half));
+    });
+}
+
+} // namespace
