@@ -2,11 +2,21 @@
 #include "ffn_training.hpp"
 #include "report.hpp"
 
+#include <filesystem>
+#include <string>
+
 namespace lm {
 
 using crumb::status;
 
 status calibrate_ffn(const calibrate_options& o) {
+    // Said now rather than behind minutes of work.
+    for (const std::string& path : {o.distributions, o.out}) {
+        const auto folder = std::filesystem::path(path).parent_path();
+        if (std::error_code error; !folder.empty() && !std::filesystem::is_directory(folder, error))
+            return status::error(crumb::errc::invalid_argument, "cannot create %s: there is no such folder",
+                                 path.c_str());
+    }
     common_options full;
     full.model = o.model;
     full.weights = weight_type::f32;
