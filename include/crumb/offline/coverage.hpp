@@ -3,6 +3,8 @@
 
 #include <crumb/offline/linear_range.hpp>
 
+#include <tuple>
+
 namespace crumb::inline CRUMB_ABI {
 
 /// The error curves of a layer's neurons, as `error_curve` makes them.
@@ -148,8 +150,10 @@ inline result<coverage> share_coverage(std::span<const layer_curves> layers,
             }
         }
     }
-    std::stable_sort(segments.begin(), segments.end(),
-                     [](const segment& a, const segment& b) { return a.slope < b.slope; });
+    // Segments of a neuron stay in order where their slopes are equal.
+    std::sort(segments.begin(), segments.end(), [](const segment& a, const segment& b) {
+        return std::tie(a.slope, a.layer, a.neuron, a.end) < std::tie(b.slope, b.layer, b.neuron, b.end);
+    });
     for (const segment& s : segments) {
         if (!(missing > 0))
             break;

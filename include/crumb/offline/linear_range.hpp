@@ -3,6 +3,8 @@
 
 #include <crumb/offline/activation_statistics.hpp>
 
+#include <tuple>
+
 namespace crumb::inline CRUMB_ABI {
 
 /// sigma(u) is replaced by slope u + intercept while the tested value v lies in [low, high) (TARDIS, 5.1.1).
@@ -138,8 +140,8 @@ inline std::vector<curve_point> error_curve(std::span<const linear_range> ranges
     for (std::size_t i = 0; i < ranges.size(); ++i)
         if (ranges[i].covered > 0)
             points.push_back({ranges[i].covered, weight * ranges[i].error, i});
-    std::stable_sort(points.begin(), points.end(), [](const curve_point& a, const curve_point& b) {
-        return a.covered != b.covered ? a.covered < b.covered : a.error < b.error;
+    std::sort(points.begin(), points.end(), [](const curve_point& a, const curve_point& b) {
+        return std::tie(a.covered, a.error, a.range) < std::tie(b.covered, b.error, b.range);
     });
     for (const curve_point& p : points) {
         if (p.covered == hull.back().covered)
