@@ -64,15 +64,15 @@ crumb::status show_networks(const common_options& of, const model& full, session
     std::printf("  %-26s %10s %10s %14s %14s %12s %12s\n", "parameters read", "%", "%", "KB", "tokens/s",
                 "nats", "agreement");
     for (const double left : {0.0, 0.35, 0.25}) {
-        common_options o = of;
-        o.ffn = left == 0 ? ffn_type::dense : ffn_type::tardis;
+        ffn_training how;
+        how.recipe.parameters = left;
+        const model_options as{weight_type::stored, activation_type::int8,
+                               left == 0 ? ffn_type::dense : ffn_type::tardis, true};
         buffer file;
         if (left != 0) {
             auto one = session::make(full, team(1), kv_type::f16, ctx, ctx);
             if (!one)
                 return one.error();
-            ffn_training how;
-            how.recipe.parameters = left;
             how.text = "self";
             how.chunks = 8;
             how.seed = 5;
@@ -91,15 +91,7 @@ crumb::status show_networks(const common_options& of, const model& full, session
             file = buffer(bytes->size());
             std::memcpy(file.bytes().data(), bytes->data(), bytes->size());
         }
-        const auto make = [&](bool by_lists) {
-            const model_options how{weight_type::stored, activation_type::int8, o.ffn, by_lists};
-            if (left == 0)
-                return model::load(of.model, how);
-            buffer copy(file.bytes().size());
-            std::memcpy(copy.bytes().data(), file.bytes().data(), copy.bytes().size());
-            return model::load(std::move(copy), of.model, how);
-        };
-        const auto m = make(true);
+        const auto m = left == 0 ? model::load(of.model, as) : model::load(std::move(file), of.model, as);
         if (!m)
             return m.error();
         auto s = session::make(*m, team(of.threads), kv_type::f16, ctx, ctx);
@@ -124,12 +116,11 @@ crumb::status show_networks(const common_options& of, const model& full, session
         for (std::size_t i = 0; i < steps; ++i)
             (void)s->feed(text.subspan(1 + i, 1), 1);
         const double speed = static_cast<double>(steps) / seconds_since(start);
-        ffn_recipe recipe;
         char name[32] = "as they are, 8 bits";
         const double all = static_cast<double>(std::max<std::size_t>(counts.neurons, 1)) / 100;
         const double fixed = static_cast<double>(counts.fixed) / all;
         if (left != 0)
-            std::snprintf(name, sizeof name, "folded, %.3f", recipe.left(d.width, d.hidden, fixed / 100));
+            std::snprintf(name, sizeof name, "folded, %.3f", how.recipe.left(d.width, d.hidden, fixed / 100));
         std::printf("  %-26s %10.2f %10.2f %14.1f %14.0f %12.6f %11.2f%%\n", name, left == 0 ? 100 : fixed,
                     static_cast<double>(counts.missed.value_or(0)) / all, bytes / 1e3, speed, e->kl,
                     100 * e->agreement);

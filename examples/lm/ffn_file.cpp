@@ -21,7 +21,7 @@ std::string name_of(std::size_t layer, std::string_view what) {
 /// Reads the parts of one file.
 class reader {
   public:
-    explicit reader(const model& m) : m_(m), file_(m.file()) {}
+    explicit reader(const gguf& file) : file_(file) {}
 
     result<std::vector<float>> floats(std::size_t layer, const char* what, std::size_t count) {
         const auto t = file_.get_tensor(name_of(layer, what));
@@ -95,7 +95,6 @@ class reader {
     }
 
   private:
-    const model& m_;
     const gguf& file_;
 };
 
@@ -162,7 +161,7 @@ result<std::vector<folded_layer>> read_ffns(const model& m, bool by_lists) {
     if (fixed->size() != d.layers)
         return status::error(errc::corrupt, "key %s has %zu numbers, not %zu", key("fixed").c_str(),
                              fixed->size(), d.layers);
-    reader read(m);
+    reader read(file);
     const auto fold_codebooks = read.codebooks("fold_codebooks", recipe->fold);
     const auto predictor_codebooks = read.codebooks("predictor_codebooks", recipe->predictor);
     for (const status& s : {fold_codebooks.error(), predictor_codebooks.error()})

@@ -34,7 +34,7 @@ struct network {
     std::vector<float> estimated_up; ///< the predictor's weights
     std::optional<crumb::any_linear> predictor;
     std::optional<crumb::activation_statistics> statistics;
-    std::optional<crumb::predictor_errors> errors;
+    std::optional<crumb::predictor_errors> errors;        ///< for a share of misses
     std::vector<std::vector<crumb::linear_range>> ranges; ///< of which a point of the curve is one
     std::vector<crumb::linear_range> chosen;
     std::optional<crumb::fold_refit> refit;
@@ -247,10 +247,14 @@ class folder {
     status collect(calibration& text) {
         for (network& n : networks_) {
             auto statistics = crumb::activation_statistics::make(d_.hidden, bins);
-            auto errors = crumb::predictor_errors::make(d_.hidden);
-            if (!statistics || !errors)
-                return statistics ? errors.error() : statistics.error();
+            if (!statistics)
+                return statistics.error();
             n.statistics.emplace(std::move(*statistics));
+            if (how_.recipe.miss < 0)
+                continue;
+            auto errors = crumb::predictor_errors::make(d_.hidden);
+            if (!errors)
+                return errors.error();
             n.errors.emplace(std::move(*errors));
         }
         std::vector<layer_inputs> inputs;

@@ -114,6 +114,26 @@ constexpr block_position position_in_block(activation_order order, std::size_t i
     return p;
 }
 
+/// A row of quantized activations, wherever its block has put it.
+struct activation_row {
+    const std::int8_t* codes = nullptr;
+    const float* scales = nullptr;
+    block_position in;
+
+    /// Row `row` of `rows` whose codes and scales lie as `layout` says.
+    static activation_row of(const activation_layout& layout, const std::int8_t* codes, const float* scales,
+                             std::size_t rows, std::size_t row) noexcept {
+        const row_position at = block_of(row, rows, layout.row_block);
+        const block_position in = position_in_block(layout.order, row - at.first, at.height);
+        return {codes + at.first * layout.k_padded() + in.code,
+                scales + at.first * layout.groups() * layout.scale_copies() + in.scale, in};
+    }
+    constexpr std::int8_t code(std::size_t k) const noexcept {
+        return codes[k / group_size * in.group_stride + k % group_size / 8 * in.chunk_stride + k % 8];
+    }
+    constexpr float scale(std::size_t group) const noexcept { return scales[group * in.scale_stride]; }
+};
+
 /// Groups whose largest magnitude is below this count as zero: their scale would be subnormal.
 inline constexpr float smallest_activation = 2e-36f;
 /// Groups whose largest magnitude is above this count as infinite: `origin` times their scale would be.

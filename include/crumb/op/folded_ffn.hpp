@@ -219,8 +219,8 @@ class folded_ffn {
     std::size_t padded_groups() const noexcept { return round_up(groups_of(shape().inputs), 16); }
     void prepare(const job& j) const noexcept;
     void find_codes(const job& j, std::size_t row) const noexcept;
-    void read_inputs(const memory& m, const folded_ffn_batch& b, std::size_t row,
-                     kernel::neuron_dot_args& dots) const noexcept;
+    kernel::neuron_dot_args dots_of(const memory& m, const folded_ffn_batch& b,
+                                    std::size_t row) const noexcept;
     void predict(const job& j) const noexcept;
     void finish(const job& j) const noexcept;
     void compute_hidden(const job& j) const noexcept;

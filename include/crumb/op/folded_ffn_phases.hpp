@@ -77,18 +77,14 @@ inline void folded_ffn::prepare(const job& j) const noexcept {
 inline void folded_ffn::find_codes(const job& j, std::size_t row) const noexcept {
     const std::size_t inputs = shape().inputs;
     const activations& q = j.m.predictor;
-    const row_position at = block_of(row, j.rows(), q.layout().row_block);
-    const block_position in = position_in_block(q.layout().order, row - at.first, at.height);
-    const std::int8_t* from = q.codes() + at.first * q.layout().k_padded() + in.code;
-    const float* scales = q.scales() + at.first * q.layout().groups() * q.layout().scale_copies() + in.scale;
+    const auto from = activation_row::of(q.layout(), q.codes(), q.scales(), j.rows(), row);
     const std::size_t padding = padded_groups();
     for (std::size_t g = 0; g < (j.m.codes != nullptr ? padding : groups_of(inputs)); ++g) {
         const bool is_input = g < groups_of(inputs);
-        const float scale = is_input ? scales[g * in.scale_stride] : 0.0f;
+        const float scale = is_input ? from.scale(g) : 0.0f;
         int sum = 0;
         for (std::size_t i = 0; i < group_size; ++i) {
-            const std::int8_t code =
-                is_input ? from[g * in.group_stride + i / 8 * in.chunk_stride + i % 8] : 0;
+            const std::int8_t code = is_input ? from.code(g * group_size + i) : std::int8_t{0};
             sum += code;
             if (j.m.codes != nullptr)
                 j.m.codes[(row * padding + g) * group_size + i] = code;
@@ -105,12 +101,17 @@ inline void folded_ffn::find_codes(const job& j, std::size_t row) const noexcept
 }
 
 /// What input weights of a row's neurons are multiplied with.
-inline void folded_ffn::read_inputs(const memory& m, const folded_ffn_batch& b, std::size_t row,
-                                    kernel::neuron_dot_args& dots) const noexcept {
+inline kernel::neuron_dot_args folded_ffn::dots_of(const memory& m, const folded_ffn_batch& b,
+                                                   std::size_t row) const noexcept {
+    kernel::neuron_dot_args dots;
+    dots.records = parts_.neurons.records();
+    dots.record_bytes = parts_.neurons.layout().record_bytes;
+    dots.row_offset = sizeof(neuron_line);
     dots.inputs = shape().inputs;
     dots.x = m.rounded != nullptr ? m.rounded + row * shape().inputs : b.x.row(row);
     if (const std::size_t first = row * padded_groups(); m.codes != nullptr)
         dots.quantized = {m.codes + first * group_size, m.scales + first, m.starts + first * 8};
+    return dots;
 }
 
 // Rounded upwards, so that they bound what they are norms of. The products' own rounding, (groups + 2) eps
@@ -118,19 +119,16 @@ inline void folded_ffn::read_inputs(const memory& m, const folded_ffn_batch& b, 
 inline void folded_ffn::find_norms(const job& j, std::size_t row) const noexcept {
     const std::size_t groups = groups_of(shape().inputs);
     const activations& q = j.m.predictor;
-    const row_position at = block_of(row, j.rows(), q.layout().row_block);
-    const block_position in = position_in_block(q.layout().order, row - at.first, at.height);
-    const std::int8_t* codes = q.codes() + at.first * q.layout().k_padded() + in.code;
-    const float* scales = q.scales() + at.first * q.layout().groups() * q.layout().scale_copies() + in.scale;
+    const auto rounded = activation_row::of(q.layout(), q.codes(), q.scales(), j.rows(), row);
     float* norms = j.m.norms + row * 2 * groups;
     constexpr double up = 1 + 0x1p-22;
     const double rounding = double(groups + 2) * 0x1p-23;
     for (std::size_t g = 0; g < groups; ++g) {
-        const double scale = double(scales[g * in.scale_stride]);
+        const double scale = double(rounded.scale(g));
         double length = 0, error = 0;
         for (std::size_t i = 0; i < group_size && g * group_size + i < shape().inputs; ++i) {
             const double x = double(j.b.x.row(row)[g * group_size + i]);
-            const double e = x - scale * codes[g * in.group_stride + i / 8 * in.chunk_stride + i % 8];
+            const double e = x - scale * rounded.code(g * group_size + i);
             length += x * x;
             error += e * e;
         }
@@ -194,15 +192,11 @@ inline void folded_ffn::find_factors(const job& j, std::size_t row, std::size_t 
     const std::uint32_t* list = j.m.list + row * list_stride() + begin + first;
     float* factors = j.m.factors + row * padded() + begin + first;
     const float* estimates = j.m.estimates + row * padded();
-    kernel::neuron_dot_args dots;
-    dots.records = neurons.records();
-    dots.record_bytes = neurons.layout().record_bytes;
-    dots.row_offset = sizeof(neuron_line);
+    kernel::neuron_dot_args dots = dots_of(j.m, j.b, row);
     dots.next_offset = adds_follow ? neurons.layout().out_offset : 0;
     dots.next_bytes = neurons.layout().out_offset;
     if (adds_follow)
         dots.next_bytes = dots.record_bytes - dots.next_offset;
-    read_inputs(j.m, j.b, row, dots);
     for (std::size_t i = 0; i < count; i += block) {
         const std::size_t here = std::min(block, count - i), to = adds_follow ? i : i + ahead;
         float u[block], s[block];
@@ -340,13 +334,9 @@ inline folded_ffn_report folded_ffn::report(const folded_ffn_batch& b, std::size
                     continue;
                 }
                 const auto index = static_cast<std::uint32_t>(n);
-                kernel::neuron_dot_args dot;
-                dot.records = parts_.neurons.records();
-                dot.record_bytes = layout.record_bytes;
-                dot.row_offset = sizeof(neuron_line);
+                kernel::neuron_dot_args dot = dots_of(m, b, r);
                 dot.list = &index;
                 dot.count = 1;
-                read_inputs(m, b, r, dot);
                 float u = 0;
                 dot.sums = &u;
                 functions_->of[static_cast<std::size_t>(shape().in)].dots(dot);

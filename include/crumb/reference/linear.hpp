@@ -35,16 +35,10 @@ struct activation_view {
     std::size_t rows = 0;
 
     int code(std::size_t row, std::size_t k) const noexcept {
-        const row_position at = block_of(row, rows, layout.row_block);
-        const block_position in = position_in_block(layout.order, row - at.first, at.height);
-        return codes[at.first * layout.k_padded() + in.code + k / group_size * in.group_stride +
-                     k % group_size / 8 * in.chunk_stride + k % 8];
+        return activation_row::of(layout, codes, scales, rows, row).code(k);
     }
     double scale(std::size_t row, std::size_t group) const noexcept {
-        const row_position at = block_of(row, rows, layout.row_block);
-        const block_position in = position_in_block(layout.order, row - at.first, at.height);
-        return double(
-            scales[at.first * layout.groups() * layout.scale_copies() + in.scale + group * in.scale_stride]);
+        return double(activation_row::of(layout, codes, scales, rows, row).scale(group));
     }
     /// What the codes stand for, in units of the scale. Absorbed: codes 0..15 lack a sixteenth of
     /// codes 16..31; for 2 bits see `kernel::quantize_absorbed`.
