@@ -203,6 +203,38 @@ TEST(KvAttention, PartialResultsMergeToTheWhole) {
     });
 }
 
+// Heads go through the pages in blocks whose states fit into a cache: more heads than that, and a part of one
+// head, have to come to the same.
+TEST(KvAttention, HeadsTogetherAreHeadsAlone) {
+    for_each_isa([]<class Isa>() {
+        for (const auto& [name, codec] : codecs) {
+            SCOPED_TRACE(name);
+            auto shape = shape_of(codec, 128);
+            shape.layers = 1;
+            shape.kv_heads = 11;
+            run_problem p(shape, 2, 330, 1, Isa::name);
+            const auto together = p.run(crumb::kv_mode::fast, Isa::name);
+            const auto plan = p.plan(crumb::kv_mode::fast, Isa::name);
+            if (codec.has_codebooks()) {
+                EXPECT_LT(crumb::kernel::kv_scratch(128, codec, 2, 11).heads(), std::size_t{11});
+            }
+            aligned_bytes memory(plan.scratch_bytes(1));
+            std::vector<float> y(p.y.size());
+            std::vector<crumb::kv_error> alone(p.heads);
+            for (std::size_t h = 0; h < 11; ++h)
+                ASSERT_TRUE(plan.run(p.queries(), p.cache->layer(0), p.position,
+                                     crumb::matrix(y.data(), 1, p.cols()), memory.span(),
+                                     {.rows = {}, .kv_heads = {h, h + 1}}, alone.data())
+                                .ok());
+            EXPECT_EQ(y, p.y);
+            for (std::size_t h = 0; h < p.heads; ++h) {
+                EXPECT_EQ(alone[h].score, together[h].score);
+                EXPECT_EQ(alone[h].weight, together[h].weight);
+            }
+        }
+    });
+}
+
 TEST(KvAttention, LeavesOutValuesOfLittleWeight) {
     for_each_isa([]<class Isa>() {
         for (const auto& [name, codec] : codecs)

@@ -7,12 +7,15 @@ struct attention_run<isa::CRUMB_THIS_ISA, T> {
     using pass = attention_pass<I>;
 
     static void run(const attention_args<T>& args) noexcept {
+        const attention_scratch at{args.row_block * args.group, round_up(args.head_size, 16),
+                                   args.score_tokens};
+        float* work = args.scratch + at.state_size();
         for (std::size_t h = args.kv_heads.begin; h < args.kv_heads.end; ++h) {
             const kv_rows<T> k{args.k.data + h * args.k_head_stride, args.k.stride};
             const kv_rows<T> v{args.v.data + h * args.v_head_stride, args.v.stride};
             for (std::size_t r = args.rows.begin; r < args.rows.end; r += args.row_block) {
                 const std::size_t left = args.rows.end - r;
-                pass p(args, h, r, left < args.row_block ? left : args.row_block);
+                pass p(args, h, r, left < args.row_block ? left : args.row_block, args.scratch, work);
                 p.begin();
                 p.dense(k, v, 0, args.tokens.begin, p.visible(p.queries - 1));
                 p.end();

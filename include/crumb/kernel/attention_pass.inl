@@ -17,19 +17,19 @@ struct attention_pass<isa::CRUMB_THIS_ISA> {
     std::size_t kv_head, row, queries, vectors, padded, stride;
     float *q, *o, *converted, *scores, *maxima, *totals, *fresh, *factors;
 
-    CRUMB_INLINE attention_pass(const attention_query_args& a, std::size_t h, std::size_t r,
-                                std::size_t rows) noexcept
+    CRUMB_INLINE attention_pass(const attention_query_args& a, std::size_t h, std::size_t r, std::size_t rows,
+                                float* state, float* work) noexcept
         : args(a), kv_head(h), row(r), queries(rows * a.group), vectors((a.head_size + lanes - 1) / lanes),
           padded(vectors * lanes), stride(a.score_tokens) {
         const attention_scratch at{a.row_block * a.group, padded, stride};
-        q = a.scratch;
-        o = q + at.queries * padded;
-        converted = a.scratch + at.block();
-        scores = a.scratch + at.scores();
-        maxima = a.scratch + at.state();
-        totals = maxima + at.state_each();
-        fresh = totals + at.state_each();
-        factors = fresh + at.state_each();
+        q = state;
+        o = state + at.sums();
+        maxima = state + at.maxima();
+        totals = state + at.totals();
+        converted = work;
+        scores = work + at.scores();
+        fresh = work + at.fresh();
+        factors = work + at.factors();
     }
 
     /// One past the last token that query i sees.
@@ -59,19 +59,24 @@ struct attention_pass<isa::CRUMB_THIS_ISA> {
             maxima[i] = fresh[i] = 0;
     }
 
-    /// Takes tokens first .. last - 1 of rows that are `T`; token t is at k.row(t - origin).
+    /// Takes tokens first .. last - 1 of rows that are `T`; token t is at k.row(t - origin). `after`: keys of
+    /// 64 tokens that are read next, or none.
     template <class T>
     CRUMB_INLINE void dense(kv_rows<T> k, kv_rows<T> v, std::size_t origin, std::size_t first,
-                            std::size_t last) const noexcept {
-        for (std::size_t t = first; t < last; t += attention_block)
-            dense_block<T>(k.from(t - origin), v.from(t - origin), t,
-                           last - t < attention_block ? last - t : attention_block,
-                           t + 2 * attention_block <= last);
+                            std::size_t last, kv_rows<T> after = {}) const noexcept {
+        for (std::size_t t = first; t < last; t += attention_block) {
+            const std::size_t n = last - t < attention_block ? last - t : attention_block;
+            const kv_rows<T> keys = k.from(t - origin);
+            const kv_rows<T> ahead = t + 2 * attention_block <= last ? keys.from(attention_block)
+                                     : n == attention_block          ? after
+                                                                     : kv_rows<T>{};
+            dense_block<T>(keys, v.from(t - origin), t, n, ahead);
+        }
     }
 
     template <class T>
     CRUMB_INLINE void dense_block(kv_rows<T> k, kv_rows<T> v, std::size_t t, std::size_t n,
-                                  bool more) const noexcept {
+                                  kv_rows<T> ahead) const noexcept {
         // What many queries read, or what has ends of rows, is converted once.
         const bool as_it_lies = padded == args.head_size && (sizeof(T) == sizeof(float) || queries <= few);
         if (as_it_lies) {
@@ -82,7 +87,7 @@ struct attention_pass<isa::CRUMB_THIS_ISA> {
         }
         weigh(t, n);
         if (as_it_lies) {
-            add(v, t, n, more ? k.from(attention_block) : kv_rows<T>{});
+            add(v, t, n, ahead);
         } else {
             convert(v, n);
             add(block(), t, n, {});

@@ -68,17 +68,25 @@ inline constexpr std::size_t attention_block = 64;
 /// Queries that share a pass over keys and values, unless one group is larger.
 inline constexpr std::size_t attention_queries = 64;
 
-/// How attention's scratch memory is carved, for passes of `queries` queries; sizes in floats.
+/// How attention's scratch memory is carved, for passes of `queries` queries; sizes in floats. The state is
+/// what a pass keeps from block to block; the work is free between blocks.
 struct attention_scratch {
     std::size_t queries = 0;
     std::size_t padded = 0;               ///< head_size rounded up to whole registers of any ISA
     std::size_t tokens = attention_block; ///< whose scores are kept
 
-    constexpr std::size_t block() const noexcept { return 2 * queries * padded; }
-    constexpr std::size_t scores() const noexcept { return block() + attention_block * padded; }
-    constexpr std::size_t state() const noexcept { return scores() + queries * tokens; }
-    constexpr std::size_t state_each() const noexcept { return (queries + 15) / 16 * 16; }
-    constexpr std::size_t size() const noexcept { return state() + 4 * state_each(); }
+    constexpr std::size_t each() const noexcept { return (queries + 15) / 16 * 16; }
+    // of the state: queries, their sums, maxima and totals
+    constexpr std::size_t sums() const noexcept { return queries * padded; }
+    constexpr std::size_t maxima() const noexcept { return 2 * sums(); }
+    constexpr std::size_t totals() const noexcept { return maxima() + each(); }
+    constexpr std::size_t state_size() const noexcept { return totals() + each(); }
+    // of the work: a converted block, scores, new maxima and factors
+    constexpr std::size_t scores() const noexcept { return attention_block * padded; }
+    constexpr std::size_t fresh() const noexcept { return scores() + queries * tokens; }
+    constexpr std::size_t factors() const noexcept { return fresh() + each(); }
+    constexpr std::size_t work_size() const noexcept { return factors() + each(); }
+    constexpr std::size_t size() const noexcept { return state_size() + work_size(); }
 };
 
 /// Keys or values of one kv head: row t begins at data + t * stride.

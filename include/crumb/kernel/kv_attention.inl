@@ -9,36 +9,86 @@ struct kv_attention_run<isa::CRUMB_THIS_ISA> {
     static constexpr std::size_t lanes = M::lanes;
 
     static void run(const kv_attention_args& args) noexcept {
-        for (std::size_t h = args.kv_heads.begin; h < args.kv_heads.end; ++h) {
-            for (std::size_t r = args.rows.begin; r < args.rows.end; r += args.row_block) {
-                const std::size_t left = args.rows.end - r;
-                pass p(args, h, r, left < args.row_block ? left : args.row_block);
-                p.begin();
-                p.sinks();
-                kv_scan<I> scan(p, args);
-                if (args.by_tables)
-                    scan.begin();
-                // Values can be left out when all scores are known: the window's come first then.
-                if (args.skip_scratch == nullptr)
-                    p.pages(scan);
-                p.window();
+        for (std::size_t r = args.rows.begin; r < args.rows.end; r += args.row_block) {
+            const std::size_t left = args.rows.end - r, rows = left < args.row_block ? left : args.row_block;
+            for (std::size_t h = args.kv_heads.begin; h < args.kv_heads.end; h += args.memory.heads()) {
+                const std::size_t end = h + args.memory.heads();
+                const range heads{h, end < args.kv_heads.end ? end : args.kv_heads.end};
                 if (args.skip_scratch != nullptr)
-                    args.skipped[h] = kv_skip<I>(p, scan, args).run();
-                if (args.by_tables)
-                    scan.end();
-                p.end();
+                    skipping(args, heads, r, rows);
+                else
+                    together(args, heads, r, rows);
             }
         }
     }
 
   private:
+    // Memory is fastest where it is read from end to end: all heads of a page lie beside each other.
+    static void together(const kv_attention_args& args, const range& heads, std::size_t r,
+                         std::size_t rows) noexcept {
+        for (std::size_t h = heads.begin; h < heads.end; ++h)
+            pass(args, h, r, rows, h - heads.begin).start();
+        const kv_layer_view& cache = args.cache;
+        const std::size_t last = pass(args, heads.begin, r, rows, 0).last(),
+                          coded = cache.sinks + cache.coded;
+        const std::size_t end = coded < last ? coded : last;
+        for (std::size_t p = 0, t = cache.sinks; t < end; ++p, t += kv_page_tokens) {
+            const std::size_t first = args.tokens.begin > t ? args.tokens.begin : t;
+            const std::size_t stop = end < t + kv_page_tokens ? end : t + kv_page_tokens;
+            if (first >= stop)
+                continue;
+            for (std::size_t h = heads.begin; h < heads.end; ++h) {
+                kv_page_parts next;
+                if (h + 1 < heads.end)
+                    next = cache.parts(p, h + 1);
+                else if (t + kv_page_tokens < end)
+                    next = cache.parts(p + 1, heads.begin);
+                pass(args, h, r, rows, h - heads.begin).page(p, t, first, stop, next);
+            }
+        }
+        for (std::size_t h = heads.begin; h < heads.end; ++h) {
+            const pass p(args, h, r, rows, h - heads.begin);
+            p.window();
+            p.finish();
+        }
+    }
+
+    // Values can be left out when all scores are known: the window's come first.
+    static void skipping(const kv_attention_args& args, const range& heads, std::size_t r,
+                         std::size_t rows) noexcept {
+        for (std::size_t h = heads.begin; h < heads.end; ++h) {
+            const pass p(args, h, r, rows, 0);
+            p.start();
+            p.window();
+            const kv_scan<I> scan = p.scan();
+            args.skipped[h] = kv_skip<I>(p, scan, args).run();
+            p.finish();
+        }
+    }
+
     struct pass : attention_pass<I> {
         using base = attention_pass<I>;
         const kv_attention_args& args;
         const kv_layer_view& cache;
+        std::size_t place; ///< of the head among those that go together
 
-        CRUMB_INLINE pass(const kv_attention_args& a, std::size_t h, std::size_t r, std::size_t rows) noexcept
-            : base(a, h, r, rows), args(a), cache(a.cache) {}
+        CRUMB_INLINE pass(const kv_attention_args& a, std::size_t h, std::size_t r, std::size_t rows,
+                          std::size_t i) noexcept
+            : base(a, h, r, rows, a.memory.state(a.scratch, i), a.memory.work(a.scratch)), args(a),
+              cache(a.cache), place(i) {}
+
+        CRUMB_INLINE kv_scan<I> scan() const noexcept { return {*this, args, place}; }
+        CRUMB_INLINE void start() const noexcept {
+            base::begin();
+            sinks();
+            if (args.by_tables)
+                scan().begin();
+        }
+        CRUMB_INLINE void finish() const noexcept {
+            if (args.by_tables)
+                scan().end();
+            base::end();
+        }
 
         CRUMB_INLINE std::size_t last() const noexcept { return base::visible(base::queries - 1); }
 
@@ -61,79 +111,71 @@ struct kv_attention_run<isa::CRUMB_THIS_ISA> {
             }
         }
 
-        CRUMB_INLINE void pages(kv_scan<I>& scan) const noexcept {
-            const std::size_t coded = cache.sinks + cache.coded;
-            const std::size_t end = coded < last() ? coded : last();
-            for (std::size_t p = 0, t = cache.sinks; t < end; ++p, t += kv_page_tokens) {
-                const std::size_t first = args.tokens.begin > t ? args.tokens.begin : t;
-                const std::size_t stop = end < t + kv_page_tokens ? end : t + kv_page_tokens;
-                if (first >= stop)
-                    continue;
-                switch (cache.keys.codec().kind) {
-                case kv_kind::f32:
-                    rows<float>(p, t, first, stop);
-                    break;
-                case kv_kind::f16:
-                    rows<half>(p, t, first, stop);
-                    break;
-                case kv_kind::q8_0:
-                    if (base::padded == args.head_size && base::queries <= base::few)
-                        bytes(p, t, first, stop, end);
-                    else
-                        decoded(p, t, first, stop);
-                    break;
-                default:
-                    const bool more = stop == t + kv_page_tokens && stop < end;
-                    if (args.by_tables)
-                        scan.page(p, t, first - t, stop - t, more);
-                    else if (args.by_channels)
-                        kv_uniform<I>(*this, args).page(p, t, first - t, stop - t, more);
-                    else
-                        decoded(p, t, first, stop);
-                }
+        /// Tokens first .. stop - 1, all in page p, whose token 0 is t; `next` is read after that.
+        CRUMB_INLINE void page(std::size_t p, std::size_t t, std::size_t first, std::size_t stop,
+                               const kv_page_parts& next) const noexcept {
+            switch (cache.keys.codec().kind) {
+            case kv_kind::f32:
+                return rows<float>(p, t, first, stop, next);
+            case kv_kind::f16:
+                return rows<half>(p, t, first, stop, next);
+            case kv_kind::q8_0:
+                if (base::padded == args.head_size && base::queries <= base::few)
+                    return bytes(p, t, first, stop, next);
+                return decoded(p, t, first, stop);
+            default:
+                if (args.by_tables)
+                    return scan().page(p, t, first - t, stop - t, next);
+                if (args.by_channels)
+                    return kv_uniform<I>(*this, args).page(p, t, first - t, stop - t, next);
+                return decoded(p, t, first, stop);
             }
         }
 
         template <class T>
-        CRUMB_INLINE void rows(std::size_t p, std::size_t t, std::size_t first,
-                               std::size_t stop) const noexcept {
+        CRUMB_INLINE void rows(std::size_t p, std::size_t t, std::size_t first, std::size_t stop,
+                               const kv_page_parts& next) const noexcept {
             const std::size_t size = cache.keys.head_size();
-            base::dense(kv_rows<T>{reinterpret_cast<const T*>(cache.part(p, base::kv_head, true)), size},
-                        kv_rows<T>{reinterpret_cast<const T*>(cache.part(p, base::kv_head, false)), size}, t,
-                        first, stop);
+            const auto of = [size](const std::byte* part) {
+                return kv_rows<T>{reinterpret_cast<const T*>(part), size};
+            };
+            const kv_page_parts here = cache.parts(p, base::kv_head);
+            base::dense(of(here.keys), of(here.values), t, first, stop, of(next.keys));
         }
 
         // Bytes as they lie; `converted` is free for their scales.
         CRUMB_INLINE void bytes(std::size_t p, std::size_t t, std::size_t first, std::size_t stop,
-                                std::size_t end) const noexcept {
+                                const kv_page_parts& next) const noexcept {
             for (std::size_t from = first; from < stop; from += attention_block) {
                 const std::size_t n = stop - from < attention_block ? stop - from : attention_block;
                 const kv_rows<kv_bytes> k = byte_rows(p, true, from - t, n);
                 const kv_rows<kv_bytes> v = byte_rows(p, false, from - t, n);
-                const std::size_t next = from + attention_block;
                 kv_rows<kv_bytes> ahead;
-                if (n == attention_block && next + attention_block <= end) {
+                if (n == attention_block && from + n < stop) {
                     ahead = k;
-                    ahead.data = next < t + kv_page_tokens ? k.data + n * k.stride : codes_of(p + 1, true);
+                    ahead.data = k.data + n * k.stride;
+                } else if (n == attention_block && next.keys != nullptr) {
+                    ahead = k;
+                    ahead.data = codes_of(next.keys);
                 }
                 base::score(k, from, n, v);
                 base::weigh(from, n);
                 base::add(v, from, n, ahead);
             }
         }
-        CRUMB_INLINE const std::int8_t* codes_of(std::size_t p, bool keys) const noexcept {
-            return reinterpret_cast<const std::int8_t*>(cache.part(p, base::kv_head, keys) +
-                                                        cache.keys.codes_offset());
+        CRUMB_INLINE const std::int8_t* codes_of(const std::byte* part) const noexcept {
+            return reinterpret_cast<const std::int8_t*>(part + cache.keys.codes_offset());
         }
         /// Tokens first .. first + n - 1 of page p.
         CRUMB_INLINE kv_rows<kv_bytes> byte_rows(std::size_t p, bool keys, std::size_t first,
                                                  std::size_t n) const noexcept {
             const std::size_t size = args.head_size, groups = cache.keys.groups();
             float* scales = base::converted + (keys ? 0 : attention_block * groups);
-            const half* from = reinterpret_cast<const half*>(cache.part(p, base::kv_head, keys));
+            const std::byte* part = cache.part(p, base::kv_head, keys);
+            const half* from = reinterpret_cast<const half*>(part);
             for (std::size_t i = 0; i < n * groups; i += lanes)
                 I::store(scales + i, M::load(from + first * groups + i, n * groups - i));
-            return {codes_of(p, keys) + first * size, scales, size, groups};
+            return {codes_of(part) + first * size, scales, size, groups};
         }
 
         CRUMB_INLINE void decoded(std::size_t p, std::size_t t, std::size_t first,

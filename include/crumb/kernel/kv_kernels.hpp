@@ -7,6 +7,11 @@
 
 namespace crumb::inline CRUMB_ABI::kernel {
 
+/// What a page has of one kv head, or nothing.
+struct kv_page_parts {
+    const std::byte *keys = nullptr, *values = nullptr;
+};
+
 /// One layer of a cache as one step sees it. Token t is a sink if t < sinks; else with u = t - sinks it lies
 /// in page u / 256 if u < coded, or in slot u % slots of the window.
 struct kv_layer_view {
@@ -23,6 +28,9 @@ struct kv_layer_view {
     const std::byte* part(std::size_t p, std::size_t kv_head, bool of_keys) const noexcept {
         return pages[p] + page_offset + kv_head * (keys.bytes() + values.bytes()) +
                (of_keys ? 0 : keys.bytes());
+    }
+    kv_page_parts parts(std::size_t p, std::size_t kv_head) const noexcept {
+        return {part(p, kv_head, true), part(p, kv_head, false)};
     }
     pq_tables tables(std::size_t kv_head, bool of_keys) const noexcept {
         return codebooks.tables(keys.codec(), keys.head_size(), layer, kv_head, of_keys);
@@ -81,35 +89,60 @@ struct kv_page_weights {
     float* row(std::size_t i) const noexcept { return weights + i * stride; }
 };
 
-/// How the scratch memory of attention over a cache is carved.
+/// How the scratch memory of attention over a cache is carved: a state for each of some kv heads, which go
+/// through the pages together so that a page is read from end to end, and work that they share.
 class kv_scratch {
   public:
     kv_scratch() = default;
-    constexpr kv_scratch(std::size_t head_size, const kv_codec& codec, std::size_t queries) noexcept
+    /// For passes of `queries` queries of each of up to `kv_heads` heads: fewer where their states would not
+    /// stay in a core's second cache.
+    constexpr kv_scratch(std::size_t head_size, const kv_codec& codec, std::size_t queries,
+                         std::size_t kv_heads) noexcept
         : floats_{queries, round_up(head_size, 16),
                   scans(codec, head_size, queries) || goes_by_channels(codec, queries) ? kv_page_tokens
-                                                                                       : attention_block},
-          end_(round_up(floats_.size() * sizeof(float), alignment)) {
+                                                                                       : attention_block} {
+        std::size_t end = 0;
         const auto take = [&](std::size_t bytes) {
-            const std::size_t at = end_;
-            end_ += round_up(bytes, alignment);
+            const std::size_t at = end;
+            end += round_up(bytes, alignment);
             return at;
         };
+        const bool by_tables = scans(codec, head_size, queries);
+        (void)take(floats_.state_size() * sizeof(float));
+        if (by_tables) {
+            query_bytes_ = pq_query_memory(codec, head_size).bytes;
+            sum_floats_ = round_up(head_size, 16) * 16;
+            tables_ = take(queries * query_bytes_);
+            sums_ = take(queries * sum_floats_ * sizeof(float));
+            queries_ = take(queries * sizeof(pq_query));
+            states_ = take(queries * sizeof(kv_scan_state));
+        }
+        state_bytes_ = end;
+        constexpr std::size_t most = std::size_t{256} << 10;
+        heads_ = most / state_bytes_ < kv_heads ? most / state_bytes_ : kv_heads;
+        heads_ = heads_ == 0 ? 1 : heads_;
+
+        end = 0;
+        (void)take(floats_.work_size() * sizeof(float));
         if (goes_by_channels(codec, queries)) {
             factors_ = take(queries * (2 * floats_.padded + kv_page_tokens) * sizeof(float));
             codes_ = take((head_size < 128 ? 128 : head_size) * kv_block_tokens);
         }
-        if (!scans(codec, head_size, queries))
-            return;
-        query_bytes_ = pq_query_memory(codec, head_size).bytes;
-        sum_floats_ = round_up(head_size, 16) * 16;
-        tables_ = take(queries * query_bytes_);
-        sums_ = take(queries * sum_floats_ * sizeof(float));
-        weights_ = take(queries * 2 * kv_page_tokens);
-        numbers_ = take(2 * kv_page_tokens * sizeof(float));
-        queries_ = take(queries * sizeof(pq_query));
-        planes_ = take(queries * 2 * sizeof(pq_plane));
-        states_ = take(queries * sizeof(kv_scan_state));
+        if (by_tables) {
+            weights_ = take(queries * 2 * kv_page_tokens);
+            numbers_ = take(2 * kv_page_tokens * sizeof(float));
+            planes_ = take(queries * 2 * sizeof(pq_plane));
+        }
+        work_bytes_ = end;
+    }
+
+    /// Heads that go through the pages together.
+    constexpr std::size_t heads() const noexcept { return heads_; }
+    constexpr std::size_t bytes() const noexcept { return work_bytes_ + heads_ * state_bytes_; }
+    /// The work, and the state of head i of those that go together; both begin with floats of a pass.
+    float* work(float* scratch) const noexcept { return scratch; }
+    float* state(float* scratch, std::size_t i) const noexcept {
+        return reinterpret_cast<float*>(at(scratch, work_bytes_ + i * state_bytes_));
     }
 
     /// Whether codes are scanned by tables in fast mode: worth it for a few queries, possible for heads that
@@ -126,42 +159,51 @@ class kv_scratch {
     }
     /// Whether there is room to go through channels.
     constexpr bool has_channels() const noexcept { return codes_ != 0; }
-    /// Of scores 2 * padded floats per query, of values 256.
-    float* factors(float* s) const noexcept { return reinterpret_cast<float*>(at(s, factors_)); }
-    /// Codes of 64 tokens of all channels, or of 256 of a group's.
-    std::uint8_t* codes(float* s) const noexcept { return reinterpret_cast<std::uint8_t*>(at(s, codes_)); }
     /// Whether there is room for tables.
     constexpr bool has_tables() const noexcept { return query_bytes_ != 0; }
     /// Tokens whose scores are kept.
     constexpr std::size_t tokens() const noexcept { return floats_.tokens; }
-    constexpr std::size_t bytes() const noexcept { return end_; }
 
-    std::byte* tables(float* s, std::size_t i) const noexcept { return at(s, tables_) + i * query_bytes_; }
-    float* sums(float* s, std::size_t i) const noexcept {
-        return reinterpret_cast<float*>(at(s, sums_)) + i * sum_floats_;
+    // ---- of a state ----
+    std::byte* tables(float* state, std::size_t i) const noexcept {
+        return at(state, tables_) + i * query_bytes_;
+    }
+    float* sums(float* state, std::size_t i) const noexcept {
+        return reinterpret_cast<float*>(at(state, sums_)) + i * sum_floats_;
     }
     constexpr std::size_t sum_floats() const noexcept { return sum_floats_; }
-    std::int8_t* weights(float* s, std::size_t plane) const noexcept {
-        return reinterpret_cast<std::int8_t*>(at(s, weights_)) + plane * kv_page_tokens;
+    pq_query* queries(float* state) const noexcept {
+        return reinterpret_cast<pq_query*>(at(state, queries_));
+    }
+    kv_scan_state* states(float* state) const noexcept {
+        return reinterpret_cast<kv_scan_state*>(at(state, states_));
+    }
+
+    // ---- of the work ----
+    std::int8_t* weights(float* work, std::size_t plane) const noexcept {
+        return reinterpret_cast<std::int8_t*>(at(work, weights_)) + plane * kv_page_tokens;
     }
     /// Two rows of numbers of a page's tokens.
-    float* numbers(float* s, std::size_t i) const noexcept {
-        return reinterpret_cast<float*>(at(s, numbers_)) + i * kv_page_tokens;
+    float* numbers(float* work, std::size_t i) const noexcept {
+        return reinterpret_cast<float*>(at(work, numbers_)) + i * kv_page_tokens;
     }
-    pq_query* queries(float* s) const noexcept { return reinterpret_cast<pq_query*>(at(s, queries_)); }
-    pq_plane* planes(float* s) const noexcept { return reinterpret_cast<pq_plane*>(at(s, planes_)); }
-    kv_scan_state* states(float* s) const noexcept {
-        return reinterpret_cast<kv_scan_state*>(at(s, states_));
+    pq_plane* planes(float* work) const noexcept { return reinterpret_cast<pq_plane*>(at(work, planes_)); }
+    /// Of scores 2 * padded floats per query, of values 256.
+    float* factors(float* work) const noexcept { return reinterpret_cast<float*>(at(work, factors_)); }
+    /// Codes of 64 tokens of all channels, or of 256 of a group's.
+    std::uint8_t* codes(float* work) const noexcept {
+        return reinterpret_cast<std::uint8_t*>(at(work, codes_));
     }
 
   private:
-    static std::byte* at(float* scratch, std::size_t bytes) noexcept {
-        return reinterpret_cast<std::byte*>(scratch) + bytes;
+    static std::byte* at(float* memory, std::size_t bytes) noexcept {
+        return reinterpret_cast<std::byte*>(memory) + bytes;
     }
     attention_scratch floats_;
-    std::size_t end_ = 0, query_bytes_ = 0, sum_floats_ = 0;
-    std::size_t tables_ = 0, sums_ = 0, weights_ = 0, numbers_ = 0, queries_ = 0, planes_ = 0, states_ = 0;
-    std::size_t factors_ = 0, codes_ = 0;
+    std::size_t heads_ = 1, state_bytes_ = 0, work_bytes_ = 0;
+    std::size_t query_bytes_ = 0, sum_floats_ = 0;
+    std::size_t tables_ = 0, sums_ = 0, queries_ = 0, states_ = 0;
+    std::size_t weights_ = 0, numbers_ = 0, planes_ = 0, factors_ = 0, codes_ = 0;
 };
 
 /// What was left out for a kv head.

@@ -12,59 +12,63 @@ struct kv_scan<isa::CRUMB_THIS_ISA> {
     static constexpr float most_lost = 1.0f / 64;
     /// Beyond this the sums of values would leave the range of floats: they are brought to a newer reference.
     static constexpr float most_ahead = 40;
+    static constexpr std::size_t far_enough = 16384; ///< bytes that prefetched codes are ahead
 
     const attention_pass<I>& pass;
     const kv_layer_view& cache;
     const kv_scratch& at;
-    float* memory;
+    float *own, *work;
     const kv_attention_args& args;
     pq_query* queries;
     kv_scan_state* states;
 
-    CRUMB_INLINE kv_scan(const attention_pass<I>& p, const kv_attention_args& a) noexcept
-        : pass(p), cache(a.cache), at(a.memory), memory(a.scratch), args(a), queries(at.queries(memory)),
-          states(at.states(memory)) {}
+    /// `place`: the number of the pass's head among those that go through the pages together.
+    CRUMB_INLINE kv_scan(const attention_pass<I>& p, const kv_attention_args& a, std::size_t place) noexcept
+        : pass(p), cache(a.cache), at(a.memory), own(at.state(a.scratch, place)), work(at.work(a.scratch)),
+          args(a), queries(at.queries(own)), states(at.states(own)) {}
 
     CRUMB_INLINE void begin() const noexcept {
         const kv_codec& codec = cache.keys.codec();
         const pq_query_memory carved(codec, args.head_size);
         for (std::size_t i = 0; i < pass.queries; ++i) {
-            queries[i] = carved.at(at.tables(memory, i));
+            queries[i] = carved.at(at.tables(own, i));
             pq_table_run<I>::run({codec, args.head_size, pass.q + i * pass.padded,
                                   cache.tables(pass.kv_head, true), &queries[i]});
             states[i] = {-__builtin_inff(), codec.residual ? 0.0f : 1.0f, 0};
-            float* sums = at.sums(memory, i);
+            float* sums = at.sums(own, i);
             for (std::size_t c = 0; c < at.sum_floats(); c += lanes)
                 I::store(sums + c, I::zero());
         }
     }
 
-    /// Tokens first .. stop - 1 of page p, whose token 0 is the sequence's token t.
+    /// Tokens first .. stop - 1 of page p, whose token 0 is the sequence's token t. `next`: what is read
+    /// after it, or nothing.
     CRUMB_INLINE void page(std::size_t p, std::size_t t, std::size_t first, std::size_t stop,
-                           bool more) const noexcept {
+                           const kv_page_parts& next) const noexcept {
         const std::byte* values = cache.part(p, pass.kv_head, false);
-        // Each step asks for what it will read of the next page, so that memory is busy all the time.
-        const std::byte* next = more ? cache.part(p + 1, pass.kv_head, false) : nullptr;
-        score_page(p, t, first, stop, more ? cache.part(p + 1, pass.kv_head, true) : nullptr);
+        // Each step asks for what will be read soon, so that memory is busy all the time: for codes 16 KB
+        // ahead or more, for means and scales those of the next keys or values.
+        const bool far = cache.values.bytes() >= far_enough;
+        score_page(p, t, first, stop, far ? values : next.keys, next.keys);
         const kv_page_weights weights{pass.scores, pass.stride, pass.maxima};
-        prefetch_head(next, cache.values, 0);
+        prefetch_head(next.values, cache.values, 0);
         const std::size_t planes = round_weights(values, weights, stop);
-        prefetch_head(next, cache.values, 1);
+        prefetch_head(next.values, cache.values, 1);
         if (cache.values.codec().residual)
             add_means(values, weights, first, stop);
-        add_values(values, planes, {first, stop}, next);
+        add_values(values, planes, {first, stop}, far ? next.keys : next.values);
     }
 
     /// Scores tokens first .. stop - 1 of a page and turns them into weights, relative to the pass's maxima.
-    /// `ahead`: the keys to be scored next, or null.
+    /// `ahead`: the codes to ask for, `next`: the keys to be scored next; either may be null.
     CRUMB_INLINE void score_page(std::size_t p, std::size_t t, std::size_t first, std::size_t stop,
-                                 const std::byte* ahead) const noexcept {
+                                 const std::byte* ahead, const std::byte* next) const noexcept {
         const std::byte* keys = cache.part(p, pass.kv_head, true);
         pq_score_run<I>::run(
             {codes(keys, cache.keys, ahead, {first, stop}), queries, pass.queries, pass.scores});
-        prefetch_head(ahead, cache.keys, 0);
+        prefetch_head(next, cache.keys, 0);
         finish_scores(keys, first, stop);
-        prefetch_head(ahead, cache.keys, 1);
+        prefetch_head(next, cache.keys, 1);
         pass.weigh(t, stop);
     }
 
@@ -72,13 +76,13 @@ struct kv_scan<isa::CRUMB_THIS_ISA> {
     CRUMB_INLINE void add_values(const std::byte* values, std::size_t planes, range tokens,
                                  const std::byte* ahead) const noexcept {
         pq_add_run<I>::run({codes(values, cache.values, ahead, tokens),
-                            cache.tables(pass.kv_head, false).entries, at.planes(memory), planes});
+                            cache.tables(pass.kv_head, false).entries, at.planes(work), planes});
     }
 
     /// Adds what was summed to the pass's results.
     CRUMB_INLINE void end() const noexcept {
         const pq_tables values = cache.tables(pass.kv_head, false);
-        float* sum = at.numbers(memory, 0);
+        float* sum = at.numbers(work, 0);
         const float largest = args.errors != nullptr ? largest_component(values) : 0.0f;
         for (std::size_t i = 0; i < pass.queries; ++i) {
             float factor = 0;
@@ -86,7 +90,7 @@ struct kv_scan<isa::CRUMB_THIS_ISA> {
                 factor = M::exp_of(states[i].reference - pass.maxima[i]);
                 for (std::size_t c = 0; c < pass.padded; c += lanes)
                     I::store(sum + c, I::zero());
-                pq_add_run<I>::finish({at.sums(memory, i), args.head_size, values.scales, sum});
+                pq_add_run<I>::finish({at.sums(own, i), args.head_size, values.scales, sum});
                 float* o = pass.o + i * pass.padded;
                 for (std::size_t c = 0; c < pass.padded; c += lanes)
                     I::store(o + c, I::fma(I::load(sum + c), I::set1(factor), I::load(o + c)));
@@ -114,11 +118,11 @@ struct kv_scan<isa::CRUMB_THIS_ISA> {
     CRUMB_INLINE std::size_t round_weights(const std::byte* part, const kv_page_weights& weights,
                                            std::size_t stop) const noexcept {
         const float* s =
-            cache.values.codec().residual ? scales(part, cache.values, stop, at.numbers(memory, 0)) : nullptr;
+            cache.values.codec().residual ? scales(part, cache.values, stop, at.numbers(work, 0)) : nullptr;
         // A register may hold codes of tokens behind `stop`: their weights are 0.
         constexpr std::size_t end = kv_page_tokens;
-        float* w = at.numbers(memory, 1);
-        pq_plane* planes = at.planes(memory);
+        float* w = at.numbers(work, 1);
+        pq_plane* planes = at.planes(work);
         std::size_t count = 0;
         for (std::size_t i = 0; i < pass.queries; ++i) {
             float* p = weights.row(i);
@@ -141,16 +145,15 @@ struct kv_scan<isa::CRUMB_THIS_ISA> {
             if (!(step > 1e-37f))
                 continue;
             const float factor = relative(i, weights.levels[i]);
-            std::int8_t* high = at.weights(memory, 2 * i);
+            std::int8_t* high = at.weights(work, 2 * i);
             float lost = round(w, end, step, high);
-            planes[count++] = {reinterpret_cast<const std::uint8_t*>(high), step * factor,
-                               at.sums(memory, i)};
+            planes[count++] = {reinterpret_cast<const std::uint8_t*>(high), step * factor, at.sums(own, i)};
             if (lost > most_lost * I::sum(total)) {
                 // What rounding down leaves, in 128ths of a step.
-                std::int8_t* low = at.weights(memory, 2 * i + 1);
+                std::int8_t* low = at.weights(work, 2 * i + 1);
                 lost = round_down(w, end, step, high, low);
                 planes[count++] = {reinterpret_cast<const std::uint8_t*>(low), step / 128 * factor,
-                                   at.sums(memory, i)};
+                                   at.sums(own, i)};
             }
             states[i].lost += lost * factor;
         }
@@ -214,7 +217,7 @@ struct kv_scan<isa::CRUMB_THIS_ISA> {
                                     std::size_t stop) const noexcept {
         const float* s = nullptr;
         if (cache.keys.codec().residual) {
-            s = scales(part, cache.keys, stop, at.numbers(memory, 0));
+            s = scales(part, cache.keys, stop, at.numbers(work, 0));
             f32 most = I::zero();
             std::size_t t = first / lanes * lanes;
             for (; t + lanes <= stop; t += lanes)
@@ -252,7 +255,7 @@ struct kv_scan<isa::CRUMB_THIS_ISA> {
             state.reference = level;
         if (level - state.reference > most_ahead) {
             const float factor = M::exp_of(state.reference - level);
-            float* sums = at.sums(memory, i);
+            float* sums = at.sums(own, i);
             for (std::size_t c = 0; c < at.sum_floats(); c += lanes)
                 I::store(sums + c, I::mul(I::load(sums + c), I::set1(factor)));
             state.lost *= factor;

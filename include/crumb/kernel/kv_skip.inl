@@ -23,8 +23,8 @@ struct kv_skip<isa::CRUMB_THIS_ISA> {
         const std::size_t pages = (cache.coded + kv_page_tokens - 1) / kv_page_tokens;
         for (std::size_t p = 0; p < pages; ++p) {
             const std::size_t stop = end_of(p);
-            scan.score_page(p, cache.sinks + p * kv_page_tokens, 0, stop,
-                            p + 1 < pages ? cache.part(p + 1, pass.kv_head, true) : nullptr);
+            const std::byte* next = p + 1 < pages ? cache.part(p + 1, pass.kv_head, true) : nullptr;
+            scan.score_page(p, cache.sinks + p * kv_page_tokens, 0, stop, next, next);
             keep(p, stop);
         }
         kv_skip_report report;

@@ -17,16 +17,17 @@ struct kv_uniform<isa::CRUMB_THIS_ISA> {
     std::uint8_t* codes; ///< of a block of keys or a group of values
 
     CRUMB_INLINE kv_uniform(const attention_pass<I>& p, const kv_attention_args& a) noexcept
-        : pass(p), cache(a.cache), args(a), factors(a.memory.factors(a.scratch)),
-          codes(a.memory.codes(a.scratch)) {}
+        : pass(p), cache(a.cache), args(a), factors(a.memory.factors(a.memory.work(a.scratch))),
+          codes(a.memory.codes(a.memory.work(a.scratch))) {}
 
-    /// Tokens first .. stop - 1 of page p, whose token 0 is the sequence's token t.
+    /// Tokens first .. stop - 1 of page p, whose token 0 is the sequence's token t. `next`: what is read
+    /// after it, or nothing.
     CRUMB_INLINE void page(std::size_t p, std::size_t t, std::size_t first, std::size_t stop,
-                           bool more) const noexcept {
+                           const kv_page_parts& next) const noexcept {
         const std::byte* values = cache.part(p, pass.kv_head, false);
         score(cache.part(p, pass.kv_head, true), values, first, stop);
         pass.weigh(t, stop);
-        add(values, more ? cache.part(p + 1, pass.kv_head, true) : nullptr, stop);
+        add(values, next.keys, stop);
     }
 
   private:

@@ -52,6 +52,21 @@ struct pq_score_run<isa::CRUMB_THIS_ISA> {
 
         static constexpr bool in_pairs = L::additive && has_row_pairs<P>;
 
+        /// Asks for lines in the order in which they lie, a little at every step: memory is busy all the
+        /// time, and its own prefetching sees a stream. Into the second cache: the first is full of tables
+        /// and sums, and has fewer lines on their way.
+        struct prefetcher {
+            const std::uint8_t* at;
+            /// The lines of the next `Bytes` bytes.
+            template <std::size_t Bytes>
+            CRUMB_INLINE void ask() noexcept {
+                CRUMB_UNROLL
+                for (std::size_t i = 0; i < Bytes; i += 64)
+                    __builtin_prefetch(at + i, 0, 2);
+                at += Bytes;
+            }
+        };
+
         static void run(const pq_score_args& args) noexcept {
             const std::uint8_t* ahead = args.codes.ahead;
             std::size_t q = 0;
@@ -86,7 +101,7 @@ struct pq_score_run<isa::CRUMB_THIS_ISA> {
             const pq_codes& codes = args.codes;
             const pq_query* queries = args.queries + q;
             const std::size_t rows = codes.rows(), last = L::last_unit(codes.last_block);
-            const std::uint8_t* next = ahead != nullptr ? ahead : codes.codes;
+            prefetcher next{ahead != nullptr ? ahead : codes.codes};
             for (std::size_t u = L::first_unit(codes.first_block); u < last; ++u) {
                 typename R::sums s[Queries];
                 CRUMB_UNROLL
@@ -97,8 +112,7 @@ struct pq_score_run<isa::CRUMB_THIS_ISA> {
                     const std::size_t at = row * L::row_bytes;
                     const auto index = R::index_of(L::load(codes.codes + at, u).x,
                                                    L::load(codes.codes + at + L::row_bytes, u).x);
-                    L::prefetch(next + at, u);
-                    L::prefetch(next + at + L::row_bytes, u);
+                    next.template ask<128>();
                     CRUMB_UNROLL
                     for (int i = 0; i < Queries; ++i)
                         R::template add<2>(s[i], index, queries[i].low + row * L::entries,
@@ -107,7 +121,7 @@ struct pq_score_run<isa::CRUMB_THIS_ISA> {
                 if (row < rows) {
                     const auto x = L::load(codes.codes + row * L::row_bytes, u).x;
                     const auto index = R::index_of(x, x);
-                    L::prefetch(next + row * L::row_bytes, u);
+                    next.template ask<64>();
                     CRUMB_UNROLL
                     for (int i = 0; i < Queries; ++i)
                         R::template add<1>(s[i], index, queries[i].low + row * L::entries,
@@ -126,12 +140,14 @@ struct pq_score_run<isa::CRUMB_THIS_ISA> {
             alignas(64) std::uint16_t low[Queries][kv_page_tokens], high[Queries][kv_page_tokens];
             const pq_query* queries = args.queries + q;
             const std::uint8_t* tables[Queries];
+            // Asking for what is read anyway costs less than a branch.
+            prefetcher next{ahead != nullptr ? ahead : args.codes.codes};
             for (std::size_t i = 0; i < std::size_t{Queries}; ++i)
                 tables[i] = queries[i].low;
-            all_units<Queries, 0>(args.codes, tables, ahead, low);
+            all_units<Queries, 0>(args.codes, tables, next, low);
             for (std::size_t i = 0; i < std::size_t{Queries}; ++i)
                 tables[i] = queries[i].high;
-            all_units<Queries, 1>(args.codes, tables, ahead, high);
+            all_units<Queries, 1>(args.codes, tables, next, high);
             const std::size_t first = args.codes.first_block * kv_block_tokens,
                               last = args.codes.last_block * kv_block_tokens;
             const f32 unit = I::set1(pq_most + 1);
@@ -145,36 +161,43 @@ struct pq_score_run<isa::CRUMB_THIS_ISA> {
             }
         }
 
-        /// The sums of one plane. The second one, which finds its codes near by, asks for what comes next.
-        template <int Queries, std::size_t Plane>
+        /// The sums of one plane.
+        template <int Queries, int Plane>
         static CRUMB_INLINE void all_units(const pq_codes& codes, const std::uint8_t* const* tables,
-                                           const std::uint8_t* ahead,
-                                           std::uint16_t (*out)[kv_page_tokens]) noexcept {
+                                           prefetcher& next, std::uint16_t (*out)[kv_page_tokens]) noexcept {
             constexpr std::size_t step = units_of(Queries);
             const std::size_t last = L::last_unit(codes.last_block);
             std::size_t u = L::first_unit(codes.first_block);
             for (; u + step <= last; u += step)
-                all_rows<Queries, step, Plane>(codes.codes, codes.rows(), tables, u, ahead, out);
+                all_rows<Queries, step, Plane>(codes.codes, codes.rows(), tables, u, next, out);
             if constexpr (step > 1)
                 for (; u < last; ++u)
-                    all_rows<Queries, 1, Plane>(codes.codes, codes.rows(), tables, u, ahead, out);
+                    all_rows<Queries, 1, Plane>(codes.codes, codes.rows(), tables, u, next, out);
         }
 
-        template <int Queries, std::size_t Units, std::size_t Plane>
+        template <int Queries, std::size_t Units, int Plane>
         static void all_rows(const std::uint8_t* codes, std::size_t rows, const std::uint8_t* const* tables,
-                             std::size_t u, const std::uint8_t* ahead,
-                             std::uint16_t (*out)[kv_page_tokens]) noexcept {
+                             std::size_t u, prefetcher& next, std::uint16_t (*out)[kv_page_tokens]) noexcept {
+            // Both planes together ask for a row's bytes once; with narrow registers, where that would be a
+            // small part of a line at a time, the second one does.
+            constexpr std::size_t bytes = L::row_bytes * Units / L::units;
+            constexpr bool both = L::width >= 32 && bytes >= 64;
+            constexpr std::size_t each = both ? bytes / 2 : Plane == 1 ? bytes : 0;
+            prefetcher ahead = next;
             sums s[std::size_t{Queries} * Units * L::sets];
             CRUMB_UNROLL
             for (std::size_t i = 0; i < std::size_t{Queries} * Units * L::sets; ++i)
                 s[i] = P::start();
-            // Prefetching what is read anyway costs less than a branch.
-            const std::uint8_t* next = ahead != nullptr ? ahead : codes;
             std::size_t i = 0;
-            for (; i + together <= rows; i += together)
-                few_rows<Queries, Units, Plane, together>(codes, i, tables, u, next, s);
-            if (i < rows)
-                few_rows<Queries, Units, Plane, 1>(codes, i, tables, u, next, s);
+            for (; i + together <= rows; i += together) {
+                ahead.template ask<together * each>();
+                few_rows<Queries, Units, together>(codes, i, tables, u, s);
+            }
+            if (i < rows) {
+                ahead.template ask<each>();
+                few_rows<Queries, Units, 1>(codes, i, tables, u, s);
+            }
+            next = ahead;
             CRUMB_UNROLL
             for (std::size_t q = 0; q < std::size_t{Queries}; ++q) {
                 CRUMB_UNROLL
@@ -187,10 +210,10 @@ struct pq_score_run<isa::CRUMB_THIS_ISA> {
             }
         }
 
-        template <int Queries, std::size_t Units, std::size_t Plane, std::size_t Rows>
+        template <int Queries, std::size_t Units, std::size_t Rows>
         static CRUMB_INLINE void few_rows(const std::uint8_t* codes, std::size_t row,
                                           const std::uint8_t* const* tables, std::size_t u,
-                                          const std::uint8_t* next, sums* s) noexcept {
+                                          sums* s) noexcept {
             std::size_t at[Rows];
             CRUMB_UNROLL
             for (std::size_t r = 0; r < Rows; ++r)
@@ -212,10 +235,6 @@ struct pq_score_run<isa::CRUMB_THIS_ISA> {
                     CRUMB_UNROLL
                     for (std::size_t i = 0; i < pair; ++i)
                         x[r][i] = L::load(codes + at[r], u + n + i);
-                    CRUMB_UNROLL
-                    for (std::size_t i = 0; i < pair; ++i)
-                        if (L::begins_line(n + i) && Plane == 1)
-                            L::prefetch(next + at[r], u + n + i);
                 }
                 CRUMB_UNROLL
                 for (std::size_t i = 0; i < pair; ++i) {

@@ -51,7 +51,7 @@ class kv_attention {
         // Tables for a few rows may take more than the floats of many.
         std::size_t most = 0;
         for (std::size_t r = 1; r <= dense_.row_block(rows); ++r) {
-            const std::size_t bytes = kernel::kv_scratch(head_size(), codec_, r * group()).bytes();
+            const std::size_t bytes = memory(r, shape().kv_heads).bytes();
             most = bytes > most ? bytes : most;
         }
         return round_up(most, alignment);
@@ -124,6 +124,9 @@ class kv_attention {
   private:
     std::size_t head_size() const noexcept { return shape().head_size; }
     std::size_t group() const noexcept { return dense_.group(); }
+    kernel::kv_scratch memory(std::size_t rows, std::size_t kv_heads) const noexcept {
+        return {head_size(), codec_, rows * group(), kv_heads};
+    }
 
     status start(kernel::kv_attention_args args, const matrix_view<const float>& q,
                  const kernel::kv_layer_view& cache, std::size_t position, range tokens,
@@ -146,7 +149,7 @@ class kv_attention {
                                          r, c / head_size(), double(q.row(r)[c]));
         args.cache = cache;
         args.errors = errors;
-        args.memory = kernel::kv_scratch(head_size(), codec_, args.row_block * group());
+        args.memory = memory(args.row_block, args.kv_heads.size());
         args.score_tokens = args.memory.tokens();
         args.by_tables = mode_ == kv_mode::fast && args.memory.has_tables();
         args.by_channels = mode_ == kv_mode::fast && args.memory.has_channels();
