@@ -304,6 +304,10 @@ int main(int argc, char** argv) {
                      "Text file to take prompts from, or 'self': a text that the model writes")
         ->required();
     add_study(schedules, t.study);
+    schedules->add_option(
+        "--calibrate", t.calibrate,
+        "With --against: text file (or 'self') that dense-and-sparse decompositions at equal "
+        "bits are calibrated on; without it there are none");
     schedules->add_option("--seed", t.seed, "Seed of random schedules and of the bootstrap")
         ->check(natural)
         ->capture_default_str();

@@ -5,7 +5,6 @@
 #include <algorithm>
 #include <cmath>
 #include <cstring>
-#include <numeric>
 
 namespace lm {
 namespace {
@@ -277,13 +276,15 @@ crumb::status matrix::plan_nested(const gguf_tensor& tensor, activation_type act
         const auto count = static_cast<std::size_t>(stored.parent - stored.seed + 1);
         memory_ = buffer(count * n_ * (k_ + 1) * sizeof(float));
         nested_floats plans;
+        bias_.assign(n_, 0.0f);
+        std::copy(bias.begin(), bias.end(), bias_.begin());
         for (std::size_t i = 0; i < count; ++i) {
             const int bits = stored.seed + static_cast<int>(i);
             float* w = memory_.as<float>() + i * n_ * (k_ + 1);
             decode(*view, bits, w);
             const std::span<float> corrected(w + n_ * k_, n_);
             for (std::size_t r = 0; r < n_; ++r)
-                corrected[r] = crumb::to_float(view->corrections(bits)[r]) + (bias.empty() ? 0.0f : bias[r]);
+                corrected[r] = crumb::to_float(view->corrections(bits)[r]) + bias_[r];
             const auto plan =
                 crumb::dense_linear<float>::plan(crumb::matrix<const float>(w, n_, k_), {.bias = corrected});
             if (!plan)
@@ -401,20 +402,17 @@ std::span<float> matrix::floats() noexcept {
     return {memory_.as<float>(), n_ * k_};
 }
 
-crumb::status matrix::restore(int bits, double share, std::span<const float> full) {
-    if (!std::holds_alternative<nested_floats>(plan_) || !precisions_->has(bits) || full.size() != n_ * k_)
+crumb::status matrix::replace(int bits, std::span<const float> weights, std::span<const float> corrections) {
+    if (!std::holds_alternative<nested_floats>(plan_) || !precisions_->has(bits) ||
+        weights.size() != n_ * k_ || corrections.size() != n_)
         return crumb::status::error(
             crumb::errc::invalid_argument,
-            "a sparse part of %zu x %zu weights: they are no nested floats of %d bits", n_, k_, bits);
+            "%zu other weights and %zu corrections for %zu x %zu: they are no nested floats of %d bits",
+            weights.size(), corrections.size(), n_, k_, bits);
     float* w = memory_.as<float>() + static_cast<std::size_t>(bits - precisions_->seed) * n_ * (k_ + 1);
-    std::vector<std::size_t> order(n_ * k_);
-    std::iota(order.begin(), order.end(), std::size_t{0});
-    const auto kept = static_cast<std::size_t>(share * static_cast<double>(order.size()));
-    std::nth_element(
-        order.begin(), order.begin() + static_cast<std::ptrdiff_t>(std::min(kept, order.size())), order.end(),
-        [&](std::size_t a, std::size_t b) { return std::fabs(full[a] - w[a]) > std::fabs(full[b] - w[b]); });
-    for (std::size_t i = 0; i < std::min(kept, order.size()); ++i)
-        w[order[i]] = full[order[i]];
+    std::copy(weights.begin(), weights.end(), w);
+    for (std::size_t r = 0; r < n_; ++r)
+        w[n_ * k_ + r] = corrections[r] + bias_[r];
     return {};
 }
 

@@ -127,9 +127,9 @@ class matrix {
     /// The n x k weights, row after row, to be changed in place; empty unless they are multiplied as dense
     /// floats.
     std::span<float> floats() noexcept;
-    /// Of nested weights that are multiplied as floats: at `bits` bits, the `share` of them that is farthest
-    /// from `full` (n x k, row after row) becomes what `full` is. A dense and a sparse part.
-    crumb::status restore(int bits, double share, std::span<const float> full);
+    /// Of nested weights that are multiplied as floats: at `bits` bits they become `weights` (n x k, row
+    /// after row), with a correction for every row.
+    crumb::status replace(int bits, std::span<const float> weights, std::span<const float> corrections);
     /// Quantizes rows of `input` if `run` wants that.
     void prepare(matrix_input& input, crumb::range rows) const;
     /// Computes `channels` for all rows of `input`, which are prepared; nested weights at `bits` bits, one of
@@ -155,7 +155,7 @@ class matrix {
     std::size_t n_ = 0, k_ = 0, stored_bytes_ = 0;
     std::optional<crumb::precision_range> precisions_;
     buffer memory_;
-    std::vector<float> bias_; ///< with corrections, of nested weights that were expanded
+    std::vector<float> bias_; ///< of nested weights as floats; with corrections, if those were expanded
     template <class... F>
     static std::variant<crumb::dense_linear<float>, crumb::dense_linear<crumb::half>, nested_plans,
                         nested_floats, quantized_plans<F>...>

@@ -363,16 +363,10 @@ std::span<float> model::floats(const named_matrix& each) noexcept {
     return const_cast<matrix*>(each.m)->floats();
 }
 
-status model::restore(int bits, double share, const model& full) {
-    for (const named_matrix& each : matrices()) {
-        const auto floats = to_floats(**full.file().get_tensor(each.name));
-        if (!floats)
-            return floats.error();
-        // One of this model's own, which are not const.
-        if (const status s = const_cast<matrix*>(each.m)->restore(bits, share, *floats); !s)
-            return s;
-    }
-    return {};
+status model::replace(const named_matrix& each, int bits, std::span<const float> weights,
+                      std::span<const float> corrections) {
+    // As above.
+    return const_cast<matrix*>(each.m)->replace(bits, weights, corrections);
 }
 
 double model::bits_per_weight() const noexcept {

@@ -92,9 +92,9 @@ class model {
     /// The weights of one of `matrices()`, to be changed in place: see `matrix::floats`.
     std::span<float> floats(const named_matrix& each) noexcept;
     const gguf& file() const noexcept { return file_; }
-    /// Of nested weights as floats: takes the `share` of every matrix's weights that is farthest from the
-    /// same model in full precision from there, at `bits` bits (dense-and-sparse decomposition).
-    crumb::status restore(int bits, double share, const model& full);
+    /// Other weights for one of `matrices()` at `bits` bits: see `matrix::replace`.
+    crumb::status replace(const named_matrix& each, int bits, std::span<const float> weights,
+                          std::span<const float> corrections);
     const float* embedding(std::size_t token) const noexcept {
         return embedding_.data() + token * shape_.width;
     }

@@ -1,6 +1,7 @@
 // Schedules of precision beside their controls.
 #include "report.hpp"
 #include "schedule_file.hpp"
+#include "sparse.hpp"
 #include "study.hpp"
 
 #include <crumb/offline/random_schedule.hpp>
@@ -89,35 +90,56 @@ result<std::vector<schedule_source>> sources(const study_subject& s, std::size_t
     return out;
 }
 
-/// Dense-and-sparse decomposition (SqueezeLLM): low precision for all weights, and full precision for the few
-/// that are farthest off, 16 bits and an index of 16 each, at the average bits of schedules with a third and
-/// two thirds of the steps in high precision. Multiplied as floats.
+/// Dense-and-sparse decompositions (SqueezeLLM): low precision for all weights, and full precision for a few,
+/// 16 bits and an index of 16 each, at the average bits of schedules with a third and two thirds of the steps
+/// in high precision. Codes are of one precision, or serve all that are stored. Multiplied as floats.
 status dense_and_sparse(const schedules_options& o, const study_subject& s,
                         const std::function<void(const study_result&)>& show) {
     const std::size_t length = s.prompts->steps();
-    for (int low = s.stored.parent - 1; low >= s.stored.seed; --low)
-        for (int thirds = 1; thirds <= 2 * (s.stored.parent - low); ++thirds) {
-            const double more = thirds / 3.0;
-            if (thirds % 3 == 0)
-                continue; // as many bits as a uniform precision
-            char name[64];
-            std::snprintf(name, sizeof name, "%d bits and %.1f %% sparse", low, 100 * more / 32);
-            if (!is_wanted(name, o.only))
-                continue;
-            auto sparse = model::load(o.model, {weight_type::stored, activation_type::f32});
-            if (!sparse)
-                return sparse.error();
-            if (const status done = sparse->restore(low, more / 32, *s.full.weights); !done)
-                return done;
-            auto prompts = s.prompts->with(*sparse);
-            if (!prompts)
-                return prompts.error();
-            const auto schedule = precision_schedule::constant(s.stored, low, low, length);
-            auto r = prompts->run(constant_source(name, *schedule), study::measure::both, name);
-            if (!r)
-                return r.error();
-            r->bits = low + more;
-            show(*r);
+    std::optional<decomposer> source;
+    const auto measure = [&](const std::vector<decomposed_matrix>& parts, int low, double more,
+                             const std::string& name) -> status {
+        auto sparse = model::load(o.model, {weight_type::stored, activation_type::f32});
+        if (!sparse)
+            return sparse.error();
+        if (const status done = source->put(parts, low, *sparse); !done)
+            return done;
+        auto prompts = s.prompts->with(*sparse);
+        if (!prompts)
+            return prompts.error();
+        const auto schedule = precision_schedule::constant(s.stored, low, low, length);
+        auto r = prompts->run(constant_source(name, *schedule), study::measure::both, name);
+        if (!r)
+            return r.error();
+        r->bits = low + more;
+        show(*r);
+        return {};
+    };
+    for (const bool nested : {false, true})
+        for (int thirds = 1; thirds <= 2 * (s.stored.parent - s.stored.seed); ++thirds) {
+            result<std::vector<decomposed_matrix>> parts = std::vector<decomposed_matrix>();
+            for (int low = s.stored.parent - 1; low >= s.stored.seed; --low) {
+                const double more = thirds / 3.0;
+                if (thirds % 3 == 0 || thirds > 2 * (s.stored.parent - low))
+                    continue; // as many bits as a uniform precision, or more than the highest
+                char name[64];
+                std::snprintf(name, sizeof name, "%d bits and %.1f %% sparse%s", low, 100 * more / 32,
+                              nested ? ", nested" : "");
+                if (!is_wanted(name, o.only))
+                    continue;
+                if (!source) {
+                    auto made = decomposer::make(*s.full.weights, o.calibrate, 64, o.threads);
+                    if (!made)
+                        return made.error();
+                    source.emplace(std::move(*made));
+                }
+                if (!nested || parts->empty())
+                    parts = source->run(nested ? s.stored : crumb::precision_range{low, low}, more / 32);
+                if (!parts)
+                    return parts.error();
+                if (const status done = measure(*parts, low, more, name); !done)
+                    return done;
+            }
         }
     return {};
 }
@@ -207,7 +229,7 @@ status schedules(const schedules_options& o) {
             return status::error(r.error().code(), "%s: %s", source.name.c_str(), r.message());
         show(*r);
     }
-    if (s->full.weights != nullptr)
+    if (s->full.weights != nullptr && !o.calibrate.empty())
         if (const status done = dense_and_sparse(o, *s, show); !done)
             return done;
     return o.csv.empty() ? status() : write_csv(o.csv, results);
