@@ -9,7 +9,7 @@ namespace lm {
 
 /// The parts of a matrix.
 struct decomposed_matrix {
-    crumb::nested_quantized dense;  ///< codes of what the sparse part has stand for nothing
+    crumb::nested_quantized dense;  ///< what the sparse part has is near 0 here, and not looked at
     std::vector<std::uint8_t> kept; ///< n x k: 1 where the sparse part has the weight
 };
 
@@ -50,8 +50,8 @@ std::vector<float> expand(const decomposed_matrix& m, const crumb::matrix_view<c
 /// Takes all attention and feed-forward matrices of a model in full precision apart.
 class decomposer {
   public:
-    /// Measures inputs on `text` (see `calibration_text`), at most `chunks` windows of it. `full` must
-    /// outlive it.
+    /// Measures inputs on `text` (see `calibration_text`), at most `chunks` windows of it. Keeps the second
+    /// moments of all matrices. `full` must outlive it.
     static crumb::result<decomposer> make(const model& full, const std::string& text, std::size_t chunks,
                                           std::size_t threads);
 
