@@ -27,12 +27,10 @@ class reader {
         const auto t = file_.get_tensor(name_of(layer, what));
         if (!t)
             return t.error();
-        if ((*t)->type != ggml_type::f32 || (*t)->rank != 1 || (*t)->dims[0] != count)
-            return status::error(errc::corrupt, "tensor %s is not of %zu numbers",
-                                 name_of(layer, what).c_str(), count);
-        std::vector<float> out(count);
-        std::memcpy(out.data(), (*t)->data.data(), count * sizeof(float));
-        for (const float x : out)
+        auto out = (*t)->numbers<float>(count);
+        if (!out)
+            return out;
+        for (const float x : *out)
             if (!std::isfinite(x))
                 return status::error(errc::not_finite, "tensor %s holds %g", name_of(layer, what).c_str(),
                                      double{x});

@@ -10,9 +10,11 @@
 #include <array>
 #include <cstddef>
 #include <cstdint>
+#include <cstring>
 #include <span>
 #include <string>
 #include <string_view>
+#include <type_traits>
 #include <unordered_map>
 #include <vector>
 
@@ -29,6 +31,18 @@ struct gguf_tensor {
 
     /// The product of the dimensions.
     [[nodiscard]] std::uint64_t elements() const noexcept { return dims[0] * dims[1] * dims[2] * dims[3]; }
+    /// A copy of its `count` numbers, float or int8: an error unless it has just these, in one dimension.
+    template <class T>
+    [[nodiscard]] crumb::result<std::vector<T>> numbers(std::size_t count) const {
+        static_assert(std::is_same_v<T, float> || std::is_same_v<T, std::int8_t>);
+        if (type != (std::is_same_v<T, float> ? ggml_type::f32 : ggml_type::i8) || rank != 1 ||
+            dims[0] != count)
+            return crumb::status::error(crumb::errc::corrupt, "tensor %.*s is not of %zu numbers",
+                                        static_cast<int>(name.size()), name.data(), count);
+        std::vector<T> out(count);
+        std::memcpy(out.data(), data.data(), count * sizeof(T));
+        return out;
+    }
 };
 
 /// A validated GGUF file. Everything it hands out points into the file's bytes and lives as long as they do.

@@ -5,7 +5,6 @@
 #include "report.hpp"
 
 #include <bit>
-#include <cstring>
 #include <mutex>
 
 namespace lm {
@@ -22,16 +21,9 @@ std::string key_of(const crumb::kv_codec& codec, const char* what) {
 
 /// The numbers of a tensor of one dimension; empty if there is none.
 template <class T>
-result<std::vector<T>> read_numbers(const gguf& file, const std::string& name, ggml_type type,
-                                    std::size_t count) {
+result<std::vector<T>> read_numbers(const gguf& file, const std::string& name, std::size_t count) {
     const gguf_tensor* t = file.find_tensor(name);
-    if (t == nullptr)
-        return std::vector<T>();
-    if (t->type != type || t->rank != 1 || t->dims[0] != count)
-        return status::error(errc::corrupt, "tensor %s is not of %zu numbers", name.c_str(), count);
-    std::vector<T> out(count);
-    std::memcpy(out.data(), t->data.data(), count * sizeof(T));
-    return out;
+    return t == nullptr ? std::vector<T>() : t->numbers<T>(count);
 }
 
 /// Whether the entries of every channel's two tables add to -127 .. 127, as kernels sum them in bytes.
@@ -108,9 +100,9 @@ result<std::optional<crumb::kv_codebooks>> read_codebooks(const model& m, const 
         return status::error(errc::corrupt, "the codebooks of %s are not of this model's shape",
                              codec_name(codec).c_str());
     const std::size_t channels = 2 * books.sets * books.head_size;
-    auto entries = read_numbers<std::int8_t>(file, key("entries"), ggml_type::i8, channels * codec.entries());
-    auto scales = read_numbers<float>(file, key("scales"), ggml_type::f32, channels);
-    auto metric = read_numbers<float>(file, key("metric"), ggml_type::f32, channels * codec.dims);
+    auto entries = read_numbers<std::int8_t>(file, key("entries"), channels * codec.entries());
+    auto scales = read_numbers<float>(file, key("scales"), channels);
+    auto metric = read_numbers<float>(file, key("metric"), channels * codec.dims);
     for (const status& s : {entries.error(), scales.error(), metric.error()})
         if (!s)
             return s;

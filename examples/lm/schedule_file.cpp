@@ -3,7 +3,6 @@
 #include "kv_file.hpp"
 
 #include <cmath>
-#include <cstring>
 
 namespace lm {
 
@@ -39,17 +38,6 @@ class numbers {
     const gguf& file_;
     status error_;
 };
-
-result<std::vector<float>> floats(const gguf& file, const char* what, std::size_t count) {
-    const auto t = file.get_tensor(key(what));
-    if (!t)
-        return t.error();
-    if ((*t)->type != ggml_type::f32 || (*t)->rank != 1 || (*t)->dims[0] != count)
-        return status::error(errc::corrupt, "tensor %s is not of %zu numbers", key(what).c_str(), count);
-    std::vector<float> out(count);
-    std::memcpy(out.data(), (*t)->data.data(), count * sizeof(float));
-    return out;
-}
 
 result<schedule_source> read_static(const model& m, numbers& read, std::size_t length) {
     const int prefill = read.small("prefill");
@@ -98,7 +86,10 @@ result<schedule_source> read_learned(const model& m, numbers& read, std::size_t 
                  {"w2", shape.points * shape.hidden, t.w2},
                  {"b2", shape.points, t.b2}};
     for (const auto& part : parts) {
-        auto values = floats(m.file(), part.what, part.size);
+        const auto tensor = m.file().get_tensor(key(part.what));
+        if (!tensor)
+            return tensor.error();
+        auto values = (*tensor)->numbers<float>(part.size);
         if (!values)
             return values.error();
         part.to = std::move(*values);
