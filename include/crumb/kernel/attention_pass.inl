@@ -98,13 +98,18 @@ struct attention_pass<isa::CRUMB_THIS_ISA> {
 
     // With few queries memory is the limit, and the hardware does not foresee jumps from row to row: the
     // values of a block are asked for while its keys are read, the next keys while the values are. Into the
-    // second cache, which has more lines on their way at a time.
+    // second cache, which has more lines on their way at a time; and a few at a time, because what is read
+    // waits behind them.
+    /// Asks for the lines of a row that begin in channels first .. last - 1.
     template <class T>
-    CRUMB_INLINE void prefetch(const T* row_of_cache) const noexcept {
-        for (std::size_t c = 0; c < args.head_size; c += 64 / sizeof(T))
-            __builtin_prefetch(row_of_cache + c, 0, 2);
+    static CRUMB_INLINE void prefetch(const T* r, std::size_t first, std::size_t last) noexcept {
+        constexpr std::size_t line = 64 / sizeof(T);
+        for (std::size_t c = (first + line - 1) / line * line; c < last; c += line)
+            __builtin_prefetch(r + c, 0, 2);
     }
-    CRUMB_INLINE void prefetch(const kv_byte_row& r) const noexcept { prefetch(r.codes); }
+    static CRUMB_INLINE void prefetch(const kv_byte_row& r, std::size_t first, std::size_t last) noexcept {
+        prefetch(r.codes, first, last);
+    }
 
     // Channels c .. c + lanes - 1 of a row.
     template <class T>
@@ -139,21 +144,23 @@ struct attention_pass<isa::CRUMB_THIS_ISA> {
     CRUMB_INLINE void score_tile(kv_rows<T> k, std::size_t i, std::size_t n,
                                  kv_rows<T> ahead) const noexcept {
         for (std::size_t t = 0; t < n; t += 4) {
-            if (ahead.data != nullptr) {
-                CRUMB_UNROLL
-                for (std::size_t j = 0; j < 4; ++j)
-                    prefetch(ahead.row(t + j < n ? t + j : n - 1));
-            }
-            decltype(k.row(0)) key[4];
+            decltype(k.row(0)) key[4], soon[4];
             CRUMB_UNROLL
-            for (std::size_t j = 0; j < 4; ++j)
+            for (std::size_t j = 0; j < 4; ++j) {
                 key[j] = k.row(t + j < n ? t + j : n - 1);
+                soon[j] = ahead.row(t + j < n ? t + j : n - 1);
+            }
             f32 dot[4 * Queries];
             CRUMB_UNROLL
             for (int j = 0; j < 4 * Queries; ++j)
                 dot[j] = I::zero();
             const float* query = q + i * padded;
             for (std::size_t c = 0; c < padded; c += lanes) {
+                if (ahead.data != nullptr) {
+                    CRUMB_UNROLL
+                    for (std::size_t j = 0; j < 4; ++j)
+                        prefetch(soon[j], c, c + lanes);
+                }
                 f32 keys[4];
                 CRUMB_UNROLL
                 for (int j = 0; j < 4; ++j)
@@ -253,7 +260,7 @@ struct attention_pass<isa::CRUMB_THIS_ISA> {
             each<Queries, Vectors>(sum, o + i * padded + c, false);
             for (std::size_t t = first; t < last; ++t) {
                 if (ahead.data != nullptr)
-                    prefetch(ahead.row(t));
+                    prefetch(ahead.row(t), c, c + Vectors * lanes);
                 const auto value = v.row(t);
                 const float* weight = scores + i * stride + t;
                 CRUMB_UNROLL
@@ -265,7 +272,6 @@ struct attention_pass<isa::CRUMB_THIS_ISA> {
                 }
             }
             each<Queries, Vectors>(sum, o + i * padded + c, true);
-            ahead = {};
         }
         if constexpr (Vectors > 1)
             add_tokens<Queries, Vectors / 2>(v, i, c, first, last, ahead);

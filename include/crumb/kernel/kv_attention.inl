@@ -159,9 +159,18 @@ struct kv_attention_run<isa::CRUMB_THIS_ISA> {
                     ahead.data = codes_of(next.keys);
                 }
                 base::score(k, from, n, v);
+                prefetch_scales(next.keys, (from - t) / attention_block);
                 base::weigh(from, n);
+                prefetch_scales(next.values, (from - t) / attention_block);
                 base::add(v, from, n, ahead);
             }
+        }
+        /// Asks for the scales of block b of a part, or for nothing.
+        CRUMB_INLINE void prefetch_scales(const std::byte* part, std::size_t b) const noexcept {
+            const std::size_t each = cache.keys.codes_offset() * attention_block / kv_page_tokens;
+            if (part != nullptr)
+                for (std::size_t at = b * each; at < (b + 1) * each; at += 64)
+                    __builtin_prefetch(part + at, 0, 2);
         }
         CRUMB_INLINE const std::int8_t* codes_of(const std::byte* part) const noexcept {
             return reinterpret_cast<const std::int8_t*>(part + cache.keys.codes_offset());

@@ -51,11 +51,9 @@ struct kv_scan<isa::CRUMB_THIS_ISA> {
         const bool far = cache.values.bytes() >= far_enough;
         score_page(p, t, first, stop, far ? values : next.keys, next.keys);
         const kv_page_weights weights{pass.scores, pass.stride, pass.maxima};
-        prefetch_head(next.values, cache.values, 0);
         const std::size_t planes = round_weights(values, weights, stop);
-        prefetch_head(next.values, cache.values, 1);
         if (cache.values.codec().residual)
-            add_means(values, weights, first, stop);
+            add_means(values, weights, first, stop, next.values);
         add_values(values, planes, {first, stop}, far ? next.keys : next.values);
     }
 
@@ -66,9 +64,7 @@ struct kv_scan<isa::CRUMB_THIS_ISA> {
         const std::byte* keys = cache.part(p, pass.kv_head, true);
         pq_score_run<I>::run(
             {codes(keys, cache.keys, ahead, {first, stop}), queries, pass.queries, pass.scores});
-        prefetch_head(next, cache.keys, 0);
-        finish_scores(keys, first, stop);
-        prefetch_head(next, cache.keys, 1);
+        finish_scores(keys, first, stop, next);
         pass.weigh(t, stop);
     }
 
@@ -105,13 +101,12 @@ struct kv_scan<isa::CRUMB_THIS_ISA> {
         }
     }
 
-    /// Asks for a half of the means and scales, or for nothing.
-    CRUMB_INLINE void prefetch_head(const std::byte* part, const kv_part_layout& layout,
-                                    std::size_t which) const noexcept {
-        const std::size_t half_way = layout.codes_offset() / 2;
-        if (part != nullptr)
-            for (std::size_t i = which * half_way; i < (which + 1) * half_way; i += 64)
-                __builtin_prefetch(part + i, 0, 2);
+    /// Asks for the i-th of n pieces of a part's means and scales.
+    static CRUMB_INLINE void prefetch_head(const std::byte* part, const kv_part_layout& layout, std::size_t i,
+                                           std::size_t n) noexcept {
+        const std::size_t each = (layout.codes_offset() / 64 + n - 1) / n * 64;
+        for (std::size_t at = i * each; at < (i + 1) * each; at += 64)
+            __builtin_prefetch(part + at, 0, 2);
     }
     /// Weights of a page's tokens 0 .. stop - 1, scaled and rounded, for all queries; the number of planes
     /// they take.
@@ -160,9 +155,10 @@ struct kv_scan<isa::CRUMB_THIS_ISA> {
         return count;
     }
 
-    /// o += sum over blocks of (sum of the block's weights) * mean.
+    /// o += sum over blocks of (sum of the block's weights) * mean. `next`: the part that is read next, or
+    /// null.
     CRUMB_INLINE void add_means(const std::byte* part, const kv_page_weights& weights, std::size_t first,
-                                std::size_t stop) const noexcept {
+                                std::size_t stop, const std::byte* next) const noexcept {
         constexpr std::size_t blocks = kv_part_layout::mean_blocks;
         for (std::size_t i = 0; i < pass.queries; ++i) {
             const float* p = weights.row(i);
@@ -179,6 +175,8 @@ struct kv_scan<isa::CRUMB_THIS_ISA> {
             }
             float* o = pass.o + i * pass.padded;
             for (std::size_t c = 0; c < args.head_size; c += lanes) {
+                if (i == 0 && next != nullptr)
+                    prefetch_head(next, cache.values, c / lanes, pass.vectors);
                 f32 y = I::load(o + c);
                 for (std::size_t b = begin; b < end; ++b)
                     y = I::fma(I::set1(sums[b]), M::load(mean(part, cache.values, b) + c, args.head_size - c),
@@ -212,9 +210,10 @@ struct kv_scan<isa::CRUMB_THIS_ISA> {
         return to;
     }
 
-    /// From sums of tables to scores: s[t] * sum + q . mean, and -infinity for tokens before `first`.
-    CRUMB_INLINE void finish_scores(const std::byte* part, std::size_t first,
-                                    std::size_t stop) const noexcept {
+    /// From sums of tables to scores: s[t] * sum + q . mean, and -infinity for tokens before `first`. `next`:
+    /// the part that is read next, or null.
+    CRUMB_INLINE void finish_scores(const std::byte* part, std::size_t first, std::size_t stop,
+                                    const std::byte* next) const noexcept {
         const float* s = nullptr;
         if (cache.keys.codec().residual) {
             s = scales(part, cache.keys, stop, at.numbers(work, 0));
@@ -233,6 +232,8 @@ struct kv_scan<isa::CRUMB_THIS_ISA> {
             if (s != nullptr) {
                 const float* q = pass.q + i * pass.padded;
                 for (std::size_t b = first / kv_mean_tokens; b * kv_mean_tokens < stop; ++b) {
+                    if (i == 0 && next != nullptr)
+                        prefetch_head(next, cache.keys, b, kv_part_layout::mean_blocks);
                     f32 dot = I::zero();
                     for (std::size_t c = 0; c < args.head_size; c += lanes)
                         dot = I::fma(I::load(q + c),

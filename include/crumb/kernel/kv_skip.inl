@@ -158,7 +158,7 @@ struct kv_skip<isa::CRUMB_THIS_ISA> {
             const bool whole = b == 0 && end == page_blocks;
             scan.add_values(values, planes, tokens, whole ? next : nullptr);
             if (args.cache.values.codec().residual)
-                scan.add_means(values, weights(p), tokens.begin, tokens.end);
+                scan.add_means(values, weights(p), tokens.begin, tokens.end, whole ? next : nullptr);
             b = end - 1;
         }
     }

@@ -36,8 +36,11 @@ struct kv_uniform<isa::CRUMB_THIS_ISA> {
                             std::size_t stop) const noexcept {
         const kv_part_layout& l = cache.keys;
         for (std::size_t b = first / kv_block_tokens; b * kv_block_tokens < stop; ++b) {
-            prefetch(ahead, cache.values.bytes(), b, kv_page_tokens / kv_block_tokens);
-            unpack(part, l, 0, l.head_size(), b, b + 1, kv_block_tokens);
+            // Lines of the values, as many per channel as are all of them by the last block.
+            const std::size_t all = kv_page_tokens / kv_block_tokens * l.head_size();
+            const std::size_t each = (cache.values.bytes() + all - 1) / all;
+            unpack(part, l, 0, l.head_size(), b, b + 1, kv_block_tokens, ahead + b * l.head_size() * each,
+                   each);
             for (std::size_t i = 0; i < pass.queries; ++i)
                 for (std::size_t half_block = 0; half_block < 2; ++half_block) {
                     const std::size_t m = 2 * b + half_block;
@@ -111,11 +114,12 @@ struct kv_uniform<isa::CRUMB_THIS_ISA> {
         const kv_part_layout& l = cache.values;
         const std::size_t blocks = (stop + kv_block_tokens - 1) / kv_block_tokens;
         for (std::size_t g = 0; g < l.groups(); ++g) {
-            prefetch(ahead, cache.keys.bytes(), g, l.groups());
             const std::size_t c = g * kv_group_channels;
             const std::size_t channels =
                 l.head_size() - c < kv_group_channels ? l.head_size() - c : kv_group_channels;
-            unpack(part, l, c, c + channels, 0, blocks, kv_page_tokens);
+            const std::size_t each = (cache.keys.bytes() + l.head_size() - 1) / l.head_size();
+            unpack(part, l, c, c + channels, 0, blocks, kv_page_tokens,
+                   ahead == nullptr ? nullptr : ahead + c * each, each);
             const half* d = halves(part) + g * kv_page_tokens;
             const half* z = halves(part + l.origins_offset()) + g * kv_page_tokens;
             for (std::size_t i = 0; i < pass.queries; ++i) {
@@ -165,24 +169,21 @@ struct kv_uniform<isa::CRUMB_THIS_ISA> {
     }
 
     /// Codes of channels begin .. end - 1 and blocks first .. last - 1 as bytes, a row of `stride` per
-    /// channel.
+    /// channel. Asks for `each` bytes from `ahead` on per channel, or for nothing.
     CRUMB_INLINE void unpack(const std::byte* part, const kv_part_layout& l, std::size_t begin,
-                             std::size_t end, std::size_t first, std::size_t last,
-                             std::size_t stride) const noexcept {
+                             std::size_t end, std::size_t first, std::size_t last, std::size_t stride,
+                             const std::byte* ahead, std::size_t each) const noexcept {
         const std::uint8_t* rows = reinterpret_cast<const std::uint8_t*>(part + l.codes_offset());
-        for (std::size_t c = begin; c < end; ++c)
+        for (std::size_t c = begin; c < end; ++c) {
+            if (ahead != nullptr)
+                for (std::size_t i = 0; i < each; i += 64)
+                    __builtin_prefetch(ahead + (c - begin) * each + i, 0, 2);
             kv_unpack<I>::run(rows + c * l.row_bytes(), l.codec().bits, first, last,
                               codes + (c - begin) * stride);
+        }
     }
     static CRUMB_INLINE const half* halves(const std::byte* p) noexcept {
         return reinterpret_cast<const half*>(p);
-    }
-    /// Asks for the i-th of n pieces of a part, or for nothing.
-    static CRUMB_INLINE void prefetch(const std::byte* part, std::size_t bytes, std::size_t i,
-                                      std::size_t n) noexcept {
-        if (part != nullptr)
-            for (std::size_t at = bytes * i / n; at < bytes * (i + 1) / n; at += 64)
-                __builtin_prefetch(part + at, 0, 2);
     }
 };
 
