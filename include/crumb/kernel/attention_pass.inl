@@ -143,12 +143,14 @@ struct attention_pass<isa::CRUMB_THIS_ISA> {
     template <int Queries, class T>
     CRUMB_INLINE void score_tile(kv_rows<T> k, std::size_t i, std::size_t n,
                                  kv_rows<T> ahead) const noexcept {
+        const bool asks = ahead.data != nullptr;
+        const kv_rows<T> next = asks ? ahead : k;
         for (std::size_t t = 0; t < n; t += 4) {
             decltype(k.row(0)) key[4], soon[4];
             CRUMB_UNROLL
             for (std::size_t j = 0; j < 4; ++j) {
                 key[j] = k.row(t + j < n ? t + j : n - 1);
-                soon[j] = ahead.row(t + j < n ? t + j : n - 1);
+                soon[j] = next.row(t + j < n ? t + j : n - 1);
             }
             f32 dot[4 * Queries];
             CRUMB_UNROLL
@@ -156,7 +158,7 @@ struct attention_pass<isa::CRUMB_THIS_ISA> {
                 dot[j] = I::zero();
             const float* query = q + i * padded;
             for (std::size_t c = 0; c < padded; c += lanes) {
-                if (ahead.data != nullptr) {
+                if (asks) {
                     CRUMB_UNROLL
                     for (std::size_t j = 0; j < 4; ++j)
                         prefetch(soon[j], c, c + lanes);
