@@ -87,8 +87,7 @@ struct calibrate_options {
 
 struct schedules_options : common_options {
     std::string text;
-    std::string
-        calibrate; ///< text that dense-and-sparse decompositions are calibrated on; empty: there are none
+    std::string calibrate; ///< text for dense-and-sparse decompositions; empty: there are none
     study_options study;
     std::uint64_t seed = 1;
     std::string only;      ///< parts of names, | between them; schedules but these and the first are left out

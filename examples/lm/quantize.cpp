@@ -19,10 +19,6 @@ using crumb::status;
 /// Bytes of second moments that are kept at a time; layers beyond that are calibrated in further passes.
 constexpr std::size_t most_moment_bytes = std::size_t{2} << 30;
 
-/// What is added to H for nested weights, as a share of its mean diagonal: codes that many precisions share
-/// fit the calibration text closer than others.
-constexpr double nested_damping = 0.05;
-
 /// A tensor as it will be written.
 struct output_tensor {
     ggml_type type;

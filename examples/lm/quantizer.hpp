@@ -63,6 +63,10 @@ class calibration {
     std::size_t window_;
 };
 
+/// What is added to H for nested weights, as a share of its mean diagonal: codes that many precisions share
+/// fit the calibration text closer than others.
+inline constexpr double nested_damping = 0.05;
+
 struct quantize_options;
 /// A file of `m` with quantized matrices, as `quantize` writes it. The session is of the same model; it is
 /// fed and reset.

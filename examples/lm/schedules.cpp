@@ -117,11 +117,12 @@ status dense_and_sparse(const schedules_options& o, const study_subject& s,
     };
     for (const bool nested : {false, true})
         for (int thirds = 1; thirds <= 2 * (s.stored.parent - s.stored.seed); ++thirds) {
+            if (thirds % 3 == 0)
+                continue; // as many bits as a uniform precision
+            const double more = thirds / 3.0;
             result<std::vector<decomposed_matrix>> parts = std::vector<decomposed_matrix>();
-            for (int low = s.stored.parent - 1; low >= s.stored.seed; --low) {
-                const double more = thirds / 3.0;
-                if (thirds % 3 == 0 || thirds > 2 * (s.stored.parent - low))
-                    continue; // as many bits as a uniform precision, or more than the highest
+            // Not more than two thirds of what the highest precision has more.
+            for (int low = s.stored.parent - (thirds + 1) / 2; low >= s.stored.seed; --low) {
                 char name[64];
                 std::snprintf(name, sizeof name, "%d bits and %.1f %% sparse%s", low, 100 * more / 32,
                               nested ? ", nested" : "");

@@ -14,9 +14,6 @@ using crumb::status;
 
 namespace {
 
-/// As `quantize --weights nested` has it.
-constexpr double damping = 0.05;
-
 /// The weights, with 0 for what is kept.
 std::vector<float> without(const crumb::matrix_view<const float>& w, const std::vector<std::uint8_t>& kept) {
     std::vector<float> rest(w.rows * w.cols);
@@ -67,7 +64,7 @@ result<sparse_feedback> sparse_feedback::make(crumb::second_moments<double>::mat
     f.h_ = std::move(h);
     const double each = f.h_.diagonal().mean();
     const double unit = each > 0 ? each : 1.0;
-    f.h_.diagonal().array() += damping * unit;
+    f.h_.diagonal().array() += nested_damping * unit;
     f.least_ = 1e-6 * unit;
     f.mean_ = std::move(mean);
     f.options_ = options;
@@ -99,25 +96,6 @@ status sparse_feedback::quantize(const crumb::matrix_view<const float>& rest, de
     return crumb::nested_feedback(*system, options_).quantize(rest, out.dense, {row, row + 1});
 }
 
-status sparse_feedback::correct(const crumb::matrix_view<const float>& w, decomposed_matrix& out) const {
-    // What a code stands for where the sparse part has the weight is no error.
-    for (int p = crumb::fewest_nested_bits; p <= out.dense.levels.parent; ++p) {
-        const std::vector<float> now = expand(out, w, p);
-        for (std::size_t r = 0; r < w.rows; ++r) {
-            double sum = 0;
-            for (std::size_t i = 0; i < w.cols; ++i)
-                sum += (double{w.row(r)[i]} - now[r * w.cols + i]) * double{mean_[i]};
-            const crumb::half c = crumb::to_half(static_cast<float>(sum));
-            if (!crumb::is_finite(c))
-                return status::error(crumb::errc::not_finite, "correction of row %zu at %d bits is %g", r, p,
-                                     sum);
-            out.dense.corrections[static_cast<std::size_t>(p - crumb::fewest_nested_bits) * out.dense.n + r] =
-                c;
-        }
-    }
-    return {};
-}
-
 result<decomposed_matrix> sparse_feedback::decompose(const crumb::matrix_view<const float>& w,
                                                      std::vector<std::uint8_t> kept,
                                                      const crumb::nested_levels& levels,
@@ -136,7 +114,7 @@ result<decomposed_matrix> sparse_feedback::decompose(const crumb::matrix_view<co
     for (const status& s : each_part)
         if (!s)
             return s;
-    if (const status s = correct(w, out); !s)
+    if (const status s = crumb::correct_means(w, mean_, out.dense, out.kept); !s)
         return s;
     return out;
 }

@@ -35,7 +35,6 @@ class sparse_feedback {
     sparse_feedback() = default;
     crumb::status quantize(const crumb::matrix_view<const float>& rest, decomposed_matrix& out,
                            std::size_t row) const;
-    crumb::status correct(const crumb::matrix_view<const float>& w, decomposed_matrix& out) const;
 
     crumb::second_moments<double>::matrix_type h_; ///< damped
     double least_ = 0;                             ///< what a column that is left out has in the diagonal

@@ -273,11 +273,7 @@ TEST(ScheduleFile, KeepsLearnedSchedulesOverAnyCache) {
 
 TEST(Study, MeasuresSchedules) {
     const lm::model m = loaded();
-    std::string text;
-    for (int i = 0; i < 400; ++i)
-        text += "some words are here " + std::to_string(i * 7 % 13) + " ";
-    const auto raw = std::as_bytes(std::span(text));
-    const temporary_file file(bytes(raw.begin(), raw.end()));
+    const temporary_file file = text_file(400);
     lm::study_options o;
     o.prompts = 5;
     o.prompt = 16;

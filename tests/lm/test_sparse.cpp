@@ -204,11 +204,7 @@ TEST_P(Decomposer, PutsPartsIntoNestedModels) {
 }
 
 TEST_P(Decomposer, MakesControlsOfSchedules) {
-    std::string text;
-    for (int i = 0; i < 60; ++i)
-        text += "some words are here " + std::to_string(i * 7 % 13) + " ";
-    const auto raw = std::as_bytes(std::span(text));
-    const temporary_file file(bytes(raw.begin(), raw.end()));
+    const temporary_file file = text_file(60);
     lm::schedules_options o;
     o.model = nested_.path();
     o.text = o.calibrate = file.path();

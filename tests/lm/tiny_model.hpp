@@ -185,6 +185,15 @@ class temporary_file {
     std::string path_;
 };
 
+/// A text file with `count` times five words.
+inline temporary_file text_file(int count) {
+    std::string text;
+    for (int i = 0; i < count; ++i)
+        text += "some words are here " + std::to_string(i * 7 % 13) + " ";
+    const auto raw = std::as_bytes(std::span(text));
+    return temporary_file(bytes(raw.begin(), raw.end()));
+}
+
 /// Random bytes as tokens.
 inline std::vector<std::int32_t> random_tokens(std::size_t count, std::uint64_t seed) {
     std::mt19937_64 random(seed);

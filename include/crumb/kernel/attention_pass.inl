@@ -75,8 +75,8 @@ struct attention_pass<isa::CRUMB_THIS_ISA> {
     }
 
     template <class T>
-    CRUMB_INLINE void dense_block(kv_rows<T> k, kv_rows<T> v, std::size_t t, std::size_t n,
-                                  kv_rows<T> ahead) const noexcept {
+    void dense_block(kv_rows<T> k, kv_rows<T> v, std::size_t t, std::size_t n,
+                     kv_rows<T> ahead) const noexcept {
         // What many queries read, or what has ends of rows, is converted once.
         const bool as_it_lies = padded == args.head_size && (sizeof(T) == sizeof(float) || queries <= few);
         if (as_it_lies) {
@@ -110,6 +110,16 @@ struct attention_pass<isa::CRUMB_THIS_ISA> {
     static CRUMB_INLINE void prefetch(const kv_byte_row& r, std::size_t first, std::size_t last) noexcept {
         prefetch(r.codes, first, last);
     }
+    /// Asks for the i-th of the pieces of `each` bytes that begin at `from`, or for nothing if that is null.
+    static CRUMB_INLINE void prefetch_piece(const std::byte* from, std::size_t i, std::size_t each) noexcept {
+        if (from != nullptr)
+            for (std::size_t at = i * each; at < (i + 1) * each; at += 64)
+                __builtin_prefetch(from + at, 0, 2);
+    }
+    /// Bytes of a piece, if n pieces have `bytes` or a few more.
+    static CRUMB_INLINE std::size_t piece(std::size_t bytes, std::size_t n) noexcept {
+        return (bytes + n - 1) / n;
+    }
 
     // Channels c .. c + lanes - 1 of a row.
     template <class T>
@@ -121,15 +131,22 @@ struct attention_pass<isa::CRUMB_THIS_ISA> {
     }
 
     template <class T>
-    CRUMB_INLINE void convert(kv_rows<T> from, std::size_t n) const noexcept {
+    void convert(kv_rows<T> from, std::size_t n) const noexcept {
         for (std::size_t i = 0; i < n; ++i)
             for (std::size_t c = 0; c < padded; c += lanes)
                 I::store(converted + i * padded + c, M::load(from.row(i) + c, args.head_size - c));
     }
 
     // ---- scores ----
+    // Compiled once per type of rows, for all who call it; and for a copy of the pass, whose members stay in
+    // registers: as far as the compiler knows, stores of vectors may change those of *this.
     template <class T>
-    CRUMB_INLINE void score(kv_rows<T> k, std::size_t t, std::size_t n, kv_rows<T> ahead) const noexcept {
+    void score(kv_rows<T> k, std::size_t t, std::size_t n, kv_rows<T> ahead) const noexcept {
+        attention_pass(*this).score_tiles(k, t, n, ahead);
+    }
+    template <class T>
+    CRUMB_INLINE void score_tiles(kv_rows<T> k, std::size_t t, std::size_t n,
+                                  kv_rows<T> ahead) const noexcept {
         std::size_t i = 0;
         for (; i + widest <= queries; i += widest)
             score_tile<widest>(k, i, visible(i + widest - 1, t, n), i == 0 ? ahead : kv_rows<T>{});
@@ -185,7 +202,7 @@ struct attention_pass<isa::CRUMB_THIS_ISA> {
     // ---- weights ----
     /// Turns scores into exp(score - max), and brings what is summed so far to the new maxima. Queries
     /// take every step together, because each step alone waits for its own result.
-    CRUMB_INLINE void weigh(std::size_t t, std::size_t n) const noexcept {
+    void weigh(std::size_t t, std::size_t n) const noexcept {
         for (std::size_t i = 0; i < queries; ++i)
             fresh[i] = maximum(i, visible(i, t, n));
         for (std::size_t i = 0; i < queries; i += lanes)
@@ -228,10 +245,14 @@ struct attention_pass<isa::CRUMB_THIS_ISA> {
     }
 
     // ---- values ----
+    template <class T>
+    void add(kv_rows<T> v, std::size_t t, std::size_t n, kv_rows<T> ahead) const noexcept {
+        attention_pass(*this).add_tiles(v, t, n, ahead);
+    }
     // Queries of a tile see equally many tokens or later rows a few more; those are added query by query,
     // because 0 times a value that a query must not see could be NaN.
     template <class T>
-    CRUMB_INLINE void add(kv_rows<T> v, std::size_t t, std::size_t n, kv_rows<T> ahead) const noexcept {
+    CRUMB_INLINE void add_tiles(kv_rows<T> v, std::size_t t, std::size_t n, kv_rows<T> ahead) const noexcept {
         std::size_t i = 0;
         for (; i + widest <= queries; i += widest)
             add_tile<widest>(v, i, t, n, i == 0 ? ahead : kv_rows<T>{});

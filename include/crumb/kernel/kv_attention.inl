@@ -146,31 +146,24 @@ struct kv_attention_run<isa::CRUMB_THIS_ISA> {
         // Bytes as they lie; `converted` is free for their scales.
         CRUMB_INLINE void bytes(std::size_t p, std::size_t t, std::size_t first, std::size_t stop,
                                 const kv_page_parts& next) const noexcept {
+            const std::size_t scales =
+                base::piece(cache.keys.codes_offset(), kv_page_tokens / attention_block);
             for (std::size_t from = first; from < stop; from += attention_block) {
                 const std::size_t n = stop - from < attention_block ? stop - from : attention_block;
                 const kv_rows<kv_bytes> k = byte_rows(p, true, from - t, n);
                 const kv_rows<kv_bytes> v = byte_rows(p, false, from - t, n);
-                kv_rows<kv_bytes> ahead;
-                if (n == attention_block && from + n < stop) {
-                    ahead = k;
-                    ahead.data = k.data + n * k.stride;
-                } else if (n == attention_block && next.keys != nullptr) {
-                    ahead = k;
-                    ahead.data = codes_of(next.keys);
-                }
+                kv_rows<kv_bytes> ahead = k;
+                ahead.data = n < attention_block ? nullptr
+                             : from + n < stop   ? k.data + n * k.stride
+                             : next.keys         ? codes_of(next.keys)
+                                                 : nullptr;
+                const std::size_t b = (from - t) / attention_block;
                 base::score(k, from, n, v);
-                prefetch_scales(next.keys, (from - t) / attention_block);
+                base::prefetch_piece(next.keys, b, scales);
                 base::weigh(from, n);
-                prefetch_scales(next.values, (from - t) / attention_block);
+                base::prefetch_piece(next.values, b, scales);
                 base::add(v, from, n, ahead);
             }
-        }
-        /// Asks for the scales of block b of a part, or for nothing.
-        CRUMB_INLINE void prefetch_scales(const std::byte* part, std::size_t b) const noexcept {
-            const std::size_t each = cache.keys.codes_offset() * attention_block / kv_page_tokens;
-            if (part != nullptr)
-                for (std::size_t at = b * each; at < (b + 1) * each; at += 64)
-                    __builtin_prefetch(part + at, 0, 2);
         }
         CRUMB_INLINE const std::int8_t* codes_of(const std::byte* part) const noexcept {
             return reinterpret_cast<const std::int8_t*>(part + cache.keys.codes_offset());

@@ -59,8 +59,8 @@ struct kv_scan<isa::CRUMB_THIS_ISA> {
 
     /// Scores tokens first .. stop - 1 of a page and turns them into weights, relative to the pass's maxima.
     /// `ahead`: the codes to ask for, `next`: the keys to be scored next; either may be null.
-    CRUMB_INLINE void score_page(std::size_t p, std::size_t t, std::size_t first, std::size_t stop,
-                                 const std::byte* ahead, const std::byte* next) const noexcept {
+    void score_page(std::size_t p, std::size_t t, std::size_t first, std::size_t stop, const std::byte* ahead,
+                    const std::byte* next) const noexcept {
         const std::byte* keys = cache.part(p, pass.kv_head, true);
         pq_score_run<I>::run(
             {codes(keys, cache.keys, ahead, {first, stop}), queries, pass.queries, pass.scores});
@@ -101,17 +101,10 @@ struct kv_scan<isa::CRUMB_THIS_ISA> {
         }
     }
 
-    /// Asks for the i-th of n pieces of a part's means and scales.
-    static CRUMB_INLINE void prefetch_head(const std::byte* part, const kv_part_layout& layout, std::size_t i,
-                                           std::size_t n) noexcept {
-        const std::size_t each = (layout.codes_offset() / 64 + n - 1) / n * 64;
-        for (std::size_t at = i * each; at < (i + 1) * each; at += 64)
-            __builtin_prefetch(part + at, 0, 2);
-    }
     /// Weights of a page's tokens 0 .. stop - 1, scaled and rounded, for all queries; the number of planes
     /// they take.
-    CRUMB_INLINE std::size_t round_weights(const std::byte* part, const kv_page_weights& weights,
-                                           std::size_t stop) const noexcept {
+    std::size_t round_weights(const std::byte* part, const kv_page_weights& weights,
+                              std::size_t stop) const noexcept {
         const float* s =
             cache.values.codec().residual ? scales(part, cache.values, stop, at.numbers(work, 0)) : nullptr;
         // A register may hold codes of tokens behind `stop`: their weights are 0.
@@ -157,9 +150,10 @@ struct kv_scan<isa::CRUMB_THIS_ISA> {
 
     /// o += sum over blocks of (sum of the block's weights) * mean. `next`: the part that is read next, or
     /// null.
-    CRUMB_INLINE void add_means(const std::byte* part, const kv_page_weights& weights, std::size_t first,
-                                std::size_t stop, const std::byte* next) const noexcept {
+    void add_means(const std::byte* part, const kv_page_weights& weights, std::size_t first, std::size_t stop,
+                   const std::byte* next) const noexcept {
         constexpr std::size_t blocks = kv_part_layout::mean_blocks;
+        const std::size_t head = pass.piece(cache.values.codes_offset(), pass.vectors);
         for (std::size_t i = 0; i < pass.queries; ++i) {
             const float* p = weights.row(i);
             const float level =
@@ -175,8 +169,8 @@ struct kv_scan<isa::CRUMB_THIS_ISA> {
             }
             float* o = pass.o + i * pass.padded;
             for (std::size_t c = 0; c < args.head_size; c += lanes) {
-                if (i == 0 && next != nullptr)
-                    prefetch_head(next, cache.values, c / lanes, pass.vectors);
+                if (i == 0)
+                    pass.prefetch_piece(next, c / lanes, head);
                 f32 y = I::load(o + c);
                 for (std::size_t b = begin; b < end; ++b)
                     y = I::fma(I::set1(sums[b]), M::load(mean(part, cache.values, b) + c, args.head_size - c),
@@ -212,8 +206,8 @@ struct kv_scan<isa::CRUMB_THIS_ISA> {
 
     /// From sums of tables to scores: s[t] * sum + q . mean, and -infinity for tokens before `first`. `next`:
     /// the part that is read next, or null.
-    CRUMB_INLINE void finish_scores(const std::byte* part, std::size_t first, std::size_t stop,
-                                    const std::byte* next) const noexcept {
+    void finish_scores(const std::byte* part, std::size_t first, std::size_t stop,
+                       const std::byte* next) const noexcept {
         const float* s = nullptr;
         if (cache.keys.codec().residual) {
             s = scales(part, cache.keys, stop, at.numbers(work, 0));
@@ -227,13 +221,14 @@ struct kv_scan<isa::CRUMB_THIS_ISA> {
             for (std::size_t i = 0; i < pass.queries; ++i)
                 states[i].scale = largest > states[i].scale ? largest : states[i].scale;
         }
+        const std::size_t head = pass.piece(cache.keys.codes_offset(), kv_part_layout::mean_blocks);
         for (std::size_t i = 0; i < pass.queries; ++i) {
             float* x = pass.scores + i * pass.stride;
             if (s != nullptr) {
                 const float* q = pass.q + i * pass.padded;
                 for (std::size_t b = first / kv_mean_tokens; b * kv_mean_tokens < stop; ++b) {
-                    if (i == 0 && next != nullptr)
-                        prefetch_head(next, cache.keys, b, kv_part_layout::mean_blocks);
+                    if (i == 0)
+                        pass.prefetch_piece(next, b, head);
                     f32 dot = I::zero();
                     for (std::size_t c = 0; c < args.head_size; c += lanes)
                         dot = I::fma(I::load(q + c),

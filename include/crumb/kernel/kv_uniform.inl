@@ -37,8 +37,8 @@ struct kv_uniform<isa::CRUMB_THIS_ISA> {
         const kv_part_layout& l = cache.keys;
         for (std::size_t b = first / kv_block_tokens; b * kv_block_tokens < stop; ++b) {
             // Lines of the values, as many per channel as are all of them by the last block.
-            const std::size_t all = kv_page_tokens / kv_block_tokens * l.head_size();
-            const std::size_t each = (cache.values.bytes() + all - 1) / all;
+            const std::size_t each =
+                pass.piece(cache.values.bytes(), kv_page_tokens / kv_block_tokens * l.head_size());
             unpack(part, l, 0, l.head_size(), b, b + 1, kv_block_tokens, ahead + b * l.head_size() * each,
                    each);
             for (std::size_t i = 0; i < pass.queries; ++i)
@@ -117,7 +117,7 @@ struct kv_uniform<isa::CRUMB_THIS_ISA> {
             const std::size_t c = g * kv_group_channels;
             const std::size_t channels =
                 l.head_size() - c < kv_group_channels ? l.head_size() - c : kv_group_channels;
-            const std::size_t each = (cache.keys.bytes() + l.head_size() - 1) / l.head_size();
+            const std::size_t each = pass.piece(cache.keys.bytes(), l.head_size());
             unpack(part, l, c, c + channels, 0, blocks, kv_page_tokens,
                    ahead == nullptr ? nullptr : ahead + c * each, each);
             const half* d = halves(part) + g * kv_page_tokens;
@@ -175,9 +175,7 @@ struct kv_uniform<isa::CRUMB_THIS_ISA> {
                              const std::byte* ahead, std::size_t each) const noexcept {
         const std::uint8_t* rows = reinterpret_cast<const std::uint8_t*>(part + l.codes_offset());
         for (std::size_t c = begin; c < end; ++c) {
-            if (ahead != nullptr)
-                for (std::size_t i = 0; i < each; i += 64)
-                    __builtin_prefetch(ahead + (c - begin) * each + i, 0, 2);
+            pass.prefetch_piece(ahead, c - begin, each);
             kv_unpack<I>::run(rows + c * l.row_bytes(), l.codec().bits, first, last,
                               codes + (c - begin) * stride);
         }

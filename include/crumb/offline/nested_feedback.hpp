@@ -239,10 +239,14 @@ class nested_feedback {
 
 /// Fills the corrections of quantized weights: sum over i of (w_i - w_i at p bits) mean_i for every row and
 /// precision, rounded to halves, so that outputs are right on average. `mean`: of the k inputs; with it,
-/// quantizers get `second_moments::centered` instead of `matrix`. Refuses other shapes, NaN and corrections
-/// beyond a half's range; `out` is untouched then.
+/// quantizers get `second_moments::centered` instead of `matrix`. `exact`: n x k, 1 for weights without an
+/// error, which something else than `out` has; or empty. Refuses other shapes, NaN and corrections beyond a
+/// half's range; `out` is untouched then.
 inline status correct_means(const matrix_view<const float>& w, std::span<const float> mean,
-                            nested_quantized& out) {
+                            nested_quantized& out, std::span<const std::uint8_t> exact = {}) {
+    if (!exact.empty() && exact.size() != out.n * out.k)
+        return status::error(errc::bad_shape, "corrections of %zu x %zu weights: %zu exact or not", out.n,
+                             out.k, exact.size());
     if (w.rows != out.n || w.cols != out.k || mean.size() != out.k)
         return status::error(errc::bad_shape, "corrections of %zu x %zu weights: %zu x %zu and %zu means",
                              out.n, out.k, w.rows, w.cols, mean.size());
@@ -252,7 +256,8 @@ inline status correct_means(const matrix_view<const float>& w, std::span<const f
         for (std::size_t r = 0; r < out.n; ++r) {
             double sum = 0;
             for (std::size_t i = 0; i < out.k; ++i)
-                sum += (double{w.row(r)[i]} - q.weight(r, i, p)) * double{mean[i]};
+                if (exact.empty() || exact[r * out.k + i] == 0)
+                    sum += (double{w.row(r)[i]} - q.weight(r, i, p)) * double{mean[i]};
             const half c = to_half(static_cast<float>(sum));
             if (!is_finite(c))
                 return status::error(errc::not_finite, "correction of row %zu at %d bits is %g", r, p, sum);
