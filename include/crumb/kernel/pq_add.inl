@@ -123,13 +123,12 @@ struct pq_add_run<isa::CRUMB_THIS_ISA> {
                 for (std::size_t u = 0; u < L::units; ++u)
                     load_weights<Planes>(planes, u, kept + u * per_unit);
             }
-            constexpr std::size_t pair = !L::six && L::units % 2 == 0 ? 2 : 1;
+            constexpr std::size_t pair = L::template loads_of<L::units>();
             for (; rows > 0; --rows) {
                 for (int c = 0; c < Dims; c += step) {
                     pass<step, Planes> run(entries);
                     CRUMB_UNROLL
                     for (std::size_t u = 0; u < L::units; u += pair) {
-                        // Loads beside each other, so that Arm loads pairs of registers.
                         typename L::unit x[pair];
                         CRUMB_UNROLL
                         for (std::size_t i = 0; i < pair; ++i)
@@ -206,6 +205,7 @@ struct pq_add_run<isa::CRUMB_THIS_ISA> {
                             P::dot(sums[i * Planes + p], w[set * Planes + p], v);
                     }
                 }
+                P::pin(sums[0]);
             }
             /// Goes on to the sums of the next channels.
             CRUMB_INLINE void end(pq_plane* planes) const noexcept {

@@ -26,6 +26,12 @@ struct pq_lookup<isa::CRUMB_THIS_ISA, Kind> {
                                            : six    ? P::table_registers_64
                                                     : P::table_registers_256;
 
+    /// Units out of n that are loaded beside each other: two, so that Arm loads pairs of registers; one
+    /// where that is a line already.
+    template <std::size_t N>
+    static constexpr std::size_t loads_of() noexcept {
+        return !six && width < 64 && N % 2 == 0 ? 2 : 1;
+    }
     struct register_codes {
         reg x;
     };

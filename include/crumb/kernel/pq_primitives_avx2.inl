@@ -88,6 +88,10 @@ struct pq_avx2 {
     struct sums {
         __m256i all, odd;
     };
+    /// See `pq_avx512::pin`; registers here are no lines.
+    template <class T>
+    static CRUMB_INLINE void pin(T&) noexcept {}
+
     static CRUMB_INLINE sums start() noexcept { return {_mm256_setzero_si256(), _mm256_setzero_si256()}; }
     static CRUMB_INLINE void widen(sums& s, reg x) noexcept {
         s.all = _mm256_add_epi16(s.all, x);

@@ -77,6 +77,10 @@ struct pq_neon {
     struct sums {
         uint16x8_t low, high;
     };
+    /// See `pq_avx512::pin`; registers here are no lines.
+    template <class T>
+    static CRUMB_INLINE void pin(T&) noexcept {}
+
     static CRUMB_INLINE sums start() noexcept { return {vdupq_n_u16(0), vdupq_n_u16(0)}; }
     static CRUMB_INLINE void widen(sums& s, reg x) noexcept {
         s.low = vaddw_u8(s.low, vget_low_u8(x));

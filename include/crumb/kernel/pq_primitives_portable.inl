@@ -76,6 +76,10 @@ struct pq_portable {
     struct sums {
         std::uint16_t lane[width];
     };
+    /// See `pq_avx512::pin`; registers here are no lines.
+    template <class T>
+    static CRUMB_INLINE void pin(T&) noexcept {}
+
     static CRUMB_INLINE sums start() noexcept { return {}; }
     static CRUMB_INLINE void widen(sums& s, const reg& x) noexcept {
         for (int i = 0; i < width; ++i)

@@ -31,39 +31,41 @@ struct pq_score_run<isa::CRUMB_THIS_ISA> {
         static constexpr std::size_t together = L::additive || L::table_registers > (P::holds_tables ? 2 : 4)
                                                     ? 1
                                                     : 2;
-        /// Registers of sums that a pass for some queries keeps; each takes two.
-        static constexpr int room(int queries) noexcept {
-            const int tables =
-                P::holds_tables ? queries * L::table_registers * static_cast<int>(together) : 0;
-            const int left = (I::registers - 8 - tables) / 2;
+        /// Registers of sums that a pass for some tables keeps; each takes two.
+        static constexpr int room(int tables) noexcept {
+            const int held = P::holds_tables ? tables * L::table_registers * static_cast<int>(together) : 0;
+            // Codes of six bits need registers for their two parts.
+            const int others = L::six && L::table_registers > 1 && P::holds_tables ? 12 : 8;
+            const int left = (I::registers - others - held) / 2;
             return left < I::registers / 4 ? left : I::registers / 4;
         }
-        /// Queries of a pass.
-        static constexpr int most = P::most >= 4 && room(4) >= 4 * L::sets   ? 4
-                                    : P::most >= 2 && room(2) >= 2 * L::sets ? 2
-                                                                             : 1;
-        /// Units of a pass for some queries.
-        static constexpr std::size_t units_of(int queries) noexcept {
+        /// Tables of a pass. Those that lie in memory and are larger than half of the registers gain nothing
+        /// from company.
+        static constexpr int most = !P::holds_tables && L::table_registers > I::registers / 2 ? 1
+                                    : P::most >= 4 && room(4) >= 4 * L::sets                  ? 4
+                                    : P::most >= 2 && room(2) >= 2 * L::sets                  ? 2
+                                                                                              : 1;
+        /// Units of a pass for some tables.
+        static constexpr std::size_t units_of(int tables) noexcept {
             if (L::loops)
                 return 1;
-            const std::size_t n = static_cast<std::size_t>(room(queries) / (queries * L::sets));
+            const std::size_t n = static_cast<std::size_t>(room(tables) / (tables * L::sets));
             return n == 0 ? 1 : n > L::units ? L::units : n;
         }
 
         static constexpr bool in_pairs = L::additive && has_row_pairs<P>;
 
-        /// Asks for lines in the order in which they lie, a little at every step: memory is busy all the
-        /// time, and its own prefetching sees a stream. Into the second cache: the first is full of tables
-        /// and sums, and has fewer lines on their way.
+        /// Asks for lines in the order in which they lie, a line with every line that is read: memory is busy
+        /// all the time, and its own prefetching sees a stream; several at a time take a third of the
+        /// bandwidth away. Into the second cache: the first is full of tables and sums, and has fewer lines
+        /// on their way.
         struct prefetcher {
             const std::uint8_t* at;
-            /// The lines of the next `Bytes` bytes.
-            template <std::size_t Bytes>
-            CRUMB_INLINE void ask() noexcept {
+            /// The lines that begin in bytes first .. last - 1 from here on.
+            CRUMB_INLINE void ask(std::size_t first, std::size_t last) const noexcept {
                 CRUMB_UNROLL
-                for (std::size_t i = 0; i < Bytes; i += 64)
+                for (std::size_t i = (first + 63) / 64 * 64; i < last; i += 64)
                     __builtin_prefetch(at + i, 0, 2);
-                at += Bytes;
             }
         };
 
@@ -86,11 +88,11 @@ struct pq_score_run<isa::CRUMB_THIS_ISA> {
         template <int Queries>
         static std::size_t some(const pq_score_args& args, std::size_t q,
                                 const std::uint8_t* ahead) noexcept {
-            // One query's pass gains no arithmetic by pairs, and reads memory better by planes.
+            // Pairs of rows gain arithmetic only where several queries share their indices.
             if constexpr (in_pairs && Queries > 1)
                 by_pairs<Queries>(args, q, ahead);
             else
-                by_planes<Queries>(args, q, ahead);
+                by_rows<Queries>(args, q, ahead);
             return Queries;
         }
 
@@ -112,7 +114,8 @@ struct pq_score_run<isa::CRUMB_THIS_ISA> {
                     const std::size_t at = row * L::row_bytes;
                     const auto index = R::index_of(L::load(codes.codes + at, u).x,
                                                    L::load(codes.codes + at + L::row_bytes, u).x);
-                    next.template ask<128>();
+                    next.ask(0, 128);
+                    next.at += 128;
                     CRUMB_UNROLL
                     for (int i = 0; i < Queries; ++i)
                         R::template add<2>(s[i], index, queries[i].low + row * L::entries,
@@ -121,7 +124,8 @@ struct pq_score_run<isa::CRUMB_THIS_ISA> {
                 if (row < rows) {
                     const auto x = L::load(codes.codes + row * L::row_bytes, u).x;
                     const auto index = R::index_of(x, x);
-                    next.template ask<64>();
+                    next.ask(0, 64);
+                    next.at += 64;
                     CRUMB_UNROLL
                     for (int i = 0; i < Queries; ++i)
                         R::template add<1>(s[i], index, queries[i].low + row * L::entries,
@@ -134,72 +138,77 @@ struct pq_score_run<isa::CRUMB_THIS_ISA> {
             }
         }
 
-        /// One plane after the other, a row or two at a time, into sums of 16 bits.
+        /// A row or two at a time, into sums of 16 bits. A query is two tables, one per plane; codes are read
+        /// once for all tables of a pass.
         template <int Queries>
-        static void by_planes(const pq_score_args& args, std::size_t q, const std::uint8_t* ahead) noexcept {
-            alignas(64) std::uint16_t low[Queries][kv_page_tokens], high[Queries][kv_page_tokens];
+        static void by_rows(const pq_score_args& args, std::size_t q, const std::uint8_t* ahead) noexcept {
+            constexpr int all = 2 * Queries, tables = all < most ? all : most, passes = all / tables;
+            static_assert(passes <= 2);
+            alignas(64) std::uint16_t sums_of[all][kv_page_tokens];
             const pq_query* queries = args.queries + q;
-            const std::uint8_t* tables[Queries];
+            const std::uint8_t* from[all];
+            for (std::size_t i = 0; i < std::size_t{Queries}; ++i) {
+                from[2 * i] = queries[i].low;
+                from[2 * i + 1] = queries[i].high;
+            }
             // Asking for what is read anyway costs less than a branch.
             prefetcher next{ahead != nullptr ? ahead : args.codes.codes};
-            for (std::size_t i = 0; i < std::size_t{Queries}; ++i)
-                tables[i] = queries[i].low;
-            all_units<Queries, 0>(args.codes, tables, next, low);
-            for (std::size_t i = 0; i < std::size_t{Queries}; ++i)
-                tables[i] = queries[i].high;
-            all_units<Queries, 1>(args.codes, tables, next, high);
+            all_units<tables, passes == 2 ? 0 : 2>(args.codes, from, next, sums_of);
+            if constexpr (passes == 2)
+                all_units<tables, 1>(args.codes, from + tables, next, sums_of + tables);
             const std::size_t first = args.codes.first_block * kv_block_tokens,
                               last = args.codes.last_block * kv_block_tokens;
             const f32 unit = I::set1(pq_most + 1);
             for (std::size_t i = 0; i < std::size_t{Queries}; ++i) {
                 const f32 step = I::set1(queries[i].step), base = I::set1(queries[i].base);
+                const std::uint16_t *low = sums_of[2 * i], *high = sums_of[2 * i + 1];
                 float* out = args.out + (q + i) * kv_page_tokens;
                 for (std::size_t t = first; t < last; t += lanes)
                     I::store(out + t,
-                             I::fma(step, I::fma(unit, P::load_sums(high[i] + t), P::load_sums(low[i] + t)),
-                                    base));
+                             I::fma(step, I::fma(unit, P::load_sums(high + t), P::load_sums(low + t)), base));
             }
         }
 
-        /// The sums of one plane.
-        template <int Queries, int Plane>
+        /// The sums of some tables. `Part`: of the lines to ask for, 0 and 1 for those of the first and
+        /// second of two passes, 2 for all.
+        template <int Tables, int Part>
         static CRUMB_INLINE void all_units(const pq_codes& codes, const std::uint8_t* const* tables,
                                            prefetcher& next, std::uint16_t (*out)[kv_page_tokens]) noexcept {
-            constexpr std::size_t step = units_of(Queries);
+            constexpr std::size_t step = units_of(Tables);
             const std::size_t last = L::last_unit(codes.last_block);
             std::size_t u = L::first_unit(codes.first_block);
             for (; u + step <= last; u += step)
-                all_rows<Queries, step, Plane>(codes.codes, codes.rows(), tables, u, next, out);
+                all_rows<Tables, step, Part>(codes.codes, codes.rows(), tables, u, next, out);
             if constexpr (step > 1)
                 for (; u < last; ++u)
-                    all_rows<Queries, 1, Plane>(codes.codes, codes.rows(), tables, u, next, out);
+                    all_rows<Tables, 1, Part>(codes.codes, codes.rows(), tables, u, next, out);
         }
 
-        template <int Queries, std::size_t Units, int Plane>
+        template <int Tables, std::size_t Units, int Part>
         static void all_rows(const std::uint8_t* codes, std::size_t rows, const std::uint8_t* const* tables,
                              std::size_t u, prefetcher& next, std::uint16_t (*out)[kv_page_tokens]) noexcept {
-            // Both planes together ask for a row's bytes once; with narrow registers, where that would be a
-            // small part of a line at a time, the second one does.
+            // Two passes ask for half a row's bytes each; with narrow registers, where that would be a small
+            // part of a line at a time, the second one asks for all.
             constexpr std::size_t bytes = L::row_bytes * Units / L::units;
-            constexpr bool both = L::width >= 32 && bytes >= 64;
-            constexpr std::size_t each = both ? bytes / 2 : Plane == 1 ? bytes : 0;
+            constexpr bool halves = L::width >= 32 && bytes >= 64;
+            constexpr std::size_t each = Part == 2 ? bytes : halves ? bytes / 2 : Part == 1 ? bytes : 0;
             prefetcher ahead = next;
-            sums s[std::size_t{Queries} * Units * L::sets];
+            sums s[std::size_t{Tables} * Units * L::sets];
             CRUMB_UNROLL
-            for (std::size_t i = 0; i < std::size_t{Queries} * Units * L::sets; ++i)
+            for (std::size_t i = 0; i < std::size_t{Tables} * Units * L::sets; ++i)
                 s[i] = P::start();
             std::size_t i = 0;
             for (; i + together <= rows; i += together) {
-                ahead.template ask<together * each>();
-                few_rows<Queries, Units, together>(codes, i, tables, u, s);
+                few_rows<Tables, Units, together, each / Units>(codes, i, tables, u, ahead, s);
+                ahead.at += together * each;
             }
             if (i < rows) {
-                ahead.template ask<each>();
-                few_rows<Queries, Units, 1>(codes, i, tables, u, s);
+                few_rows<Tables, Units, 1, each / Units>(codes, i, tables, u, ahead, s);
+                ahead.at += each;
             }
             next = ahead;
             CRUMB_UNROLL
-            for (std::size_t q = 0; q < std::size_t{Queries}; ++q) {
+            for (std::size_t q = 0; q < std::size_t{Tables}; ++q) {
                 CRUMB_UNROLL
                 for (std::size_t n = 0; n < Units; ++n) {
                     CRUMB_UNROLL
@@ -210,23 +219,24 @@ struct pq_score_run<isa::CRUMB_THIS_ISA> {
             }
         }
 
-        template <int Queries, std::size_t Units, std::size_t Rows>
+        /// `Asks`: bytes to ask for per unit.
+        template <int Tables, std::size_t Units, std::size_t Rows, std::size_t Asks>
         static CRUMB_INLINE void few_rows(const std::uint8_t* codes, std::size_t row,
                                           const std::uint8_t* const* tables, std::size_t u,
-                                          sums* s) noexcept {
+                                          const prefetcher& ahead, sums* s) noexcept {
             std::size_t at[Rows];
             CRUMB_UNROLL
             for (std::size_t r = 0; r < Rows; ++r)
                 at[r] = (row + r) * L::row_bytes;
-            typename L::table t[Rows][Queries];
+            typename L::table t[Rows][Tables];
             CRUMB_UNROLL
             for (std::size_t r = 0; r < Rows; ++r) {
                 CRUMB_UNROLL
-                for (std::size_t q = 0; q < std::size_t{Queries}; ++q)
+                for (std::size_t q = 0; q < std::size_t{Tables}; ++q)
                     t[r][q] = L::load_table(tables[q] + (row + r) * L::entries);
             }
-            // Loads beside each other, so that Arm loads pairs of registers.
-            constexpr std::size_t pair = !L::six && Units % 2 == 0 ? 2 : 1;
+            constexpr std::size_t pair = L::template loads_of<Units>();
+            constexpr std::size_t steps = L::sets; // of a unit
             CRUMB_UNROLL
             for (std::size_t n = 0; n < Units; n += pair) {
                 typename L::unit x[Rows][pair];
@@ -240,15 +250,19 @@ struct pq_score_run<isa::CRUMB_THIS_ISA> {
                 for (std::size_t i = 0; i < pair; ++i) {
                     CRUMB_UNROLL
                     for (int set = 0; set < L::sets; ++set) {
+                        const std::size_t k = (n + i) * steps + static_cast<std::size_t>(set);
+                        ahead.ask(k * Rows * Asks / steps, (k + 1) * Rows * Asks / steps);
                         typename L::index index[Rows];
                         CRUMB_UNROLL
                         for (std::size_t r = 0; r < Rows; ++r)
                             index[r] = L::index_of(x[r][i], set);
                         CRUMB_UNROLL
-                        for (std::size_t q = 0; q < std::size_t{Queries}; ++q) {
+                        for (std::size_t q = 0; q < std::size_t{Tables}; ++q) {
                             reg sum = L::look_up(t[0][q], index[0]);
                             if constexpr (Rows == 2)
                                 sum = P::add(sum, L::look_up(t[1][q], index[1]));
+                            if (q + 1 == std::size_t{Tables})
+                                P::pin(sum);
                             P::widen(s[(q * Units + n + i) * L::sets + static_cast<std::size_t>(set)], sum);
                         }
                     }
