@@ -56,7 +56,7 @@ struct pq_score_run<isa::CRUMB_THIS_ISA> {
         static constexpr bool in_pairs = L::additive && has_row_pairs<P>;
 
         /// Asks for lines in the order in which they lie, a line with every line that is read: memory is busy
-        /// all the time, and its own prefetching sees a stream; several at a time take a third of the
+        /// all the time, and its own prefetching sees a stream; several at a time take a quarter of the
         /// bandwidth away. Into the second cache: the first is full of tables and sums, and has fewer lines
         /// on their way.
         struct prefetcher {
