@@ -118,7 +118,7 @@ void folded_row(benchmark::State& state, const char* isa, const ffn_shape& s, ro
 }
 
 /// Batches, by turns with the dense network and, by lists, with one that fixes nothing. `fix` and `repack`
-/// are what `folded_ffn_costs` has, as these times give it.
+/// are what `folded_ffn_costs` has, as these times give it; with a rest, half of its `unpack` as well.
 template <weight_format P>
 void batch_row(benchmark::State& state, const char* isa, row_codec in, folded_batches batches,
                std::size_t m) {
@@ -145,7 +145,7 @@ void batch_row(benchmark::State& state, const char* isa, row_codec in, folded_ba
         vs_dense.push_back(before_folding / seconds);
         const double products = double(m) * double(s.inputs) * double(s.inputs) + half;
         fix.push_back((seconds / of_mac - products) / (share * s.macs(m)));
-        repack.push_back((seconds / of_mac - s.macs(m) - (network.rows.rest ? half : 0)) / s.macs(1));
+        repack.push_back((seconds / of_mac - s.macs(m)) / s.macs(1));
     }
     state.counters["mac_per_second"] = s.macs(m) / median(all);
     state.counters["vs_dense"] = median(vs_dense);

@@ -5,6 +5,8 @@
 
 #include <gtest/gtest.h>
 
+#include <cmath>
+#include <cstdlib>
 #include <random>
 #include <vector>
 
@@ -35,6 +37,29 @@ std::vector<float> run(const any_linear& plan, const std::vector<float>& x) {
     return y;
 }
 
+/// The weights that a plan unpacks, the last tile by itself, are `weight(row, input)`: exactly but for the
+/// rounding of a scale.
+template <class F>
+void expect_unpacks(const any_linear& plan, F weight) {
+    constexpr std::size_t tiles = (n + 15) / 16, groups = (k + 31) / 32;
+    crumb_test::guarded<std::int8_t> codes(tiles * groups * 512);
+    crumb_test::guarded<float> scales(tiles * groups * 16);
+    const float most = plan.unpack({0, n - 16}, codes.data(), scales.data());
+    const std::size_t before = (tiles - 1) * groups;
+    EXPECT_EQ(plan.unpack({n / 16 * 16, n}, codes.data() + before * 512, scales.data() + before * 16), most);
+    EXPECT_GT(most, 63);
+    EXPECT_LE(most, 128);
+    for (std::size_t r = 0; r < n; ++r)
+        for (std::size_t i = 0; i < k; ++i) {
+            const std::size_t at = r / 16 * groups + i / 32;
+            const int code = codes.data()[at * 512 + crumb::byte_codes::byte_of(r % 16, i % 32)];
+            const double want = weight(r, i);
+            ASSERT_NEAR(double(scales.data()[at * 16 + r % 16]) * code, want, std::fabs(want) * 0x1p-22)
+                << r << ", " << i;
+            ASSERT_LE(std::abs(code), most);
+        }
+}
+
 TEST(AnyLinear, EqualsThePlanOfEveryFormat) {
     for_each_isa([]<class Isa>() {
         crumb::format_list::for_each([]<class F>() {
@@ -46,6 +71,10 @@ TEST(AnyLinear, EqualsThePlanOfEveryFormat) {
             EXPECT_EQ(any.bytes(), plan.bytes());
             EXPECT_EQ(any.activation_layout(), plan.activation_layout());
             EXPECT_EQ(run(any, p.x), p.run(Isa::name, true)) << F::name;
+            EXPECT_EQ(any.constant(n - 1), p.bias[n - 1]);
+            SCOPED_TRACE(F::name);
+            const auto view = p.stored.view();
+            expect_unpacks(any, [&](std::size_t r, std::size_t i) { return view.weight(r, i); });
         });
     });
 }
@@ -76,6 +105,7 @@ TEST(AnyLinear, EqualsNestedPlansAtEveryPrecision) {
             EXPECT_EQ(run(any, x), want) << bits;
             EXPECT_NE(want, before);
             before = want;
+            expect_unpacks(any, [&](std::size_t r, std::size_t i) { return packed.weight(r, i, bits); });
         }
     });
 }

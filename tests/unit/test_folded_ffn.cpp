@@ -338,7 +338,7 @@ TEST(NeuronProducts, InputsEqualLinear) {
                 guarded<std::byte> a(crumb::activation_bytes(p->input_layout(), m));
                 auto q = *crumb::activations::create(a.span(), p->input_layout(), m);
                 q.quantize(crumb::matrix<const float>(x.data(), m, s.inputs));
-                guarded<std::byte> tiles(p->tile_bytes(m));
+                guarded<std::byte> tiles(p->memory_bytes());
                 std::vector<float> u(m * s.neurons);
                 const auto view = crumb::matrix(u.data(), m, s.neurons);
                 p->inputs(q, view, {32, s.neurons}, tiles.span());
@@ -349,9 +349,26 @@ TEST(NeuronProducts, InputsEqualLinear) {
     });
 }
 
+/// The largest |scale| of blocks that hold weight i of some rows, times what codes of the range of a byte are
+/// counted in. Zero beyond the rows.
+double byte_scale(row_codec codec, const crumb::neuron_rows& rows, std::size_t first, std::size_t count,
+                  std::size_t i) {
+    const double unit = codec == row_codec::q8_0 ? 1 : codec == row_codec::q4_0 ? 16 : 42;
+    const std::size_t bytes = crumb::row_bytes(codec, 32);
+    double most = 0;
+    for (std::size_t n = first; n < std::min(first + count, rows.shape().neurons); ++n) {
+        crumb::half scale;
+        std::memcpy(&scale, rows.out(n) + i / 32 * bytes, sizeof scale);
+        most = std::max(most, std::fabs(double(crumb::to_float(scale))));
+    }
+    return most * 128 / 127 / unit;
+}
+
 TEST(NeuronProducts, OutputsAreWithinTheBoundOfRequantization) {
     crumb_test::for_each_isa([]<class Isa>() {
-        for (const sizes& s : shapes) {
+        std::vector<sizes> all(std::begin(shapes), std::end(shapes));
+        all.push_back({32, 1100, 1000}); // several blocks of neurons and of outputs
+        for (const sizes& s : all) {
             for (const row_codec codec : {row_codec::q8_0, row_codec::q4_0, row_codec::u2}) {
                 const network net(s, row_codec::q8_0, codec, false, 16);
                 const auto p = crumb::neuron_products::plan(net.rows, net.output_bias, Isa::name);
@@ -362,33 +379,96 @@ TEST(NeuronProducts, OutputsAreWithinTheBoundOfRequantization) {
                 std::normal_distribution<float> normal;
                 for (float& v : hidden)
                     v = normal(random);
-                guarded<std::byte> a(crumb::activation_bytes(p->hidden_layout(), m));
-                auto q = *crumb::activations::create(a.span(), p->hidden_layout(), m);
-                q.quantize(crumb::matrix<const float>(hidden.data(), m, s.neurons));
-                guarded<std::byte> tiles(p->tile_bytes(m));
+                guarded<std::byte> a(p->hidden_bytes(m));
+                std::vector<double> want(m * s.outputs), magnitude(m * s.outputs), bound(m * s.outputs);
+                for (std::size_t i = 0; i < want.size(); ++i) {
+                    want[i] = double(net.output_bias[i % s.outputs]);
+                    magnitude[i] = std::fabs(want[i]);
+                }
+                for (std::size_t b = 0; b < p->hidden_blocks(); ++b) {
+                    const crumb::range neurons = p->neurons_of(b);
+                    auto q = p->hidden(b, a.span(), m);
+                    q.quantize({hidden.data() + neurons.begin, m, neurons.size(), s.neurons});
+                    const crumb::reference::activation_view in{q.layout(), q.codes(), q.scales(), m};
+                    for (std::size_t g = 0; g * 32 < neurons.size(); ++g) {
+                        const std::size_t first = neurons.begin + g * 32;
+                        for (std::size_t c = 0; c < s.outputs; ++c) {
+                            const double step = byte_scale(codec, net.rows, first, 32, c);
+                            for (std::size_t r = 0; r < m; ++r) {
+                                double length = 0;
+                                for (std::size_t n = first; n < std::min(first + 32, neurons.end); ++n) {
+                                    const double w = double(crumb::row_weight(codec, net.rows.out(n), c));
+                                    const double x = in.scale(r, g) * in.code(r, n - neurons.begin);
+                                    want[r * s.outputs + c] += w * x;
+                                    magnitude[r * s.outputs + c] += std::fabs(w * x);
+                                    length += std::fabs(x);
+                                }
+                                // Codes and factors rounded to nearest; a scale that is a subnormal half.
+                                bound[r * s.outputs + c] += length * (step * 0.51 + 128 * 0x1p-25);
+                            }
+                        }
+                    }
+                }
+                guarded<std::byte> memory(p->memory_bytes());
                 guarded<float> y(m * s.outputs);
                 const auto view = crumb::matrix(y.data(), m, s.outputs);
-                p->outputs(q, view, {32, s.outputs}, tiles.span());
-                p->outputs(q, view, {0, 32}, tiles.span());
+                p->outputs(a.span(), view, {32, s.outputs}, memory.span());
+                p->outputs(a.span(), view, {0, 32}, memory.span());
+                for (std::size_t i = 0; i < want.size(); ++i)
+                    EXPECT_NEAR(double(y[i]), want[i],
+                                bound[i] + (double(s.neurons) / 32 + 6) * 0x1p-22 * magnitude[i]);
+            }
+        }
+    });
+}
+
+TEST(NeuronProducts, InputsAddAPredictorAndItsRest) {
+    crumb_test::for_each_isa([]<class Isa>() {
+        for (const sizes& s : shapes) {
+            for (const row_codec codec : {row_codec::q8_0, row_codec::q4_0, row_codec::u2}) {
+                const network net(s, codec, row_codec::q4_0, true, 23);
+                const auto parts = net.parts(Isa::name);
+                const auto p =
+                    crumb::neuron_products::plan(net.rows, net.output_bias, Isa::name, parts.predictor);
+                ASSERT_TRUE(p) << p.message();
+                constexpr std::size_t m = 3;
+                const auto x = net.random_rows(m);
+                guarded<std::byte> a(crumb::activation_bytes(p->input_layout(), m));
+                auto q = *crumb::activations::create(a.span(), p->input_layout(), m);
+                q.quantize(crumb::matrix<const float>(x.data(), m, s.inputs));
                 const crumb::reference::activation_view in{q.layout(), q.codes(), q.scales(), m};
+                guarded<std::byte> memory(p->memory_bytes());
+                std::vector<float> u(m * s.neurons);
+                const auto view = crumb::matrix(u.data(), m, s.neurons);
+                p->inputs(q, view, {32, s.neurons}, memory.span());
+                p->inputs(q, view, {0, 32}, memory.span());
+                const auto stored = *crumb::quantize<crumb::q4_0>(
+                    crumb::matrix<const float>(net.up.data(), s.neurons, s.inputs));
+                const crumb::storage_view<crumb::q4_0> predictor = stored;
+                const double unit = codec == row_codec::q8_0 ? 1 : codec == row_codec::q4_0 ? 16 : 42;
+                const std::size_t bytes = crumb::row_bytes(codec, 32);
                 for (std::size_t r = 0; r < m; ++r)
-                    for (std::size_t c = 0; c < s.outputs; ++c) {
-                        double want = double(net.output_bias[c]), bound = 0, magnitude = std::fabs(want);
-                        for (std::size_t g = 0; g * 32 < s.neurons; ++g) {
-                            double most = 0, length = 0;
-                            for (std::size_t n = g * 32; n < std::min(g * 32 + 32, s.neurons); ++n) {
-                                const double w = double(crumb::row_weight(codec, net.rows.out(n), c));
-                                const double x = in.scale(r, g) * in.code(r, n);
-                                want += w * x;
-                                magnitude += std::fabs(w * x);
-                                most = std::max(most, std::fabs(w));
-                                length += std::fabs(x);
+                    for (std::size_t n = 0; n < s.neurons; ++n) {
+                        double want = double(net.bias[n]) + double(net.rows.line(n).bias), bound = 0;
+                        double magnitude = std::fabs(want);
+                        for (std::size_t g = 0; g * 32 < s.inputs; ++g) {
+                            crumb::half scale;
+                            std::memcpy(&scale, net.rows.in(n) + g * bytes, sizeof scale);
+                            const double step =
+                                (8 * std::fabs(double(crumb::to_float(predictor.scale(n, g)))) +
+                                 128 / unit * std::fabs(double(crumb::to_float(scale)))) /
+                                126;
+                            for (std::size_t i = g * 32; i < std::min(g * 32 + 32, s.inputs); ++i) {
+                                const double w = predictor.weight(n, i) +
+                                                 double(crumb::row_weight(codec, net.rows.in(n), i));
+                                const double v = in.scale(r, g) * in.code(r, i);
+                                want += w * v;
+                                magnitude += std::fabs(w * v);
+                                bound += std::fabs(v) * (step * 0.52 + 128 * 0x1p-24);
                             }
-                            // A scale rounded to a half, or to a subnormal one; codes rounded to nearest.
-                            bound += length * (most * (0x1p-11 + 1.0 / 254) + 127 * 0x1p-25);
                         }
-                        bound += (double(s.neurons) / 32 + 6) * 0x1p-22 * magnitude;
-                        EXPECT_NEAR(double(y[r * s.outputs + c]), want, bound);
+                        bound += (double(s.inputs) / 32 + 6) * 0x1p-22 * magnitude;
+                        EXPECT_NEAR(double(u[r * s.neurons + n]), want, bound);
                     }
             }
         }
@@ -459,6 +539,13 @@ TEST(FoldedFfn, RefusesWhatDoesNotFit) {
     EXPECT_EQ(crumb::folded_ffn::plan(parts, {.batches = crumb::folded_batches::dense}).error().code(),
               crumb::errc::unsupported);
     EXPECT_EQ(crumb::folded_ffn::plan(parts, {.isa = "none"}).error().code(), crumb::errc::unsupported);
+    // A predictor in floats has no rest that whole batches could add.
+    const network rest({64, 48, 32}, row_codec::q4_0, row_codec::q4_0, true, 24);
+    EXPECT_EQ(crumb::neuron_products::plan(rest.rows, {}).error().code(), crumb::errc::bad_shape);
+    const auto floats =
+        *crumb::dense_linear<float>::plan(crumb::matrix<const float>(rest.up.data(), 48, 64), {});
+    EXPECT_EQ(crumb::neuron_products::plan(rest.rows, {}, nullptr, floats).error().code(),
+              crumb::errc::unsupported);
     parts.output_bias = std::span(net.output_bias).first(3);
     EXPECT_EQ(crumb::folded_ffn::plan(parts).error().code(), crumb::errc::bad_shape);
 }

@@ -15,6 +15,7 @@ struct linear_functions {
     void (*gemv)(const kernel::linear_args&) noexcept = nullptr;
     void (*gemm)(const kernel::linear_args&) noexcept = nullptr;
     void (*quantize)(const kernel::quantize_args&) noexcept = nullptr;
+    float (*unpack)(const kernel::unpack_args&) noexcept = nullptr;
 };
 
 /// The functions for `Format`, in the order of `isa_list`.
@@ -33,6 +34,7 @@ struct linear_table {
         &kernel::gemv<Format, kernels<Isa>>,
         &kernel::gemm<Format, kernels<Isa>>,
         &kernel::quantize_activations<plain_isa<Isa>>,
+        &kernel::unpack<Format, kernels<Isa>>,
     };
     /// Products with int8 panels; without functions where an ISA has none.
     template <class Isa>
@@ -47,6 +49,7 @@ struct linear_table {
                         .order = pairs ? activation_order::pairs : activation_order::chunks};
             f.gemv = f.gemm = &kernel::panel_gemm<Format, kernels<Isa>>;
             f.quantize = &kernel::quantize_activations<plain_isa<Isa>>;
+            f.unpack = &kernel::unpack<Format, kernels<Isa>>;
         }
         return f;
     }();
@@ -60,6 +63,7 @@ struct linear_table {
                         .absorbed = kernel::absorbed_product<Isa, typename Format::codes>::bits};
             f.gemv = f.gemm = &kernel::absorbed<Format, Isa>;
             f.quantize = &kernel::quantize_absorbed<Isa>;
+            f.unpack = &kernel::unpack<Format, kernels<Isa>>;
         }
         return f;
     }();

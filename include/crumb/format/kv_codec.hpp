@@ -225,6 +225,8 @@ struct pq_codebooks {
 
     constexpr pq_tables tables(const kv_codec& codec, std::size_t head_size, std::size_t layer,
                                std::size_t head, bool keys) const noexcept {
+        if (entries == nullptr)
+            return {};
         const std::size_t i = 2 * (layer * layer_step + head * head_step) + (keys ? 0 : 1);
         return {entries + i * head_size * codec.entries(), scales + i * head_size,
                 metric == nullptr ? nullptr : metric + i * head_size * codec.dims};

@@ -273,6 +273,7 @@ struct avx2 {
     };
 
     using pq = kernel::pq_avx2; ///< primitives of scans of product-quantized codes
+    using four_rows = kernel::four_rows_avx2;
 
   private:
     static CRUMB_INLINE __m256i spread_bytes(__m256i low) noexcept {
@@ -292,6 +293,7 @@ struct avx2 {
 } // namespace crumb::inline CRUMB_ABI::isa
 
 #define CRUMB_THIS_ISA avx2
+#include <crumb/kernel/four_rows_avx2.inl>
 #include <crumb/kernel/pq_primitives_avx2.inl>
 
 #include <crumb/kernel/all.inl>

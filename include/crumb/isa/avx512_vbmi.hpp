@@ -79,6 +79,7 @@ struct avx512_vbmi : avx512_vnni {
 
 #include <crumb/kernel/panel.inl>
 #include <crumb/kernel/tile.inl>
+#include <crumb/kernel/unpack.inl>
 #undef CRUMB_THIS_ISA
 
 CRUMB_IGNORE_UNDEFINED_END

@@ -347,6 +347,7 @@ struct avx512_vnni {
     };
 
     using pq = kernel::pq_avx512; ///< primitives of scans of product-quantized codes
+    using four_rows = kernel::four_rows_avx512;
 
   private:
     static CRUMB_INLINE __m512i spread_bytes(__m512i low) noexcept {
@@ -372,6 +373,7 @@ struct avx512_vnni {
 
 #define CRUMB_THIS_ISA avx512_vnni
 #include <crumb/kernel/code_dots_avx512.inl>
+#include <crumb/kernel/four_rows_avx512.inl>
 #include <crumb/kernel/pq_primitives_avx512.inl>
 
 #include <crumb/kernel/all.inl>

@@ -310,6 +310,7 @@ struct neon {
     struct lookups : int8s, table_operands {};
 
     using pq = kernel::pq_neon; ///< primitives of scans of product-quantized codes
+    using four_rows = kernel::four_rows_neon;
 
   private:
     static CRUMB_INLINE uint32x2_t load_four(const void* p) noexcept {
@@ -327,6 +328,7 @@ struct neon {
 
 CRUMB_KEEP_ORDER_BEGIN
 #define CRUMB_THIS_ISA neon
+#include <crumb/kernel/four_rows_neon.inl>
 #include <crumb/kernel/pq_primitives_neon.inl>
 
 #include <crumb/kernel/all.inl>

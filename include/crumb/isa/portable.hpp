@@ -281,6 +281,7 @@ struct portable {
     };
 
     using pq = kernel::pq_portable; ///< primitives of scans of product-quantized codes
+    using four_rows = kernel::four_rows_portable;
 
   private:
     static CRUMB_INLINE bytes spread(const std::uint8_t* low) noexcept {
@@ -301,6 +302,7 @@ struct portable {
 } // namespace crumb::inline CRUMB_ABI::isa
 
 #define CRUMB_THIS_ISA portable
+#include <crumb/kernel/four_rows_portable.inl>
 #include <crumb/kernel/pq_primitives_portable.inl>
 
 #include <crumb/kernel/all.inl>

@@ -32,3 +32,4 @@
 #include <crumb/kernel/neuron_rows.inl>
 
 #include <crumb/kernel/neuron_tiles.inl>
+#include <crumb/kernel/unpack.inl>

@@ -22,12 +22,13 @@ struct blocks<isa::CRUMB_THIS_ISA> {
         if (r < args.rows.begin || r >= args.rows.end)
             return;
         float* to = args.y + r * args.y_stride;
+        const float* terms = args.adds ? to : args.bias;
         constexpr std::size_t lanes = static_cast<std::size_t>(I::lanes);
         if (args.corrections != nullptr)
             y = I::add(y, I::load(args.corrections + channel));
         if (channel >= args.channels.begin && channel + lanes <= args.channels.end) {
-            if (args.bias != nullptr)
-                y = I::add(y, I::load(args.bias + channel));
+            if (terms != nullptr)
+                y = I::add(y, I::load(terms + channel));
             I::store(to + channel, y);
             return;
         }
@@ -36,7 +37,7 @@ struct blocks<isa::CRUMB_THIS_ISA> {
         for (std::size_t i = 0; i < lanes; ++i) {
             const std::size_t c = channel + i;
             if (c >= args.channels.begin && c < args.channels.end)
-                to[c] = part[i] + (args.bias != nullptr ? args.bias[c] : 0.0f);
+                to[c] = part[i] + (terms != nullptr ? terms[c] : 0.0f);
         }
     }
 

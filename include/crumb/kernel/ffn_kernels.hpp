@@ -5,6 +5,8 @@
 #include <crumb/core/view.hpp>
 #include <crumb/format/neuron_rows.hpp>
 
+#include <algorithm>
+
 namespace crumb::inline CRUMB_ABI::kernel {
 
 /// Which estimates lie outside their ranges.
@@ -60,11 +62,22 @@ struct neuron_tile_args {
     range columns; ///< inputs or outputs, closed; begins at a whole group
     half* scales = nullptr;
     std::uint8_t* codes = nullptr;
+    /// Of `pack_inputs`: weights to which those of the rows are added, or null, as `unpack` writes them for
+    /// these neurons, and the largest magnitude of their codes.
+    const std::int8_t* others = nullptr;
+    const float* other_scales = nullptr;
+    float most_other = 0;
 };
 
 // One specialization per ISA is compiled inside its target region.
 template <class Isa>
 struct range_test_run;
+/// Codes of four rows at a time; each ISA names its own as `four_rows`, and four_rows_portable.inl says what
+/// the functions compute.
+struct four_rows_avx2;
+struct four_rows_avx512;
+struct four_rows_neon;
+struct four_rows_portable;
 template <class Isa, row_codec Codec>
 struct row_reader;
 template <class Isa, row_codec Codec>
@@ -120,15 +133,18 @@ void neuron_adds(const neuron_add_args& args) noexcept {
 }
 
 /// Rows of `neurons` as packed q8_0 with these neurons as output channels and `columns` as inputs: tiles of
-/// 16 channels, see `packed_layout`. Exact: codes and scales are those of the rows.
+/// 16 channels, see `packed_layout`. Exact: codes and scales are those of the rows. With `others`, both sums
+/// of weights: a channel and 32 inputs get the scale D = (most_other |d'| + 128 / U |d|) / 126, d and d' the
+/// scales of row and others, U = 1, 16 and 42 for q8_0, q4_0 and u2, rounded to a half; a weight moves by at
+/// most .52 D.
 template <row_codec Codec, class Isa>
 void pack_inputs(const neuron_tile_args& args) noexcept {
     neuron_tiles_run<Isa, Codec>::inputs(args);
 }
 
-/// Rows of `neurons` as packed q8_0 with `columns` as output channels and these neurons as inputs. A channel
-/// and 32 neurons get a scale of their own, max |w| / 127, so a weight moves by at most
-/// (2^-11 + 1/254) max |w|.
+/// Rows of `neurons` as packed q8_0 with `columns` as output channels and these neurons as inputs. 32
+/// channels and 32 neurons share the scale D = 128 / (127 U) max |d| over the rows' scales, rounded to a
+/// half; a weight moves by at most .51 D.
 template <row_codec Codec, class Isa>
 void pack_outputs(const neuron_tile_args& args) noexcept {
     neuron_tiles_run<Isa, Codec>::outputs(args);

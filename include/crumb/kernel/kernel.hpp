@@ -6,6 +6,8 @@
 #include <crumb/format/nested.hpp>
 #include <crumb/format/packed.hpp>
 
+#include <algorithm>
+#include <cstdlib>
 #include <type_traits>
 
 namespace crumb::inline CRUMB_ABI::kernel {
@@ -31,6 +33,7 @@ struct linear_args {
     std::size_t y_stride = 0;
     const half* corrections = nullptr; ///< a value per channel of all tiles, added to each row, or null
     const float* bias = nullptr;       ///< n values added after that, or null
+    bool adds = false;                 ///< instead, what `y` holds; only exact products
 
     range rows;     ///< rows to compute, closed
     range channels; ///< channels to compute, closed
@@ -47,6 +50,13 @@ struct quantize_args {
     std::int32_t* starts = nullptr; ///< (origin's bits) - offset * (sum of the group's codes); or null
     float* shifts = nullptr;        ///< -origin * scale; or null
     range part;                     ///< rows to quantize, closed
+};
+
+/// Packed weights to be written as bytes.
+struct unpack_args {
+    linear_args weights;          ///< of which `channels` says which: from a whole tile on
+    std::int8_t* codes = nullptr; ///< tile by tile, group by group, as `byte_codes` has them
+    float* scales = nullptr;      ///< 16 for each group of a tile
 };
 
 /// 8 rows by 8 channels of int8 over `inputs` inputs with one scale per row and one per channel.
@@ -114,6 +124,8 @@ template <class Isa, class Format, class Tile = linear_tile<Isa, Format>>
 struct linear_run;
 template <class Isa, class Format>
 struct panel_run;
+template <class Isa, class Format>
+struct unpack_run;
 template <class Isa>
 struct activation_quantizer;
 /// Whether an ISA brings its own `linear_tile`.
@@ -195,6 +207,13 @@ void gemm(const linear_args& args) noexcept {
 template <class Format, class Isa>
 void panel_gemm(const linear_args& args) noexcept {
     panel_run<Isa, Format>::gemm(args);
+}
+
+/// weight = scale * code, but for the rounding of a scale; says the largest magnitude that a code can have:
+/// more than 63.
+template <class Format, class Isa>
+float unpack(const unpack_args& args) noexcept {
+    return unpack_run<Isa, Format>::run(args);
 }
 
 /// Quantizes rows of activations: scale = `activation_scale(max |x|)` per group, code = x * (1 / scale)

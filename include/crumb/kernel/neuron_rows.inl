@@ -195,18 +195,19 @@ struct neuron_rows_run<isa::CRUMB_THIS_ISA, Codec> {
                 CRUMB_UNROLL
                 for (int r = 0; r < Rows; ++r)
                     prefetch(next[r] + (first + g) / 2 * ahead, ahead);
-                multiply<Rows>(at, first + g, args.x, scales.of, g, even);
-                multiply<Rows>(at, first + g + 1, args.x, scales.of, g + 1, odd);
+                multiply<Rows>(at, first + g, args.x + (first + g) * group_size, scales.of, g, even);
+                multiply<Rows>(at, first + g + 1, args.x + (first + g + 1) * group_size, scales.of, g + 1,
+                               odd);
             }
             if (g < here)
-                multiply<Rows>(at, first + g, args.x, scales.of, g, even);
+                multiply<Rows>(at, first + g, args.x + (first + g) * group_size, scales.of, g, even);
         }
         if (const std::size_t left = args.inputs - whole * group_size; left != 0) {
             float rest[group_size] = {};
             __builtin_memcpy(rest, args.x + whole * group_size, left * sizeof(float));
             for (int r = 0; r < Rows; ++r)
                 scales.fill(static_cast<std::size_t>(r), at[r] + whole * reader::bytes, 1);
-            multiply<Rows>(at, whole, rest - whole * group_size, scales.of, 0, whole % 2 == 0 ? even : odd);
+            multiply<Rows>(at, whole, rest, scales.of, 0, whole % 2 == 0 ? even : odd);
         }
         CRUMB_UNROLL
         for (int r = 0; r < Rows; ++r)
@@ -219,7 +220,7 @@ struct neuron_rows_run<isa::CRUMB_THIS_ISA, Codec> {
         f32 in[vectors];
         CRUMB_UNROLL
         for (int v = 0; v < vectors; ++v)
-            in[v] = I::load(x + g * group_size + v * I::lanes);
+            in[v] = I::load(x + v * I::lanes);
         CRUMB_UNROLL
         for (int r = 0; r < Rows; ++r) {
             const std::byte* block = at[r] + g * reader::bytes;

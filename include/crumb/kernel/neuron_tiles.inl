@@ -4,157 +4,273 @@ namespace crumb::inline CRUMB_ABI::kernel {
 template <row_codec Codec>
 struct neuron_tiles_run<isa::CRUMB_THIS_ISA, Codec> {
     using I = isa::CRUMB_THIS_ISA;
-    using M = math<I>;
+    using P = typename I::four_rows;
+    using reg = typename P::reg;
     using f32 = typename I::f32;
-    using i32 = typename I::i32;
-    using reader = row_reader<I, Codec>;
-    static constexpr int vectors = reader::vectors;
+    static constexpr std::size_t block_bytes = row_block<Codec>::bytes;
     static constexpr std::size_t tile_bytes = byte_codes::bytes;
+    static constexpr std::size_t half_bytes = tile_bytes / 2; ///< of a tile: 16 inputs
+    /// Codes times this use the range of a byte.
+    static constexpr int unit = Codec == row_codec::q8_0 ? 1 : Codec == row_codec::q4_0 ? 16 : 42;
+    static constexpr float most_code = 128; ///< in that unit, at most
 
     static void inputs(const neuron_tile_args& args) noexcept {
         const std::size_t first = args.columns.begin / group_size;
         const std::size_t groups = (args.columns.end + group_size - 1) / group_size - first;
         const std::size_t count = args.neurons.end - args.neurons.begin;
-        for (std::size_t n = 0; n < (count + tile_channels - 1) / tile_channels * tile_channels; ++n) {
-            const std::size_t channel = n % tile_channels, tile = n / tile_channels;
-            half* scales = args.scales + tile * groups * tile_channels + channel;
-            std::uint8_t* codes = args.codes + tile * groups * tile_bytes + 4 * channel;
-            const std::byte* block = args.records + (args.neurons.begin + n) * args.record_bytes +
-                                     args.row_offset + first * reader::bytes;
-            for (std::size_t g = 0; g < groups; ++g, codes += tile_bytes, scales += tile_channels) {
-                std::int8_t all[group_size] = {};
-                half scale{};
-                if (n < count) {
-                    scale = *reinterpret_cast<const half*>(block);
-                    whole(reinterpret_cast<const std::uint8_t*>(block) + sizeof(half), all);
-                    block += reader::bytes;
-                }
-                *scales = scale;
-                CRUMB_UNROLL
-                for (std::size_t j = 0; j < byte_codes::rows; ++j)
-                    __builtin_memcpy(codes + j * tile_row_bytes, all + 4 * j, 4);
-            }
+        const std::size_t tiles = (count + tile_channels - 1) / tile_channels;
+        const std::byte* records =
+            args.records + args.neurons.begin * args.record_bytes + args.row_offset + first * block_bytes;
+        for (std::size_t t = 0; t < tiles; ++t) {
+            const auto* at =
+                reinterpret_cast<const std::uint8_t*>(records + t * tile_channels * args.record_bytes);
+            const std::size_t here = std::min(count - t * tile_channels, tile_channels);
+            if (here == tile_channels)
+                tile_of_inputs<tile_channels>(args, t, groups, at, here, count - t * tile_channels);
+            else
+                tile_of_inputs<0>(args, t, groups, at, here, here);
         }
     }
 
     static void outputs(const neuron_tile_args& args) noexcept {
         const std::size_t count = args.neurons.end - args.neurons.begin;
         const std::size_t groups = (count + group_size - 1) / group_size;
-        const std::size_t bytes_of_columns =
-            (args.columns.end - args.columns.begin + group_size - 1) / group_size * reader::bytes;
+        const std::size_t blocks = (args.columns.end - args.columns.begin + group_size - 1) / group_size;
         // Neurons outside: their lines serve for all columns.
         for (std::size_t g = 0; g < groups; ++g) {
             const std::size_t first = g * group_size;
-            const std::size_t here = count - first < group_size ? count - first : group_size;
-            // Records are further apart than any prefetcher of the hardware looks.
-            const std::size_t next = first + 2 * group_size <= count ? group_size : 0;
-            for (std::size_t n = 0; n < next; ++n) {
-                const std::byte* at = args.records +
-                                      (args.neurons.begin + first + next + n) * args.record_bytes +
-                                      args.row_offset + args.columns.begin / group_size * reader::bytes;
-                for (std::size_t i = 0; i < bytes_of_columns; i += alignment)
-                    __builtin_prefetch(at + i, 0, 3);
-                __builtin_prefetch(at + bytes_of_columns - 1, 0, 3);
+            const std::size_t here = std::min(count - first, group_size);
+            const std::size_t next = first + 2 * group_size <= count ? group_size : 0; // neurons
+            const std::byte* at = args.records + (args.neurons.begin + first) * args.record_bytes +
+                                  args.row_offset + args.columns.begin / group_size * block_bytes;
+            for (std::size_t b = 0; b < blocks; b += most_blocks) {
+                const auto* from = reinterpret_cast<const std::uint8_t*>(at + b * block_bytes);
+                const std::size_t some = std::min(blocks - b, most_blocks);
+                // Records are further apart than any prefetcher of the hardware looks.
+                const line_prefetch asked(from + group_size * args.record_bytes, args.record_bytes, next,
+                                          some * block_bytes, some);
+                if (here == group_size)
+                    blocks_of_outputs<group_size>(args, g, groups, {from, args.record_bytes, here}, b, some,
+                                                  asked);
+                else
+                    blocks_of_outputs<0>(args, g, groups, {from, args.record_bytes, here}, b, some, asked);
             }
-            for (std::size_t c = args.columns.begin; c < args.columns.end; c += group_size)
-                block_of_outputs(args, g, groups, here, c);
         }
     }
 
   private:
-    /// The codes of a block, eight at a time in a register of integers: what compilers make of bytes varies
-    /// by a factor of five.
-    static CRUMB_INLINE void whole(const std::uint8_t* from, std::int8_t* to) noexcept {
-        constexpr std::uint64_t ones = 0x0101010101010101u;
-        if constexpr (Codec == row_codec::q8_0) {
-            __builtin_memcpy(to, from, group_size);
-        } else if constexpr (Codec == row_codec::q4_0) {
-            for (std::size_t i = 0; i < 16; i += 8) {
-                std::uint64_t eight;
-                __builtin_memcpy(&eight, from + i, 8);
-                store(to + i, nibbles(eight & 15 * ones));
-                store(to + 16 + i, nibbles(eight >> 4 & 15 * ones));
-            }
-        } else {
-            std::uint64_t eight;
-            __builtin_memcpy(&eight, from, 8);
-            // 2 q - 3: odd, and below 0 where the upper bit is not set.
-            for (std::size_t j = 0; j < 4; ++j) {
-                const std::uint64_t upper = eight >> (2 * j + 1) & ones, lower = eight >> 2 * j & ones;
-                store(to + 8 * j, ((upper ^ ones) * 0xfc) | lower << 1 | ones);
-            }
-        }
-    }
-    /// Nibbles less 8, as signed bytes.
-    static CRUMB_INLINE std::uint64_t nibbles(std::uint64_t eight) noexcept {
-        constexpr std::uint64_t eights = 0x0808080808080808u;
-        const std::uint64_t toggled = eight ^ eights;
-        return toggled | (toggled & eights) * 0x1e;
-    }
-    static CRUMB_INLINE void store(std::int8_t* to, std::uint64_t eight) noexcept {
-        __builtin_memcpy(to, &eight, sizeof eight);
-    }
+    struct sixteen {
+        alignas(16) std::int8_t at[16];
+    };
+    /// What codes stand for, times `Unit`.
+    template <int Unit>
+    static constexpr sixteen values = [] {
+        sixteen v{};
+        for (int i = 0; i < 16; ++i)
+            v.at[i] = static_cast<std::int8_t>(Unit * (Codec == row_codec::u2 ? 2 * (i % 4) - 3 : i - 8));
+        return v;
+    }();
 
-    /// 32 columns times 32 neurons.
-    static CRUMB_NOINLINE void block_of_outputs(const neuron_tile_args& args, std::size_t g,
-                                                std::size_t groups, std::size_t here,
-                                                std::size_t c) noexcept {
-        const std::byte* at = args.records + (args.neurons.begin + g * group_size) * args.record_bytes +
-                              args.row_offset + c / group_size * reader::bytes;
-        alignas(64) float weights[group_size * group_size];
-        f32 most[vectors];
-        for (int v = 0; v < vectors; ++v)
-            most[v] = I::zero();
-        for (std::size_t n = 0; n < group_size; ++n) {
-            f32 w[vectors];
-            f32 scale = I::zero();
-            if (n < here) {
-                reader::all(at + n * args.record_bytes, w);
-                scale = reader::scale(at + n * args.record_bytes);
-            }
-            CRUMB_UNROLL
-            for (int v = 0; v < vectors; ++v) {
-                const f32 x = n < here ? I::mul(w[v], scale) : I::zero();
-                most[v] = I::max(most[v], I::abs(x));
-                I::store(weights + n * group_size + v * I::lanes, x);
-            }
+    /// `Rows` rows, or `count` if that is 0: what lies behind the last is the last once more.
+    template <std::size_t Rows>
+    struct row_pointers {
+        const std::uint8_t* first;
+        std::size_t stride, count;
+        CRUMB_INLINE const std::uint8_t* operator[](std::size_t r) const noexcept {
+            return first + (Rows != 0 ? r : std::min(r, count - 1)) * stride;
         }
-        constexpr int per_tile = static_cast<int>(tile_channels) / I::lanes;
-        const std::size_t tile = (c - args.columns.begin) / tile_channels;
-        const std::size_t tiles = (args.columns.end - args.columns.begin + tile_channels - 1) / tile_channels;
-        for (int v = 0; v < vectors; ++v) {
-            const std::size_t t = tile + static_cast<std::size_t>(v / per_tile);
-            if (t >= tiles)
-                break;
-            const std::size_t unit = t * groups + g;
-            const int lane = v % per_tile * I::lanes;
-            half* scales = args.scales + unit * tile_channels + lane;
-            I::store(scales, I::mul(most[v], I::set1(1.0f / 127.0f)));
-            const f32 scale = I::load(scales);
-            const f32 smallest = I::set1(0x1p-24f);
-            const f32 inverse =
-                I::select_less(scale, smallest, I::zero(), I::div(I::set1(1.0f), I::max(scale, smallest)));
-            for (std::size_t j = 0; j < byte_codes::rows; ++j)
-                four(weights + 4 * j * group_size + v * I::lanes, inverse,
-                     args.codes + unit * tile_bytes + j * tile_row_bytes + 4 * lane);
+        CRUMB_INLINE half scale(std::size_t r, std::size_t block) const noexcept {
+            return Rows != 0 || r < count
+                       ? *reinterpret_cast<const half*>(first + r * stride + block * block_bytes)
+                       : half{};
         }
-    }
+    };
 
-    /// Four neurons of a register of channels, a byte each.
-    static CRUMB_INLINE void four(const float* weights, f32 inverse, std::uint8_t* to) noexcept {
-        const i32 most = I::set1_i32(127), least = I::set1_i32(-127);
-        float code[4][M::lanes];
+    /// Asks for lines of rows, the first line of every row first, in equal parts: as many as there are steps.
+    struct line_prefetch {
+        const std::uint8_t* first;
+        std::size_t stride, rows;
+        std::size_t per_step, left; ///< per step: in 1 / 256 of a line
+        std::size_t row = 0, due = 0;
+        CRUMB_INLINE line_prefetch(const std::uint8_t* from, std::size_t row_stride, std::size_t row_count,
+                                   std::size_t bytes, std::size_t steps) noexcept
+            : first(from), stride(row_stride), rows(row_count), per_step(0),
+              left(row_count * ((bytes + alignment - 1) / alignment + 1)) {
+            per_step = left * 256 / steps + 1;
+        }
+        CRUMB_INLINE void step() noexcept {
+            for (due += per_step; due >= 256 && left != 0; due -= 256, --left) {
+                __builtin_prefetch(first + row * stride, 0, 3);
+                if (++row == rows) {
+                    row = 0;
+                    first += alignment;
+                }
+            }
+        }
+    };
+
+    /// A group of each of four rows, its inputs in two halves: codes, or what they are looked up with.
+    template <class Rows>
+    static CRUMB_INLINE void read(const Rows& rows, std::size_t first, std::size_t block,
+                                  reg* halves) noexcept {
+        const std::uint8_t* codes[4];
         CRUMB_UNROLL
-        for (std::size_t n = 0; n < 4; ++n) {
-            const i32 rounded = I::round_to_i32(I::mul(I::load(weights + n * group_size), inverse));
-            I::store(code[n], I::as_f32(I::min_i32(I::max_i32(rounded, least), most)));
+        for (std::size_t r = 0; r < 4; ++r)
+            codes[r] = rows[first + r] + block * block_bytes + sizeof(half);
+        if constexpr (Codec == row_codec::u2) {
+            const reg x = P::load_twice(codes);
+            halves[0] = P::template pairs<0>(x);
+            halves[1] = P::template pairs<1>(x);
+        } else {
+            const reg x = P::load(codes);
+            if constexpr (Codec == row_codec::q4_0) {
+                halves[0] = P::template nibbles<0>(x);
+                halves[1] = P::template nibbles<1>(x);
+            } else {
+                CRUMB_UNROLL
+                for (int r = 0; r < 4; ++r)
+                    codes[r] += 16;
+                halves[0] = x;
+                halves[1] = P::load(codes);
+            }
         }
-        std::uint32_t bits[4][M::lanes], all[M::lanes];
-        __builtin_memcpy(bits, code, sizeof bits);
-        for (std::size_t i = 0; i < M::lanes; ++i)
-            all[i] =
-                (bits[0][i] & 255u) | (bits[1][i] & 255u) << 8 | (bits[2][i] & 255u) << 16 | bits[3][i] << 24;
-        __builtin_memcpy(to, all, sizeof all);
+    }
+    static CRUMB_INLINE reg in_units(const reg& table, const reg& half) noexcept {
+        if constexpr (Codec == row_codec::q8_0)
+            return half;
+        else
+            return P::look_up(table, half);
+    }
+
+    /// numerator / scale, or 0 for scales smaller than any half.
+    static CRUMB_INLINE f32 over(float numerator, f32 scale) noexcept {
+        const f32 least = I::set1(0x1p-24f);
+        return I::select_less(scale, least, I::zero(), I::div(I::set1(numerator), I::max(scale, least)));
+    }
+    /// factors[i] = round(scales[i] * by(i)).
+    template <std::size_t Count, class T, class F>
+    static CRUMB_INLINE void store_factors(const T* scales, F by, std::int16_t* factors) noexcept {
+        float whole[Count];
+        CRUMB_UNROLL
+        for (std::size_t i = 0; i < Count; i += I::lanes) {
+            const auto x = I::round_to_i32(I::mul(I::load(scales + i), by(i)));
+            I::store(whole + i,
+                     I::as_f32(I::min_i32(I::max_i32(x, I::set1_i32(-32767)), I::set1_i32(32767))));
+        }
+        std::int32_t integers[Count];
+        __builtin_memcpy(integers, whole, sizeof whole);
+        for (std::size_t i = 0; i < Count; ++i)
+            factors[i] = static_cast<std::int16_t>(integers[i]);
+    }
+
+    /// Adds a tile of other weights to one of codes in their unit.
+    static CRUMB_INLINE void add(const std::int8_t* others, const float* other_scales, float most_other,
+                                 std::uint8_t* codes, half* scales) noexcept {
+        float own[tile_channels], inverse[tile_channels];
+        // A bound on the sum's magnitude, and room for rounding.
+        const f32 mine = I::set1(most_code / 126), theirs = I::set1(most_other / 126);
+        CRUMB_UNROLL
+        for (std::size_t c = 0; c < tile_channels; c += I::lanes) {
+            const f32 s = I::mul(I::load(scales + c), I::set1(1.0f / unit));
+            I::store(own + c, s);
+            I::store(scales + c, I::fma(I::abs(I::load(other_scales + c)), theirs, I::mul(I::abs(s), mine)));
+            I::store(inverse + c, over(0x1p14f, I::load(scales + c)));
+        }
+        std::int16_t factors[tile_channels], other_factors[tile_channels];
+        const auto by = [&](std::size_t c) { return I::load(inverse + c); };
+        store_factors<tile_channels>(own, by, factors);
+        store_factors<tile_channels>(other_scales, by, other_factors);
+        for (std::size_t j = 0; j < byte_codes::rows; ++j)
+            P::combine(codes + j * tile_row_bytes, others + j * tile_row_bytes, factors, other_factors);
+    }
+
+    /// 16 neurons, of which `here` exist; `left` with those of the tiles that follow.
+    template <std::size_t Rows>
+    static CRUMB_NOINLINE void tile_of_inputs(const neuron_tile_args& args, std::size_t t, std::size_t groups,
+                                              const std::uint8_t* at, std::size_t here,
+                                              std::size_t left) noexcept {
+        const row_pointers<Rows> rows{at, args.record_bytes, here};
+        half* scales = args.scales + t * groups * tile_channels;
+        for (std::size_t n = 0; n < tile_channels; ++n)
+            for (std::size_t g = 0; g < groups; ++g)
+                scales[g * tile_channels + n] = rows.scale(n, g);
+        const reg table = P::same(args.others == nullptr ? values<1>.at : values<unit>.at);
+        // The next tile comes meanwhile, if there is one.
+        line_prefetch next(at + tile_channels * args.record_bytes, args.record_bytes,
+                           left >= 2 * tile_channels ? tile_channels : 0, groups * block_bytes, groups);
+        for (std::size_t g = 0; g < groups; ++g) {
+            next.step();
+            const std::size_t i = t * groups + g;
+            std::uint8_t* codes = args.codes + i * tile_bytes;
+            reg low[4], high[4];
+            CRUMB_UNROLL
+            for (std::size_t q = 0; q < 4; ++q) {
+                reg x[2];
+                read(rows, 4 * q, g, x);
+                low[q] = in_units(table, x[0]);
+                high[q] = in_units(table, x[1]);
+            }
+            P::store_tile(codes, low);
+            P::store_tile(codes + half_bytes, high);
+            if (args.others != nullptr)
+                add(args.others + i * tile_bytes, args.other_scales + i * tile_channels, args.most_other,
+                    codes, scales + g * tile_channels);
+        }
+    }
+
+    static constexpr std::size_t most_blocks = 32;
+
+    /// A group of neurons times some blocks of 32 columns, from block `first` on.
+    template <std::size_t Rows>
+    static CRUMB_NOINLINE void blocks_of_outputs(const neuron_tile_args& args, std::size_t g,
+                                                 std::size_t groups, const row_pointers<Rows>& rows,
+                                                 std::size_t first, std::size_t blocks,
+                                                 line_prefetch next) noexcept {
+        constexpr std::size_t lanes = I::lanes;
+        half scales[group_size][most_blocks];
+        for (std::size_t n = 0; n < group_size; ++n)
+            for (std::size_t b = 0; b < blocks; ++b)
+                scales[n][b] = rows.scale(n, b);
+        half all[most_blocks]; // the scales of tiles
+        std::int16_t factors[group_size][most_blocks];
+        for (std::size_t b = 0; b < blocks; b += lanes) {
+            f32 most = I::zero();
+            for (std::size_t n = 0; n < group_size; ++n)
+                most = I::max(most, I::abs(I::load(scales[n] + b)));
+            I::store(all + b, I::mul(most, I::set1(128.0f / 127 / unit)));
+            const f32 inverse = over(32768.0f / unit, I::load(all + b));
+            for (std::size_t n = 0; n < group_size; ++n)
+                store_factors<lanes>(
+                    scales[n] + b, [&](std::size_t) { return inverse; }, factors[n] + b);
+        }
+        const std::size_t tiles = (args.columns.end - args.columns.begin + tile_channels - 1) / tile_channels;
+        const reg table = P::same(values<unit>.at);
+        for (std::size_t b = 0; b < blocks; ++b) {
+            next.step();
+            const std::size_t tile = 2 * (first + b);
+            std::uint8_t spare[tile_bytes];
+            std::uint8_t* low = args.codes + (tile * groups + g) * tile_bytes;
+            std::uint8_t* high = tile + 1 < tiles ? low + groups * tile_bytes : spare;
+            for (std::size_t t = tile; t < std::min(tile + 2, tiles); ++t) {
+                CRUMB_UNROLL
+                for (std::size_t c = 0; c < tile_channels; c += lanes)
+                    I::store(args.scales + (t * groups + g) * tile_channels + c, I::set1(all[b]));
+            }
+            for (std::size_t n = 0; n < group_size; n += 4) {
+                reg x[2];
+                read(rows, n, b, x);
+                if constexpr (Codec == row_codec::q8_0) {
+                    x[0] = P::scaled(x[0], factors[n] + b, most_blocks);
+                    x[1] = P::scaled(x[1], factors[n] + b, most_blocks);
+                } else {
+                    const reg scaled = P::scaled(table, factors[n] + b, most_blocks);
+                    x[0] = P::look_up(scaled, x[0]);
+                    x[1] = P::look_up(scaled, x[1]);
+                }
+                P::store_columns(low + n / 4 * tile_row_bytes, x[0]);
+                P::store_columns(high + n / 4 * tile_row_bytes, x[1]);
+            }
+        }
     }
 };
 

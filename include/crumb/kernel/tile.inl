@@ -92,6 +92,10 @@ struct linear_tile<isa::CRUMB_THIS_ISA, Format> {
               scales(args.x_scales + row * args.groups + first * Rows),
               starts(P::offset != 0 ? args.x_starts + row * args.groups + first * Rows : nullptr),
               shifts(P::offset != 0 ? args.x_shifts + row * args.groups + first * Rows : nullptr) {}
+        /// Null where products need none.
+        CRUMB_INLINE const std::int32_t* start(int r) const noexcept {
+            return P::offset != 0 ? starts + r : nullptr;
+        }
         CRUMB_INLINE void next_group() noexcept {
             codes += Rows * static_cast<int>(group_size);
             scales += Rows;
@@ -125,7 +129,7 @@ struct linear_tile<isa::CRUMB_THIS_ISA, Format> {
             for (int r = 0; r < Rows; ++r) {
                 CRUMB_UNROLL
                 for (int v = 0; v < Vectors; ++v)
-                    s[r * Vectors + v] = Product::start(x.starts + r);
+                    s[r * Vectors + v] = Product::start(x.start(r));
             }
             w.begin_group();
             CRUMB_UNROLL
@@ -186,7 +190,7 @@ struct linear_tile<isa::CRUMB_THIS_ISA, Format> {
     template <class Product, int Rows>
     static CRUMB_INLINE f32 scale_sum(const typename Product::acc& s, const row_terms<Rows>& x, int r,
                                       f32 scale) noexcept {
-        const typename I::i32 sum = Product::finish(s, x.starts + r);
+        const typename I::i32 sum = Product::finish(s, x.start(r));
         if constexpr (Product::offset != 0)
             return I::fma(I::as_f32(sum), scale, I::set1(x.shifts[r]));
         else

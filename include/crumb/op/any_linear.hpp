@@ -66,6 +66,21 @@ class any_linear {
         detail::run_linear(*functions_, args, quantized, y, part);
     }
 
+    /// What is added to output n: bias, and a correction of nested weights.
+    float constant(std::size_t n) const noexcept {
+        return (args_.corrections != nullptr ? to_float(args_.corrections[n]) : 0.0f) +
+               (args_.bias != nullptr ? args_.bias[n] : 0.0f);
+    }
+    /// The weights of `channels`, which begin at a whole tile of 16, as bytes (see `kernel::unpack_args`,
+    /// that says how many): weight = scale * code. Says the largest magnitude that a code can have. Only
+    /// where `reads_activations`.
+    float unpack(range channels, std::int8_t* codes, float* scales) const noexcept {
+        kernel::unpack_args args{args_, codes, scales};
+        args.weights.codebooks = tables_.data();
+        args.weights.channels = channels;
+        return functions_->unpack(args);
+    }
+
   private:
     template <std::size_t N>
     void keep(const std::array<std::int8_t, N>& tables) noexcept {

@@ -31,7 +31,8 @@ enum class folded_batches : std::uint8_t {
 /// for how they are measured.
 struct folded_ffn_costs {
     double fix = 7.5;   ///< of a fixed neuron's multiply-accumulate
-    double repack = 30; ///< of turning a weight of a neuron into tiles
+    double repack = 9;  ///< of turning a weight of a neuron into tiles
+    double unpack = 14; ///< of a weight of the predictor, if its rest is added to it
 };
 
 struct folded_ffn_options {
@@ -96,7 +97,7 @@ class folded_ffn {
         f.options_ = options;
         f.ops_ = *ops;
         f.functions_ = &dispatch::functions_at<dispatch::ffn_functions>(*isa);
-        auto products = neuron_products::plan(parts.neurons, parts.output_bias, options.isa);
+        auto products = neuron_products::plan(parts.neurons, parts.output_bias, options.isa, parts.predictor);
         if (products)
             f.products_ = *products;
         else if (options.batches == folded_batches::dense || products.error().code() != errc::unsupported)
@@ -118,7 +119,8 @@ class folded_ffn {
         const double m = double(rows), in = double(s.inputs), out = double(s.outputs), h = double(s.neurons);
         const double lists =
             m * (in * out + in * h) + options_.costs.fix * m * options_.expected_share * h * (in + out);
-        const double dense = (m + options_.costs.repack) * h * (in + out) + (s.rest ? m * in * h : 0.0);
+        const double dense =
+            (m + options_.costs.repack) * h * (in + out) + (s.rest ? options_.costs.unpack * h * in : 0.0);
         return dense < lists;
     }
     /// Bytes of weights, thresholds and records that one row with so many fixed neurons reads.
@@ -176,7 +178,8 @@ class folded_ffn {
 
     /// The scratch memory of a batch.
     struct memory {
-        activations fold, predictor, input, hidden;
+        activations fold, predictor, input;
+        std::span<std::byte> hidden;  ///< of `neuron_products`, as `tiles`
         std::int8_t* codes = nullptr; ///< rows x padded inputs, of `rest`, as what follows: rows x groups
         float* scales = nullptr;
         std::int32_t* starts = nullptr;

@@ -21,20 +21,23 @@ inline folded_ffn::memory folded_ffn::carve(std::span<std::byte> scratch, std::s
     const auto floats = [&](std::size_t count) {
         return reinterpret_cast<float*>(take(rows * count * sizeof(float)));
     };
+    const auto bytes_for = [&](std::size_t bytes) -> std::span<std::byte> {
+        std::byte* p = take(bytes);
+        return {p, p == nullptr ? 0 : bytes};
+    };
     const auto quantized = [&](const activation_plan& plan) {
         const std::size_t bytes = activation_bytes(plan, rows);
         std::byte* p = take(bytes);
         return p == nullptr ? activations() : *activations::create({p, bytes}, plan, rows);
     };
     const bool dense = is_dense(rows);
-    if (parts_.predictor.reads_activations() && (!dense || shape().rest))
+    if (parts_.predictor.reads_activations() && !dense)
         m.predictor = quantized(parts_.predictor.activation_layout());
     if (dense) {
         m.input = quantized(products_->input_layout());
-        m.hidden = quantized(products_->hidden_layout());
+        m.hidden = bytes_for(products_->hidden_bytes(rows));
         m.estimates = floats(padded());
-        const std::size_t bytes = parts * products_->tile_bytes(rows);
-        m.tiles = {take(bytes), scratch.empty() ? 0 : bytes};
+        m.tiles = bytes_for(parts * products_->memory_bytes());
     } else {
         if (parts_.fold.reads_activations())
             m.fold = quantized(parts_.fold.activation_layout());
@@ -286,22 +289,24 @@ inline void folded_ffn::compute_hidden(const job& j) const noexcept {
     if (mine.size() == 0)
         return;
     const auto u = estimates(j);
-    if (shape().rest)
-        parts_.predictor.run(j.b.x, j.m.predictor, u, {.channels = mine});
-    const std::size_t bytes = products_->tile_bytes(j.rows());
+    const std::size_t bytes = products_->memory_bytes();
     products_->inputs(j.m.input, u, mine, j.m.tiles.subspan(j.part * bytes, bytes));
     for (std::size_t r = 0; r < j.rows(); ++r)
         parts_.activation.apply(ops_, u.row(r) + mine.begin, u.row(r) + mine.begin, mine.size());
 }
 
 inline void folded_ffn::quantize_hidden(const job& j) const noexcept {
-    activations hidden = j.m.hidden;
-    if (const range rows = split(j.rows(), j.parts, j.part); rows.size() != 0)
-        hidden.quantize(estimates(j), rows);
+    const range rows = split(j.rows(), j.parts, j.part);
+    const auto all = estimates(j);
+    for (std::size_t b = 0; b < products_->hidden_blocks() && rows.size() != 0; ++b) {
+        const range neurons = products_->neurons_of(b);
+        products_->hidden(b, j.m.hidden, j.rows())
+            .quantize({all.data + neurons.begin, all.rows, neurons.size(), all.stride}, rows);
+    }
 }
 
 inline void folded_ffn::compute_outputs(const job& j) const noexcept {
-    const std::size_t bytes = products_->tile_bytes(j.rows());
+    const std::size_t bytes = products_->memory_bytes();
     if (const range outputs = outputs_of(j); outputs.size() != 0)
         products_->outputs(j.m.hidden, j.b.y, outputs, j.m.tiles.subspan(j.part * bytes, bytes));
 }
