@@ -47,7 +47,7 @@ struct neuron_tiles_run<isa::CRUMB_THIS_ISA, Codec> {
                 const auto* from = reinterpret_cast<const std::uint8_t*>(at + b * block_bytes);
                 const std::size_t some = std::min(blocks - b, most_blocks);
                 // Records are further apart than any prefetcher of the hardware looks.
-                const line_prefetch asked(from + group_size * args.record_bytes, args.record_bytes, next,
+                const line_prefetch asked(from + next * args.record_bytes, args.record_bytes, next,
                                           some * block_bytes, some);
                 if (here == group_size)
                     blocks_of_outputs<group_size>(args, g, groups, {from, args.record_bytes, here}, b, some,
@@ -135,11 +135,11 @@ struct neuron_tiles_run<isa::CRUMB_THIS_ISA, Codec> {
             }
         }
     }
-    static CRUMB_INLINE reg in_units(const reg& table, const reg& half) noexcept {
+    static CRUMB_INLINE reg in_units(const reg& table, const reg& codes) noexcept {
         if constexpr (Codec == row_codec::q8_0)
-            return half;
+            return codes;
         else
-            return P::look_up(table, half);
+            return P::look_up(table, codes);
     }
 
     /// numerator / scale, or 0 for scales smaller than any half.
@@ -196,8 +196,9 @@ struct neuron_tiles_run<isa::CRUMB_THIS_ISA, Codec> {
                 scales[g * tile_channels + n] = rows.scale(n, g);
         const reg table = P::same(args.others == nullptr ? values<1>.at : values<unit>.at);
         // The next tile comes meanwhile, if there is one.
-        line_prefetch next(at + tile_channels * args.record_bytes, args.record_bytes,
-                           left >= 2 * tile_channels ? tile_channels : 0, groups * block_bytes, groups);
+        const std::size_t behind = left >= 2 * tile_channels ? tile_channels : 0;
+        line_prefetch next(at + behind * args.record_bytes, args.record_bytes, behind, groups * block_bytes,
+                           groups);
         for (std::size_t g = 0; g < groups; ++g) {
             next.step();
             const std::size_t i = t * groups + g;
