@@ -5,8 +5,6 @@
 #include <crumb/core/view.hpp>
 #include <crumb/format/neuron_rows.hpp>
 
-#include <algorithm>
-
 namespace crumb::inline CRUMB_ABI::kernel {
 
 /// Which estimates lie outside their ranges.

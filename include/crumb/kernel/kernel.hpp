@@ -6,8 +6,6 @@
 #include <crumb/format/nested.hpp>
 #include <crumb/format/packed.hpp>
 
-#include <algorithm>
-#include <cstdlib>
 #include <type_traits>
 
 namespace crumb::inline CRUMB_ABI::kernel {

@@ -24,7 +24,7 @@ struct neuron_tiles_run<isa::CRUMB_THIS_ISA, Codec> {
         for (std::size_t t = 0; t < tiles; ++t) {
             const auto* at =
                 reinterpret_cast<const std::uint8_t*>(records + t * tile_channels * args.record_bytes);
-            const std::size_t here = std::min(count - t * tile_channels, tile_channels);
+            const std::size_t here = smaller(count - t * tile_channels, tile_channels);
             if (here == tile_channels)
                 tile_of_inputs<tile_channels>(args, t, groups, at, here, count - t * tile_channels);
             else
@@ -39,13 +39,13 @@ struct neuron_tiles_run<isa::CRUMB_THIS_ISA, Codec> {
         // Neurons outside: their lines serve for all columns.
         for (std::size_t g = 0; g < groups; ++g) {
             const std::size_t first = g * group_size;
-            const std::size_t here = std::min(count - first, group_size);
+            const std::size_t here = smaller(count - first, group_size);
             const std::size_t next = first + 2 * group_size <= count ? group_size : 0; // neurons
             const std::byte* at = args.records + (args.neurons.begin + first) * args.record_bytes +
                                   args.row_offset + args.columns.begin / group_size * block_bytes;
             for (std::size_t b = 0; b < blocks; b += most_blocks) {
                 const auto* from = reinterpret_cast<const std::uint8_t*>(at + b * block_bytes);
-                const std::size_t some = std::min(blocks - b, most_blocks);
+                const std::size_t some = smaller(blocks - b, most_blocks);
                 // Records are further apart than any prefetcher of the hardware looks.
                 const line_prefetch asked(from + next * args.record_bytes, args.record_bytes, next,
                                           some * block_bytes, some);
@@ -59,6 +59,9 @@ struct neuron_tiles_run<isa::CRUMB_THIS_ISA, Codec> {
     }
 
   private:
+    /// Not the standard library's: the linker may keep a copy of that for another CPU.
+    static constexpr std::size_t smaller(std::size_t a, std::size_t b) noexcept { return a < b ? a : b; }
+
     struct sixteen {
         alignas(16) std::int8_t at[16];
     };
@@ -77,7 +80,7 @@ struct neuron_tiles_run<isa::CRUMB_THIS_ISA, Codec> {
         const std::uint8_t* first;
         std::size_t stride, count;
         CRUMB_INLINE const std::uint8_t* operator[](std::size_t r) const noexcept {
-            return first + (Rows != 0 ? r : std::min(r, count - 1)) * stride;
+            return first + (Rows != 0 ? r : smaller(r, count - 1)) * stride;
         }
         CRUMB_INLINE half scale(std::size_t r, std::size_t block) const noexcept {
             return Rows != 0 || r < count
@@ -252,7 +255,7 @@ struct neuron_tiles_run<isa::CRUMB_THIS_ISA, Codec> {
             std::uint8_t spare[tile_bytes];
             std::uint8_t* low = args.codes + (tile * groups + g) * tile_bytes;
             std::uint8_t* high = tile + 1 < tiles ? low + groups * tile_bytes : spare;
-            for (std::size_t t = tile; t < std::min(tile + 2, tiles); ++t) {
+            for (std::size_t t = tile; t < smaller(tile + 2, tiles); ++t) {
                 CRUMB_UNROLL
                 for (std::size_t c = 0; c < tile_channels; c += lanes)
                     I::store(args.scales + (t * groups + g) * tile_channels + c, I::set1(all[b]));

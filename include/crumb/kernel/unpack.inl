@@ -16,9 +16,11 @@ struct unpack_run<isa::CRUMB_THIS_ISA, Format> {
         int most = 128, unit = 1;
         if constexpr (indexed) {
             most = 1;
-            for (std::size_t i = 0; i < table_bytes; ++i)
-                most = std::max(most, std::abs(int{weights.codebooks[i]}));
-            unit = std::max(127 / most, 1);
+            for (std::size_t i = 0; i < table_bytes; ++i) {
+                const int entry = weights.codebooks[i], magnitude = entry < 0 ? -entry : entry;
+                most = most < magnitude ? magnitude : most;
+            }
+            unit = most < 127 ? 127 / most : 1;
             most *= unit;
             for (std::size_t i = 0; i < table_bytes; ++i)
                 tables[i] = static_cast<std::int8_t>(weights.codebooks[i] * unit);
