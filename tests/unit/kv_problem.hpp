@@ -1,6 +1,8 @@
 // A cache with random keys and values, and what attention over it has to be.
 #pragma once
 
+#include "random_numbers.hpp"
+
 #include <crumb/op/kv_attention.hpp>
 #include <crumb/reference/attention.hpp>
 #include <crumb/reference/kv_codec.hpp>
@@ -106,7 +108,7 @@ struct cache_problem {
 
     /// Random rows, with a mean per channel and some large channels, as real keys have.
     void draw(std::size_t rows) {
-        std::normal_distribution<float> normal;
+        normal_numbers<float> normal;
         k.resize(rows * width());
         v.resize(rows * width());
         for (std::size_t i = 0; i < k.size(); ++i) {

@@ -2,6 +2,7 @@
 #pragma once
 
 #include "guarded.hpp"
+#include "random_numbers.hpp"
 #include "random_weights.hpp"
 
 #include <crumb/crumb.hpp>
@@ -35,7 +36,7 @@ struct linear_problem {
     linear_problem(std::size_t n_, std::size_t k_, std::size_t m_, unsigned seed)
         : n(n_), k(k_), m(m_), x(m * k), bias(n), weights(crumb::packed_bytes<F>(n, k)) {
         std::mt19937 random(seed);
-        std::normal_distribution<float> normal;
+        normal_numbers<float> normal;
         for (auto& v : x)
             v = normal(random) * std::exp(normal(random));
         for (auto& v : bias)

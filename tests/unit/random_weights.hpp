@@ -2,6 +2,8 @@
 // them.
 #pragma once
 
+#include "random_numbers.hpp"
+
 #include <crumb/format/packed.hpp>
 
 #include <algorithm>
@@ -48,7 +50,7 @@ template <class F>
 stored_weights<F> random_weights(std::size_t n, std::size_t k, std::mt19937& random, double spread = 1) {
     stored_weights<F> w{n, k, {}, random_codebooks<F>(random)};
     w.blocks.resize(n * w.row_blocks());
-    std::normal_distribution<double> normal;
+    normal_numbers<double> normal;
     for (auto& block : w.blocks) {
         for (std::size_t g = 0; g < F::scales::block_groups; ++g) {
             int code[crumb::group_size];

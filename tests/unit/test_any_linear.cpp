@@ -1,5 +1,6 @@
 #include "isa_test.hpp"
 #include "linear_problem.hpp"
+#include "random_numbers.hpp"
 
 #include <crumb/offline/nested_quantized.hpp>
 
@@ -14,6 +15,7 @@ namespace {
 
 using crumb::any_linear;
 using crumb_test::for_each_isa;
+using crumb_test::normal_numbers;
 
 constexpr std::size_t n = 37, k = 300, m = 5;
 
@@ -112,7 +114,7 @@ TEST(AnyLinear, EqualsNestedPlansAtEveryPrecision) {
 
 TEST(AnyLinear, EqualsDensePlans) {
     std::mt19937 random(3);
-    std::normal_distribution<float> normal;
+    normal_numbers<float> normal;
     std::vector<float> w(n * k), x(m * k), bias(n);
     for (auto* all : {&w, &x, &bias})
         for (float& v : *all)

@@ -1,5 +1,6 @@
 #include "guarded.hpp"
 #include "isa_test.hpp"
+#include "random_numbers.hpp"
 
 #include <crumb/op/attention.hpp>
 #include <crumb/reference/attention.hpp>
@@ -19,6 +20,7 @@ namespace {
 using crumb_test::for_each_isa;
 using crumb_test::guard;
 using crumb_test::guarded;
+using crumb_test::normal_numbers;
 
 // The documented bound is for one rounding per multiply-add; twice that holds for ISAs without FMA too.
 constexpr double eps = 2 * 0x1p-24;
@@ -40,7 +42,7 @@ struct problem {
           y(m * s.heads * s.head_size, side), k((pos + m) * s.kv_heads * s.head_size, side),
           v(k.size(), side) {
         std::mt19937 engine(seed);
-        std::normal_distribution<float> normal;
+        normal_numbers<float> normal;
         for (float& x : q)
             x = spread * normal(engine);
         for (std::size_t i = 0; i < k.size(); ++i) {

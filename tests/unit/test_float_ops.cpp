@@ -1,5 +1,6 @@
 #include "guarded.hpp"
 #include "isa_test.hpp"
+#include "random_numbers.hpp"
 
 #include <crumb/op/float_ops.hpp>
 #include <crumb/reference/float_ops.hpp>
@@ -19,6 +20,7 @@ namespace reference = crumb::reference;
 using crumb_test::for_each_isa;
 using crumb_test::guard;
 using crumb_test::guarded;
+using crumb_test::normal_numbers;
 
 // The documented bounds are for one rounding per multiply-add; twice that holds for ISAs without FMA too.
 constexpr double eps = 2 * 0x1p-24;
@@ -51,7 +53,7 @@ class random_floats {
 
   private:
     std::mt19937 engine_;
-    std::normal_distribution<double> normal_;
+    normal_numbers<double> normal_;
 };
 
 std::vector<std::size_t> widths() {

@@ -1,5 +1,6 @@
 #include "guarded.hpp"
 #include "isa_test.hpp"
+#include "random_numbers.hpp"
 
 #include <crumb/crumb.hpp>
 #include <crumb/offline/quantize.hpp>
@@ -18,6 +19,7 @@ namespace {
 
 using crumb::row_codec;
 using crumb_test::guarded;
+using crumb_test::normal_numbers;
 
 constexpr auto soft = [](float u) noexcept { return u > 0 ? u : 0.25f * u; };
 double soft_exactly(double u) { return u > 0 ? u : 0.25 * u; }
@@ -43,7 +45,7 @@ struct network {
           fold_bias(s.outputs), up(s.neurons * s.inputs), bias(s.neurons), down(s.neurons * s.outputs),
           output_bias(s.outputs), neurons(crumb::neuron_layout::of(shape)->bytes) {
         std::mt19937 random(seed);
-        std::normal_distribution<float> normal;
+        normal_numbers<float> normal;
         for (auto* all : {&fold, &fold_bias, &up, &bias, &down, &output_bias})
             for (float& v : *all)
                 v = normal(random);
@@ -98,7 +100,7 @@ struct network {
     }
     std::vector<float> random_rows(std::size_t m, unsigned seed = 7) const {
         std::mt19937 random(seed);
-        std::normal_distribution<float> normal;
+        normal_numbers<float> normal;
         std::vector<float> x(m * s.inputs);
         for (float& v : x)
             v = normal(random) / std::sqrt(float(s.inputs));
@@ -376,7 +378,7 @@ TEST(NeuronProducts, OutputsAreWithinTheBoundOfRequantization) {
                 constexpr std::size_t m = 3;
                 std::vector<float> hidden(m * s.neurons);
                 std::mt19937 random(17);
-                std::normal_distribution<float> normal;
+                normal_numbers<float> normal;
                 for (float& v : hidden)
                     v = normal(random);
                 guarded<std::byte> a(p->hidden_bytes(m));

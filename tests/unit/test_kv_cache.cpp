@@ -1,5 +1,6 @@
 #include "isa_test.hpp"
 #include "kv_problem.hpp"
+#include "random_numbers.hpp"
 
 #include <crumb/op/kv_snapshot.hpp>
 
@@ -11,6 +12,7 @@ using crumb_test::aligned_bytes;
 using crumb_test::cache_problem;
 using crumb_test::codecs;
 using crumb_test::for_each_isa;
+using crumb_test::normal_numbers;
 
 constexpr double eps = 2 * 0x1p-24;
 
@@ -25,7 +27,7 @@ struct run_problem : cache_problem {
         : cache_problem(s, isa), heads(s.kv_heads * group), rows(m), position(tokens) {
         fill(tokens, s.max_rows);
         write(m);
-        std::normal_distribution<float> normal;
+        normal_numbers<float> normal;
         q.resize(m * heads * s.head_size);
         y.assign(q.size(), -7);
         for (float& x : q)

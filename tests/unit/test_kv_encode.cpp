@@ -1,6 +1,7 @@
 // Blocks encoded by every ISA against the scalar codec, to the bit.
 #include "isa_test.hpp"
 #include "kv_problem.hpp"
+#include "random_numbers.hpp"
 
 #include <crumb/reference/kv_codec.hpp>
 
@@ -14,6 +15,7 @@ using crumb::half;
 using crumb::kv_codec;
 using crumb_test::aligned_bytes;
 using crumb_test::for_each_isa;
+using crumb_test::normal_numbers;
 
 constexpr std::size_t tokens = crumb::kv_block_tokens;
 
@@ -38,7 +40,7 @@ const numbers kinds[] = {numbers::usual, numbers::zeros,    numbers::constant,
 
 std::vector<half> block_of(numbers kind, std::size_t size) {
     std::mt19937 engine(7);
-    std::normal_distribution<float> normal;
+    normal_numbers<float> normal;
     std::vector<half> x(tokens * size);
     for (std::size_t i = 0; i < x.size(); ++i) {
         const float v = normal(engine);
@@ -68,7 +70,7 @@ TEST(KvEncode, EveryIsaEncodesAsTheScalarCodec) {
                 if (with_metric && !codec.has_codebooks())
                     continue;
                 std::mt19937 engine(3);
-                std::normal_distribution<float> normal;
+                normal_numbers<float> normal;
                 const int most = codec.additive ? 63 : 127;
                 std::vector<std::int8_t> entries(size * codec.entries());
                 for (auto& e : entries)

@@ -1,6 +1,7 @@
 #include "guarded.hpp"
 #include "isa_test.hpp"
 #include "linear_problem.hpp"
+#include "random_numbers.hpp"
 
 #include <crumb/crumb.hpp>
 #include <crumb/offline/quantize.hpp>
@@ -20,6 +21,7 @@ namespace {
 using crumb::range;
 using crumb_test::for_each_isa;
 using crumb_test::guarded;
+using crumb_test::normal_numbers;
 
 /// A format of the user's own: 5-bit codes in bytes, the scale behind them.
 struct five_bits {
@@ -254,7 +256,7 @@ TYPED_TEST(Linear, PlanRefusesCodebooksOfAnotherSize) {
 
 TEST(Activations, AreQuantizedAlikeOnEveryIsa) {
     std::mt19937 random(11);
-    std::normal_distribution<float> normal;
+    normal_numbers<float> normal;
     for (std::size_t m : {1, 2, 7, 8, 11, 16, 19}) {
         for (std::size_t k : {1, 32, 50, 96}) {
             std::vector<float> x(m * k);
@@ -332,7 +334,7 @@ TEST(LinearDeathTest, DebugBuildsNameTheViolatedPrecondition) {
 
 TEST(Dense, MatchesTheReference) {
     std::mt19937 random(17);
-    std::normal_distribution<float> normal;
+    normal_numbers<float> normal;
     for (std::size_t n : {0, 1, 2, 5}) {
         for (std::size_t k : {0, 1, 7, 16, 33, 200}) {
             for (std::size_t m : {1, 3, 4, 9}) {

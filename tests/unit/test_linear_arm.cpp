@@ -2,6 +2,7 @@
 #include "guarded.hpp"
 #include "isa_test.hpp"
 #include "linear_problem.hpp"
+#include "random_numbers.hpp"
 
 #include <crumb/crumb.hpp>
 #include <crumb/offline/nested_quantized.hpp>
@@ -22,6 +23,7 @@ namespace {
 using crumb::range;
 using crumb_test::for_each_isa;
 using crumb_test::guarded;
+using crumb_test::normal_numbers;
 template <class F>
 using problem = crumb_test::linear_problem<F>;
 
@@ -377,7 +379,7 @@ template <class P>
 void expect_nested_assembly_agrees(std::size_t k, unsigned seed) {
     const std::size_t n = 37, groups = (k + 31) / 32;
     std::mt19937 random(seed);
-    std::normal_distribution<float> normal;
+    normal_numbers<float> normal;
     crumb::nested_levels levels;
     for (int bits = 2; bits <= 4; ++bits)
         for (int q = 0; q < 1 << bits; ++q)

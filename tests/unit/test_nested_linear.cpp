@@ -1,5 +1,6 @@
 #include "guarded.hpp"
 #include "isa_test.hpp"
+#include "random_numbers.hpp"
 
 #include <crumb/offline/nested_quantized.hpp>
 #include <crumb/op/nested_linear.hpp>
@@ -21,6 +22,7 @@ namespace {
 using crumb::range;
 using crumb_test::for_each_isa;
 using crumb_test::guarded;
+using crumb_test::normal_numbers;
 
 /// Calls f.operator()<Bits>() for every precision of the levels.
 template <class F>
@@ -63,7 +65,7 @@ struct problem {
     problem(std::size_t n_, std::size_t k_, std::size_t m_, unsigned seed, int lowest = 2, int highest = 4)
         : n(n_), k(k_), m(m_), x(m * k), bias(n) {
         std::mt19937 random(seed);
-        std::normal_distribution<float> normal;
+        normal_numbers<float> normal;
         stored = crumb::nested_quantized::zeros(random_levels(lowest, highest, random), n, k);
         for (auto& c : stored.codes)
             c = static_cast<std::uint8_t>(random() % (1u << highest));

@@ -1,3 +1,4 @@
+#include "random_numbers.hpp"
 #include "random_weights.hpp"
 
 #include <crumb/format/list.hpp>
@@ -242,7 +243,7 @@ TEST(Quantize, RefusesWhatIsNotFinite) {
 
 TEST(Quantize, RoundTripErrorIsHalfAStep) {
     std::mt19937 random(3);
-    std::normal_distribution<float> normal;
+    crumb_test::normal_numbers<float> normal;
     const std::size_t n = 7, k = 77;
     std::vector<float> w(n * k);
     for (auto& v : w)

@@ -1,5 +1,6 @@
 #include "guarded.hpp"
 #include "isa_test.hpp"
+#include "random_numbers.hpp"
 #include "random_weights.hpp"
 
 #include <crumb/crumb.hpp>
@@ -19,6 +20,7 @@ namespace {
 using crumb::range;
 using crumb_test::for_each_isa;
 using crumb_test::guarded;
+using crumb_test::normal_numbers;
 
 template <class F>
 class Panels : public testing::Test {
@@ -26,7 +28,7 @@ class Panels : public testing::Test {
     /// Weights whose scales differ by three powers of ten between groups and channels.
     void make(std::size_t n_, std::size_t k_, std::size_t m_) {
         n = n_, k = k_, m = m_;
-        std::normal_distribution<float> normal;
+        normal_numbers<float> normal;
         stored = crumb_test::random_weights<F>(n, k, random, 2.7);
         pack();
         x.resize(m * k);

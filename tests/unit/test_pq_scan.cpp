@@ -1,6 +1,7 @@
 // Scans of product-quantized codes against sums in integers and doubles.
 #include "unit/guarded.hpp"
 #include "unit/isa_test.hpp"
+#include "unit/random_numbers.hpp"
 
 #include <crumb/isa/list.hpp>
 #include <crumb/kernel/pq_kernels.hpp>
@@ -20,6 +21,7 @@ using namespace crumb::kernel;
 using crumb_test::for_each_isa;
 using crumb_test::guard;
 using crumb_test::guarded;
+using crumb_test::normal_numbers;
 
 constexpr std::size_t tokens = kv_page_tokens;
 
@@ -63,7 +65,7 @@ struct problem {
         const int most = c.codec.additive ? 63 : 127;
         for (std::int8_t& x : entries)
             x = static_cast<std::int8_t>(std::uniform_int_distribution<int>(-most, most)(random));
-        std::normal_distribution<float> normal;
+        normal_numbers<float> normal;
         for (float& x : scales)
             x = std::abs(normal(random)) * 0.01f;
         for (float& x : q)
@@ -166,7 +168,7 @@ TEST_P(PqScan, TablesOfStrangeQueries) {
         const std::size_t n = p.at.head_size;
         const auto with = [&](const char* what, auto&& change) {
             SCOPED_TRACE(what);
-            std::normal_distribution<float> normal;
+            normal_numbers<float> normal;
             for (float& x : p.q)
                 x = normal(p.random);
             change();
@@ -246,7 +248,7 @@ TEST_P(PqScan, ScoresAreExact) {
             std::vector<std::unique_ptr<made_query>> made;
             std::vector<pq_query> queries;
             for (std::size_t i = 0; i < 7; ++i) {
-                std::normal_distribution<float> normal;
+                normal_numbers<float> normal;
                 for (float& x : p.q)
                     x = normal(p.random);
                 if (i % 3 == 1)

@@ -1,6 +1,7 @@
 // Folded networks with bounds on their estimates: nothing outside its range is left unfixed.
 #include "guarded.hpp"
 #include "isa_test.hpp"
+#include "random_numbers.hpp"
 
 #include <crumb/offline/predictor_margin.hpp>
 #include <crumb/offline/quantize.hpp>
@@ -16,6 +17,7 @@
 namespace {
 
 using crumb_test::guarded;
+using crumb_test::normal_numbers;
 
 constexpr std::size_t inputs = 200, neurons = 90, outputs = 32;
 
@@ -32,7 +34,7 @@ struct network {
           packed(crumb::packed_bytes<crumb::q8_0>(neurons, inputs)),
           rows(crumb::neuron_layout::of({neurons, inputs, outputs})->bytes) {
         std::mt19937 random(3);
-        std::normal_distribution<float> normal;
+        normal_numbers<float> normal;
         for (auto* all : {&up, &bias, &fold})
             for (float& v : *all)
                 v = normal(random);
@@ -76,7 +78,7 @@ struct network {
 /// Random inputs, and those along the errors of a neuron's weights, by sign and by size.
 std::vector<std::vector<float>> rows_of_inputs(const network& net) {
     std::mt19937 random(4);
-    std::normal_distribution<float> normal;
+    normal_numbers<float> normal;
     std::vector<std::vector<float>> all;
     for (int i = 0; i < 20; ++i) {
         all.emplace_back(inputs);
