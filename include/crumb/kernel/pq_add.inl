@@ -20,6 +20,20 @@ struct pq_add_run<isa::CRUMB_THIS_ISA> {
             return adder<pq_kind::byte>::run(args);
         }
     }
+    /// Whether codes of blocks before `end` and codes from block `begin` on come in one register. What is
+    /// added of a register is all of it, so they have to be added together.
+    static bool meet(const kv_codec& codec, std::size_t end, std::size_t begin) noexcept {
+        switch (pq_kind_of(codec)) {
+        case pq_kind::nibble:
+            return adder<pq_kind::nibble>::meet(end, begin);
+        case pq_kind::additive:
+            return adder<pq_kind::additive>::meet(end, begin);
+        case pq_kind::six:
+            return adder<pq_kind::six>::meet(end, begin);
+        default:
+            return adder<pq_kind::byte>::meet(end, begin);
+        }
+    }
     static void finish(const pq_finish_args& args) noexcept {
         for (std::size_t c = 0; c < args.head_size; ++c)
             args.out[c] += args.scales[c] * I::sum(I::load(args.sums + c * lanes));
@@ -30,6 +44,10 @@ struct pq_add_run<isa::CRUMB_THIS_ISA> {
     struct adder {
         using L = pq_lookup<I, Kind>;
         static constexpr int most = L::loops ? 1 : I::registers >= 32 ? 4 : 2; ///< planes of a pass
+
+        static bool meet(std::size_t end, std::size_t begin) noexcept {
+            return L::last_unit(end) > L::first_unit(begin);
+        }
 
         static void run(const pq_add_args& args) noexcept {
             switch (args.codes.codec.dims) {
