@@ -27,7 +27,8 @@ double soft_exactly(double u) { return u > 0 ? u : 0.25 * u; }
 struct sizes {
     std::size_t inputs, neurons, outputs;
 };
-const sizes shapes[] = {{32, 16, 32}, {64, 48, 96}, {33, 31, 17}, {1, 1, 1}, {100, 70, 45}, {256, 300, 64}};
+const sizes shapes[] = {{32, 16, 32},  {64, 48, 96},   {33, 31, 17},  {1, 1, 1},
+                        {100, 70, 45}, {256, 300, 64}, {600, 40, 540}};
 
 /// A network with random lines and ranges, its rows in a codec; the folded matrix is random as well.
 struct network {
