@@ -6,7 +6,7 @@
   bench/ffn_table.py --json ffn.json
 
 The second form prints the table of a file again. A run goes on where the file ends: rows in it are not measured again.
-Everything but the networks runs in floats; tokens/s are those of generation with the matrices as the file has them.
+Everything but the networks runs in floats; tokens/s are those of continuing text, with the matrices as the file has them.
 """
 import argparse
 import json
@@ -113,7 +113,10 @@ class Runner:
                            str(self.args.chunks), "--against", self.args.model, *options)
 
     def speed(self, model, *options):
-        return self.object("bench", model, "--prompt", "64", "--generate", "64", "--repeat", "3", *options)
+        """Of generation after text: what is fixed, and so the speed, depends on what the networks see."""
+        with open(self.args.text, encoding="utf-8", errors="replace") as file:
+            prompt = file.read(200)
+        return self.object("generate", model, "--prompt", prompt, "-n", "300", "--seed", "1", *options)
 
     def measure(self, name, kind, directory):
         if kind == "pruned":
@@ -122,12 +125,12 @@ class Runner:
         if kind == "dense":
             weights = ("--weights", "q4_0" if name.endswith("q4_0") else "stored")
             return {"perplexity": self.perplexity(self.args.model, *weights),
-                    "bench": self.speed(self.args.model, *weights)}
+                    "speed": self.speed(self.args.model, *weights)}
         folded = os.path.join(directory, "folded.gguf")
         self.run("calibrate", self.args.model, "--ffn", name, "--text", self.args.calibrate, "--chunks",
                  str(self.args.calibrate_chunks), "--threads", str(self.args.threads), "--out", folded)
         return {"perplexity": self.perplexity(folded, "--weights", "f32", "--ffn", "tardis"),
-                "bench": self.speed(folded, "--ffn", "tardis")}
+                "speed": self.speed(folded, "--ffn", "tardis")}
 
 
 def load(path):
@@ -199,7 +202,7 @@ def parameters_left(name, kind, result, settings):
 
 
 def cells(name, kind, row, settings):
-    result, bench = row["perplexity"], row.get("bench", {})
+    result, speed = row["perplexity"], row.get("speed", {})
 
     def shown(value, form, factor=1.0):
         return "-" if value is None else format(value * factor, form)
@@ -209,7 +212,7 @@ def cells(name, kind, row, settings):
     return [name, shown(parameters_left(name, kind, result, settings), ".1f", 100), shown(result["ppl"], ".4f"),
             shown(result["kl_divergence"], ".5f"), shown(result.get("fixed"), ".2f", 100),
             shown(result.get("missed"), ".3f", 100), shown(read, ".1f", 1e-3),
-            shown(bench.get("generation_tokens_per_second"), ".0f")]
+            shown(speed.get("tokens_per_second"), ".0f")]
 
 
 def print_table(data, rows, path):
