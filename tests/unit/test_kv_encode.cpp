@@ -63,7 +63,7 @@ std::vector<half> block_of(numbers kind, std::size_t size) {
 
 TEST(KvEncode, EveryIsaEncodesAsTheScalarCodec) {
     for (const auto& named : codecs)
-        for (const std::size_t size : {20u, 64u, 80u, 256u})
+        for (const std::size_t size : {20u, 64u, 80u, 128u, 256u})
             for (const bool with_metric : {false, true}) {
                 const char* const name = named.first;
                 const kv_codec& codec = named.second;
