@@ -293,7 +293,7 @@ TEST_P(PqScan, ScoresAreScaledAndShifted) {
 template <class Isa>
 void check_values(problem& p, std::size_t planes, std::size_t first, std::size_t last, bool extreme) {
     SCOPED_TRACE(testing::Message() << planes << " planes, blocks " << first << " to " << last);
-    constexpr std::size_t lanes = pq_sum_lanes<Isa>;
+    constexpr std::size_t lanes = pq_sums;
     const std::size_t n = p.at.head_size, entries = p.at.codec.entries();
     guarded<std::uint8_t> weights(planes * tokens);
     guarded<float> sums(planes * n * lanes);

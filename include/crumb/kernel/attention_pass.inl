@@ -59,17 +59,17 @@ struct attention_pass<isa::CRUMB_THIS_ISA> {
             maxima[i] = fresh[i] = 0;
     }
 
-    /// Takes tokens first .. last - 1 of rows that are `T`; token t is at k.row(t - origin). `after`: keys of
-    /// 64 tokens that are read next, or none.
+    /// Takes tokens first .. last - 1 of rows that are `T`; token t is at k.row(t - origin). `after`: keys
+    /// that are read next, as many as the last block has, or none.
     template <class T>
     CRUMB_INLINE void dense(kv_rows<T> k, kv_rows<T> v, std::size_t origin, std::size_t first,
                             std::size_t last, kv_rows<T> after = {}) const noexcept {
         for (std::size_t t = first; t < last; t += attention_block) {
             const std::size_t n = last - t < attention_block ? last - t : attention_block;
             const kv_rows<T> keys = k.from(t - origin);
-            const kv_rows<T> ahead = t + 2 * attention_block <= last ? keys.from(attention_block)
-                                     : n == attention_block          ? after
-                                                                     : kv_rows<T>{};
+            const kv_rows<T> ahead = t + attention_block >= last       ? after
+                                     : t + 2 * attention_block <= last ? keys.from(attention_block)
+                                                                       : kv_rows<T>{};
             dense_block<T>(keys, v.from(t - origin), t, n, ahead);
         }
     }

@@ -23,32 +23,40 @@ struct kv_attention_run<isa::CRUMB_THIS_ISA> {
     }
 
   private:
-    // Memory is fastest where it is read from end to end: all heads of a page lie beside each other.
+    // Memory is fastest where it is read from end to end, and all heads of a page lie beside each other. But
+    // each head comes with tables and sums, which the first cache holds for one of them: a head goes through
+    // a few pages before the next one does.
     static void together(const kv_attention_args& args, const range& heads, std::size_t r,
                          std::size_t rows) noexcept {
+        const auto of = [&](std::size_t h) { return pass(args, h, r, rows, h - heads.begin); };
         for (std::size_t h = heads.begin; h < heads.end; ++h)
-            pass(args, h, r, rows, h - heads.begin).start();
+            of(h).start(h + 1 < heads.end);
         const kv_layer_view& cache = args.cache;
-        const std::size_t last = pass(args, heads.begin, r, rows, 0).last(),
-                          coded = cache.sinks + cache.coded;
-        const std::size_t end = coded < last ? coded : last;
-        for (std::size_t p = 0, t = cache.sinks; t < end; ++p, t += kv_page_tokens) {
-            const std::size_t first = args.tokens.begin > t ? args.tokens.begin : t;
-            const std::size_t stop = end < t + kv_page_tokens ? end : t + kv_page_tokens;
-            if (first >= stop)
-                continue;
-            for (std::size_t h = heads.begin; h < heads.end; ++h) {
-                kv_page_parts next;
-                if (h + 1 < heads.end)
-                    next = cache.parts(p, h + 1);
-                else if (t + kv_page_tokens < end)
-                    next = cache.parts(p + 1, heads.begin);
-                pass(args, h, r, rows, h - heads.begin).page(p, t, first, stop, next);
-            }
+        const std::size_t begin = args.tokens.begin, last = of(heads.begin).last(),
+                          coded = cache.sinks + cache.coded, end = coded < last ? coded : last;
+        const auto pages = [&](std::size_t tokens) { return (tokens + kv_page_tokens - 1) / kv_page_tokens; };
+        const std::size_t first_page = begin > cache.sinks ? (begin - cache.sinks) / kv_page_tokens : 0,
+                          last_page = end > cache.sinks && end > begin ? pages(end - cache.sinks) : 0,
+                          step = args.by_tables ? args.memory.pages() : 1;
+        for (std::size_t p = first_page, stop = p; p < last_page; p = stop) {
+            stop = p + step < last_page ? p + step : last_page;
+            for (std::size_t h = heads.begin; h < heads.end; ++h)
+                for (std::size_t i = p; i < stop; ++i) {
+                    kv_page_parts next;
+                    if (i + 1 < stop)
+                        next = cache.parts(i + 1, h);
+                    else if (h + 1 < heads.end)
+                        next = cache.parts(p, h + 1);
+                    else if (stop < last_page)
+                        next = cache.parts(stop, heads.begin);
+                    const std::size_t t = cache.sinks + i * kv_page_tokens;
+                    of(h).page(i, t, begin > t ? begin : t,
+                               end < t + kv_page_tokens ? end : t + kv_page_tokens, next);
+                }
         }
         for (std::size_t h = heads.begin; h < heads.end; ++h) {
-            const pass p(args, h, r, rows, h - heads.begin);
-            p.window();
+            const pass p = of(h);
+            p.window(h + 1 < heads.end);
             p.finish();
         }
     }
@@ -58,8 +66,8 @@ struct kv_attention_run<isa::CRUMB_THIS_ISA> {
                          std::size_t rows) noexcept {
         for (std::size_t h = heads.begin; h < heads.end; ++h) {
             const pass p(args, h, r, rows, 0);
-            p.start();
-            p.window();
+            p.start(false);
+            p.window(false);
             const kv_scan<I> scan = p.scan();
             args.skipped[h] = kv_skip<I>(p, scan, args).run();
             p.finish();
@@ -78,9 +86,10 @@ struct kv_attention_run<isa::CRUMB_THIS_ISA> {
               cache(a.cache), place(i) {}
 
         CRUMB_INLINE kv_scan<I> scan() const noexcept { return {*this, args, place}; }
-        CRUMB_INLINE void start() const noexcept {
+        /// `more`: whether the next head's sinks are read soon.
+        CRUMB_INLINE void start(bool more) const noexcept {
             base::begin();
-            sinks();
+            sinks(more);
             if (args.by_tables)
                 scan().begin();
         }
@@ -92,21 +101,24 @@ struct kv_attention_run<isa::CRUMB_THIS_ISA> {
 
         CRUMB_INLINE std::size_t last() const noexcept { return base::visible(base::queries - 1); }
 
-        CRUMB_INLINE void sinks() const noexcept {
+        CRUMB_INLINE void sinks(bool more) const noexcept {
             const std::size_t before = base::kv_head * cache.sinks;
             base::dense(cache.sink_keys.from(before), cache.sink_values.from(before), 0, args.tokens.begin,
-                        cache.sinks < last() ? cache.sinks : last());
+                        cache.sinks < last() ? cache.sinks : last(),
+                        more ? cache.sink_keys.from(before + cache.sinks) : kv_rows<half>{});
         }
 
-        CRUMB_INLINE void window() const noexcept {
+        /// `more`: whether the next head's window is read next.
+        CRUMB_INLINE void window(bool more) const noexcept {
             const std::size_t first = cache.sinks + cache.coded, end = last();
             const std::size_t before = base::kv_head * cache.slots;
             for (std::size_t t = first > args.tokens.begin ? first : args.tokens.begin; t < end;) {
                 // Up to where the window begins again at its first slot.
                 const std::size_t slot = (t - cache.sinks) % cache.slots;
                 const std::size_t n = cache.slots - slot < end - t ? cache.slots - slot : end - t;
-                base::dense(cache.window_keys.from(before + slot), cache.window_values.from(before + slot), t,
-                            t, t + n);
+                const std::size_t at = before + slot;
+                base::dense(cache.window_keys.from(at), cache.window_values.from(at), t, t, t + n,
+                            more ? cache.window_keys.from(at + cache.slots) : kv_rows<half>{});
                 t += n;
             }
         }

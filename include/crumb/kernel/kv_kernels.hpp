@@ -111,7 +111,7 @@ class kv_scratch {
         (void)take(floats_.state_size() * sizeof(float));
         if (by_tables) {
             query_bytes_ = pq_query_memory(codec, head_size).bytes;
-            sum_floats_ = round_up(head_size, 16) * 16;
+            sum_floats_ = round_up(head_size, 16) * pq_sums;
             tables_ = take(queries * query_bytes_);
             sums_ = take(queries * sum_floats_ * sizeof(float));
             queries_ = take(queries * sizeof(pq_query));
@@ -121,6 +121,10 @@ class kv_scratch {
         constexpr std::size_t most = std::size_t{256} << 10;
         heads_ = most / state_bytes_ < kv_heads ? most / state_bytes_ : kv_heads;
         heads_ = heads_ == 0 ? 1 : heads_;
+        constexpr std::size_t row_of_codes = std::size_t{80} << 10;
+        pages_ = row_of_codes / (kv_part_layout(codec, head_size, true).bytes() +
+                                 kv_part_layout(codec, head_size, false).bytes());
+        pages_ = pages_ == 0 ? 1 : pages_;
 
         end = 0;
         (void)take(floats_.work_size() * sizeof(float));
@@ -138,6 +142,8 @@ class kv_scratch {
 
     /// Heads that go through the pages together.
     constexpr std::size_t heads() const noexcept { return heads_; }
+    /// Pages that such a head goes through before the next one does, where codes are scanned.
+    constexpr std::size_t pages() const noexcept { return pages_; }
     constexpr std::size_t bytes() const noexcept { return work_bytes_ + heads_ * state_bytes_; }
     /// The work, and the state of head i of those that go together; both begin with floats of a pass.
     float* work(float* scratch) const noexcept { return scratch; }
@@ -200,7 +206,7 @@ class kv_scratch {
         return reinterpret_cast<std::byte*>(memory) + bytes;
     }
     attention_scratch floats_;
-    std::size_t heads_ = 1, state_bytes_ = 0, work_bytes_ = 0;
+    std::size_t heads_ = 1, pages_ = 1, state_bytes_ = 0, work_bytes_ = 0;
     std::size_t query_bytes_ = 0, sum_floats_ = 0;
     std::size_t tables_ = 0, sums_ = 0, queries_ = 0, states_ = 0;
     std::size_t weights_ = 0, numbers_ = 0, planes_ = 0, factors_ = 0, codes_ = 0;

@@ -5,8 +5,6 @@ template <>
 struct pq_add_run<isa::CRUMB_THIS_ISA> {
     using I = isa::CRUMB_THIS_ISA;
     using P = typename I::pq;
-    using f32 = typename I::f32;
-    static constexpr std::size_t lanes = static_cast<std::size_t>(I::lanes);
 
     static void run(const pq_add_args& args) noexcept {
         switch (pq_kind_of(args.codes.codec)) {
@@ -35,8 +33,10 @@ struct pq_add_run<isa::CRUMB_THIS_ISA> {
         }
     }
     static void finish(const pq_finish_args& args) noexcept {
-        for (std::size_t c = 0; c < args.head_size; ++c)
-            args.out[c] += args.scales[c] * I::sum(I::load(args.sums + c * lanes));
+        for (std::size_t c = 0; c < args.head_size; ++c) {
+            const float* s = args.sums + c * pq_sums;
+            args.out[c] += args.scales[c] * ((s[0] + s[1]) + (s[2] + s[3]));
+        }
     }
 
   private:
@@ -229,12 +229,10 @@ struct pq_add_run<isa::CRUMB_THIS_ISA> {
             CRUMB_INLINE void end(pq_plane* planes) const noexcept {
                 CRUMB_UNROLL
                 for (int p = 0; p < Planes; ++p) {
-                    const f32 factor = I::set1(planes[p].factor);
                     CRUMB_UNROLL
                     for (int i = 0; i < Channels; ++i) {
-                        I::store(planes[p].sums,
-                                 I::fma(factor, P::to_f32(sums[i * Planes + p]), I::load(planes[p].sums)));
-                        planes[p].sums += lanes;
+                        P::add_to(planes[p].sums, planes[p].factor, sums[i * Planes + p]);
+                        planes[p].sums += pq_sums;
                     }
                 }
             }

@@ -94,11 +94,15 @@ struct pq_score_args {
     float* out = nullptr;  ///< [count][256]: only those of the blocks are written
 };
 
+/// Floats that a channel of values is summed in. Few, because each page reads and writes those of all
+/// channels.
+inline constexpr std::size_t pq_sums = 4;
+
 /// Weights of a page's tokens for one sum of values.
 struct pq_plane {
     const std::uint8_t* weights = nullptr; ///< [256], 0 .. 127; 0 for tokens that do not take part
     float factor = 0;
-    float* sums = nullptr; ///< [head_size][lanes of the ISA]
+    float* sums = nullptr; ///< [head_size][pq_sums]
 };
 
 struct pq_add_args {
@@ -164,9 +168,5 @@ template <class Isa>
 void pq_finish(const pq_finish_args& args) noexcept {
     pq_add_run<Isa>::finish(args);
 }
-
-/// Floats per channel of `pq_plane::sums`.
-template <class Isa>
-inline constexpr std::size_t pq_sum_lanes = static_cast<std::size_t>(Isa::lanes);
 
 } // namespace crumb::inline CRUMB_ABI::kernel

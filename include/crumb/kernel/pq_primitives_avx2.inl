@@ -116,7 +116,10 @@ struct pq_avx2 {
         const __m256i pairs = _mm256_maddubs_epi16(weights, values);
         s = _mm256_add_epi32(s, _mm256_madd_epi16(pairs, _mm256_set1_epi16(1)));
     }
-    static CRUMB_INLINE f32 to_f32(dots s) noexcept { return _mm256_cvtepi32_ps(s); }
+    static CRUMB_INLINE void add_to(float* sums, float factor, dots s) noexcept {
+        const __m128i four = _mm_add_epi32(_mm256_castsi256_si128(s), _mm256_extracti128_si256(s, 1));
+        _mm_storeu_ps(sums, _mm_fmadd_ps(_mm_set1_ps(factor), _mm_cvtepi32_ps(four), _mm_loadu_ps(sums)));
+    }
 
   private:
     static CRUMB_INLINE reg blend(reg a, reg b, reg top) noexcept { return _mm256_blendv_epi8(a, b, top); }

@@ -123,7 +123,12 @@ struct pq_avx512 {
     static CRUMB_INLINE void dot(dots& s, reg weights, reg values) noexcept {
         s = _mm512_dpbusd_epi32(s, weights, values);
     }
-    static CRUMB_INLINE f32 to_f32(dots s) noexcept { return _mm512_cvtepi32_ps(s); }
+    static CRUMB_INLINE void add_to(float* sums, float factor, dots s) noexcept {
+        const __m256i halves = _mm256_add_epi32(_mm512_castsi512_si256(s), _mm512_extracti64x4_epi64(s, 1));
+        const __m128i four =
+            _mm_add_epi32(_mm256_castsi256_si128(halves), _mm256_extracti128_si256(halves, 1));
+        _mm_storeu_ps(sums, _mm_fmadd_ps(_mm_set1_ps(factor), _mm_cvtepi32_ps(four), _mm_loadu_ps(sums)));
+    }
 
   private:
     template <int Bit>

@@ -102,7 +102,9 @@ struct pq_neon {
         const int16x8_t pairs = vmull_s8(vget_low_s8(w), vget_low_s8(v));
         s = vpadalq_s16(s, vmlal_high_s8(pairs, w, v));
     }
-    static CRUMB_INLINE f32 to_f32(dots s) noexcept { return vcvtq_f32_s32(s); }
+    static CRUMB_INLINE void add_to(float* sums, float factor, dots s) noexcept {
+        vst1q_f32(sums, vfmaq_n_f32(vld1q_f32(sums), vcvtq_f32_s32(s), factor));
+    }
 };
 
 } // namespace crumb::inline CRUMB_ABI::kernel

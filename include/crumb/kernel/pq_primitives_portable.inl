@@ -105,8 +105,13 @@ struct pq_portable {
         for (int i = 0; i < width; ++i)
             s.lane[i % lanes] += weights.byte[i] * static_cast<std::int8_t>(values.byte[i]);
     }
-    static CRUMB_INLINE f32 to_f32(const dots& s) noexcept {
-        return isa::portable::to_f32(isa::portable::i32::load_unaligned(s.lane));
+    static CRUMB_INLINE void add_to(float* sums, float factor, const dots& s) noexcept {
+        for (int i = 0; i < 4; ++i) {
+            std::int32_t sum = 0;
+            for (int k = i; k < lanes; k += 4)
+                sum += s.lane[k];
+            sums[i] += factor * static_cast<float>(sum);
+        }
     }
 
   private:
