@@ -245,7 +245,9 @@ TEST_P(Kv, TablesStayNearDecodedCodes) {
     }
 }
 
-// Without anything left unread only the order of the sums is another, and with it how weights are rounded.
+// Without anything left unread only the order of the sums is another, and with it how a few weights are
+// rounded. Tokens that are encoded while others are coded already may get other codes from that, which then
+// stay.
 TEST_P(Kv, ValuesOfLittleWeightMayStayUnread) {
     const kv_type all = parsed("pq4:window=1");
     const auto books = train(all.codec);
@@ -253,16 +255,29 @@ TEST_P(Kv, ValuesOfLittleWeightMayStayUnread) {
     auto whole = start(all, 1, books);
     const auto expected = run(whole, text, {1});
     EXPECT_EQ(whole.kv_left_unread(), 0);
+    const auto largest = [&](std::span<const float> logits) {
+        double most = 0;
+        for (std::size_t i = 0; i < logits.size(); ++i)
+            most = std::max(most, std::fabs(static_cast<double>(logits[i] - expected[i])));
+        return most;
+    };
+    const std::size_t vocabulary = expected.size() / context;
+    const std::size_t same_codes = all.sinks + 2 * crumb::kv_block_tokens;
     double unread = 0;
     for (const char* share : {"0.0000001", "0.5", "0.99"}) {
         auto s = start(parsed("pq4:window=1:skip=" + std::string(share)), 1, books);
         const auto logits = run(s, text, {1});
-        double most = 0;
-        for (std::size_t i = 0; i < logits.size(); ++i)
-            most = std::max(most, std::fabs(static_cast<double>(logits[i] - expected[i])));
         const bool first = std::string(share) == "0.0000001";
         EXPECT_EQ(s.kv_left_unread() > unread, !first) << share;
-        EXPECT_TRUE(first ? most < 0.02 : most > 0.1) << share << ": " << most;
+        if (first) {
+            EXPECT_LT(largest(std::span(logits).first(same_codes * vocabulary)), 0.01);
+            double squares = 0;
+            for (std::size_t i = 0; i < logits.size(); ++i)
+                squares += std::pow(static_cast<double>(logits[i] - expected[i]), 2);
+            EXPECT_LT(std::sqrt(squares / static_cast<double>(logits.size())), 0.01);
+        } else {
+            EXPECT_GT(largest(logits), 0.1) << share;
+        }
         unread = s.kv_left_unread();
     }
     EXPECT_LT(unread, 1);
