@@ -8,7 +8,7 @@ namespace {
 
 constexpr ffn_shape decode_shapes[] = {{4096, 16384, true}, {2048, 8192, true}, {1024, 4096, false}};
 constexpr ffn_shape batch_shape = {2048, 8192, true};
-constexpr std::size_t batch_rows[] = {8, 32, 128, 512};
+constexpr std::size_t batch_rows[] = {2, 8, 32, 128, 512};
 constexpr int fixed_percents[] = {0, 2, 10, 30};
 constexpr int batch_percent = 10;
 
@@ -63,7 +63,8 @@ struct bandwidth_counters {
 };
 
 void dense_row(benchmark::State& state, const char* isa, const ffn_shape& s, std::size_t m) {
-    const auto x = random_floats(m * s.inputs, 2);
+    auto x = random_floats(m * s.inputs, 2);
+    balance(dense_of(s).up.plan(0, isa), x);
     dense_task task(dense_of(s), matrix<const float>(x.data(), m, s.inputs), isa);
     if (!task.error.empty())
         return fail(state, task.error);
@@ -91,7 +92,7 @@ void folded_row(benchmark::State& state, const char* isa, const ffn_shape& s, ro
     for (std::size_t i = 0; i < network.count; ++i)
         network.draw(i, fixed);
     folded_task<P> task(network, x, isa);
-    dense_task dense(dense_of(s), x, isa);
+    dense_task dense(dense_of(s), task.x, isa);
     if (const std::string error = task.check(isa) + dense.error; !error.empty())
         return fail(state, error);
     std::vector<double> all, vs_dense, rates;
@@ -117,21 +118,34 @@ void folded_row(benchmark::State& state, const char* isa, const ffn_shape& s, ro
     bandwidth.show(state, true);
 }
 
+struct batch_kind {
+    const char* name;
+    folded_batches batches;
+    bool matrices; ///< the dense network's are there as well
+};
+constexpr batch_kind batch_kinds[] = {{"lists", folded_batches::lists, false},
+                                      {"dense", folded_batches::dense, false},
+                                      {"automatic", folded_batches::automatic, false},
+                                      {"automatic+matrices", folded_batches::automatic, true}};
+
 /// Batches, by turns with the dense network and, by lists, with one that fixes nothing. `fix` and `repack`
 /// are what `folded_ffn_costs` has, as these times give it; with a rest, half of its `unpack` as well.
 template <weight_format P>
-void batch_row(benchmark::State& state, const char* isa, row_codec in, folded_batches batches,
+void batch_row(benchmark::State& state, const char* isa, row_codec in, const batch_kind& kind,
                std::size_t m) {
     const ffn_shape s = batch_shape;
     const auto random = random_floats(m * s.inputs, 2);
     const auto x = matrix<const float>(random.data(), m, s.inputs);
     auto& network = folded_of<P>(s, in);
-    folded_task<P> task(network, x, isa, batches);
-    dense_task dense(dense_of(s), x, isa);
+    folded_task<P> task(network, x, isa, kind.batches, kind.matrices ? &dense_of(s) : nullptr);
+    dense_task dense(dense_of(s), task.x, isa);
     network.calibrate(task.estimates, batch_percent / 100.0);
-    if (const std::string error = task.check(isa) + dense.error; !error.empty())
+    const bool by_matrices = kind.matrices && task.plans[0].is_dense(m);
+    if (const std::string error = (by_matrices ? task.error : task.check(isa)) + dense.error; !error.empty())
         return fail(state, error);
     const auto report = task.report(task.run());
+    if (by_matrices && task.out != dense.out)
+        return fail(state, "wrong result: not that of the dense network");
     const double share = double(report.fixed) / double(report.neurons);
     const bool lists = !task.plans[0].is_dense(m);
     const double half = double(s.neurons) * double(s.inputs) * double(m);
@@ -152,7 +166,7 @@ void batch_row(benchmark::State& state, const char* isa, row_codec in, folded_ba
     if (lists) {
         state.counters["fixed"] = share;
         state.counters["fix"] = median(fix);
-    } else {
+    } else if (!by_matrices) {
         state.counters["repack"] = median(repack);
     }
 }
@@ -182,17 +196,14 @@ void add_folded(const ffn_shape& s, row_codec in) {
 
 template <weight_format P>
 void add_batches(row_codec in) {
-    constexpr std::pair<folded_batches, const char*> kinds[] = {{folded_batches::lists, "lists"},
-                                                                {folded_batches::dense, "dense"},
-                                                                {folded_batches::automatic, "automatic"}};
     for (std::size_t isa = 0; isa < isa_names.size(); ++isa)
         for (const std::size_t m : batch_rows)
-            for (const auto& kind : kinds)
+            for (const batch_kind& kind : batch_kinds)
                 add_row("ffn/folded/" + formats_name<P>(in) + "/" + isa_names[isa] + "/" +
                             batch_shape.name() + "/fixed:" + std::to_string(batch_percent) +
-                            "/m:" + std::to_string(m) + "/" + kind.second,
+                            "/m:" + std::to_string(m) + "/" + kind.name,
                         isa, [=](benchmark::State& state, const char* name) {
-                            batch_row<P>(state, name, in, kind.first, m);
+                            batch_row<P>(state, name, in, kind, m);
                         });
 }
 

@@ -58,6 +58,19 @@ struct quantized_product {
     buffer codes;
 };
 
+/// Scales rows so that the root mean square of their products with `w` is 1: sums of random codes are far
+/// from where activations bend, and there they are slower.
+inline void balance(const any_linear& w, std::span<float> rows) {
+    const std::size_t m = rows.size() / w.k();
+    std::vector<float> u(m * w.n());
+    quantized_product().run(w, matrix<const float>(rows.data(), m, w.k()), matrix(u.data(), m, w.n()));
+    double squares = 0;
+    for (const float v : u)
+        squares += double(v) * double(v);
+    for (float& v : rows)
+        v /= static_cast<float>(std::sqrt(squares / double(u.size())));
+}
+
 /// y = gelu(x W1^T) W2^T in Q4_0.
 struct dense_ffn {
     dense_ffn(const ffn_shape& s) : dense_ffn(s, copies_of(s, bytes(s))) {}
@@ -171,30 +184,30 @@ struct folded_network {
     std::mt19937 engine{1};
 };
 
-/// Such a network for rows of one ISA, one copy after the other.
+/// Such a network for rows of one ISA, one copy after the other. `matrices`: what whole batches are
+/// multiplied with instead of the neurons, or null.
 template <weight_format P>
 struct folded_task {
     folded_task(folded_network<P>& network, const matrix_view<const float>& rows, const char* isa,
-                folded_batches batches = folded_batches::automatic)
+                folded_batches batches = folded_batches::automatic, const dense_ffn* matrices = nullptr)
         : f(network), inputs(rows.data, rows.data + rows.rows * rows.cols), out(inputs.size()),
           x(matrix<const float>(inputs.data(), rows.rows, rows.cols)),
           y(matrix(out.data(), rows.rows, rows.cols)), estimates_memory(rows.rows * f.shape.neurons),
           estimates(matrix(estimates_memory.data(), rows.rows, f.shape.neurons)) {
-        for (std::size_t i = 0; i < f.count; ++i)
-            plans.push_back(folded_ffn::plan({.fold = f.fold.plan(i, isa),
-                                              .predictor = f.predictor.plan(i, isa),
-                                              .neurons = f.open(i),
-                                              .activation = activation_function::kind::gelu_tanh},
-                                             {.max_rows = x.rows, .batches = batches, .isa = isa})
-                                .value());
+        for (std::size_t i = 0; i < f.count; ++i) {
+            folded_ffn_parts parts{.fold = f.fold.plan(i, isa),
+                                   .predictor = f.predictor.plan(i, isa),
+                                   .neurons = f.open(i),
+                                   .activation = activation_function::kind::gelu_tanh};
+            if (matrices != nullptr) {
+                parts.up = matrices->up.plan(i % matrices->count(), isa);
+                parts.down = matrices->down.plan(i % matrices->count(), isa);
+            }
+            plans.push_back(
+                folded_ffn::plan(parts, {.max_rows = x.rows, .batches = batches, .isa = isa}).value());
+        }
         scratch = buffer(plans[0].scratch_bytes(x.rows));
-        // Estimates of random codes are far from where activations bend.
-        predict(isa);
-        double squares = 0;
-        for (const float u : estimates_memory)
-            squares += double(u) * double(u);
-        for (float& v : inputs)
-            v /= static_cast<float>(std::sqrt(squares / double(estimates_memory.size())));
+        balance(f.predictor.plan(0, isa), inputs);
         predict(isa);
         error = f.predictor.check(x, estimates);
     }

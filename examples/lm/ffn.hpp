@@ -8,9 +8,10 @@
 
 namespace lm {
 
-/// How feed-forward networks are computed.
-enum class ffn_type { dense, tardis };
-inline constexpr std::string_view ffn_names[] = {"dense", "tardis"};
+/// How feed-forward networks are computed: as they are, folded, or folded for single tokens and as they are
+/// for batches, which takes the memory of both.
+enum class ffn_type { dense, tardis, both };
+inline constexpr std::string_view ffn_names[] = {"dense", "tardis", "both"};
 
 /// Everything that making folded networks takes.
 struct ffn_recipe {

@@ -135,7 +135,7 @@ void write_ffns(gguf_writer& to, const model& m, const stored_ffns& ffns) {
     to.set_array(key("fixed"), std::span<const float>(fixed));
 }
 
-result<std::vector<folded_layer>> read_ffns(const model& m, bool by_lists) {
+result<std::vector<folded_layer>> read_ffns(const model& m, const model_options& options) {
     const gguf& file = m.file();
     const model_shape& d = m.shape();
     if (file.find(key("version")) == nullptr)
@@ -221,11 +221,20 @@ result<std::vector<folded_layer>> read_ffns(const model& m, bool by_lists) {
             parts.bounds = *plan;
         }
         parts.activation = crumb::activation_function::kind::gelu_tanh;
+        if (options.ffn == ffn_type::both) {
+            const auto up = m.layers()[l].up.plan(), down = m.layers()[l].down.plan();
+            for (const status& s : {up.error(), down.error()})
+                if (!s)
+                    return status::error(s.code(), "--ffn both: %s", s.message());
+            parts.up = *up;
+            parts.down = *down;
+        }
         const float share = (*fixed)[l];
         const auto plan = crumb::folded_ffn::plan(
             parts, {.max_rows = std::max<std::size_t>(d.context, 1),
                     .expected_share = share >= 0 && share <= 1 ? double{share} : 1.0,
-                    .batches = by_lists ? crumb::folded_batches::lists : crumb::folded_batches::automatic});
+                    .batches = options.ffn_by_lists ? crumb::folded_batches::lists
+                                                    : crumb::folded_batches::automatic});
         if (!plan)
             return status::error(plan.error().code(), "folded network of layer %zu: %s", l,
                                  plan.error().message());

@@ -45,7 +45,7 @@ class folded_layer {
     std::size_t bytes() const noexcept { return bytes_; }
 
   private:
-    friend crumb::result<std::vector<folded_layer>> read_ffns(const model& m, bool by_lists);
+    friend crumb::result<std::vector<folded_layer>> read_ffns(const model& m, const model_options& options);
     std::vector<float> fold_bias_, predictor_bias_;
     buffer fold_; ///< where the file's bytes are floats
     std::optional<crumb::folded_ffn> plan_;
@@ -53,7 +53,7 @@ class folded_layer {
 };
 
 /// What a file has: an error if it has none, if they are damaged, of another model or of a version this
-/// program does not read. `by_lists`: every row of a batch folded, as in generation.
-crumb::result<std::vector<folded_layer>> read_ffns(const model& m, bool by_lists);
+/// program does not read. Refers to the model's matrices with `ffn_type::both`.
+crumb::result<std::vector<folded_layer>> read_ffns(const model& m, const model_options& options);
 
 } // namespace lm

@@ -139,13 +139,14 @@ std::vector<std::int32_t> write_text(session& s, const std::vector<std::int32_t>
 
 void put_ffn(json_object& out, const session& s) {
     double dense = 0;
-    bool is_folded = false;
+    ffn_type type = ffn_type::dense;
     for (const model_layer& l : s.of().layers()) {
         dense += static_cast<double>(l.up.stored_bytes() + l.down.stored_bytes() + l.gate.stored_bytes());
-        is_folded |= l.folded != nullptr;
+        if (l.folded != nullptr)
+            type = l.up.n() == 0 ? ffn_type::tardis : ffn_type::both;
     }
-    out.put("ffn", ffn_names[is_folded ? 1 : 0]);
-    if (!is_folded) {
+    out.put("ffn", ffn_names[static_cast<std::size_t>(type)]);
+    if (type == ffn_type::dense) {
         out.put("ffn_bytes_per_token", dense);
         return;
     }

@@ -116,8 +116,9 @@ void add_common(CLI::App* app, lm::common_options& o) {
     add_choice(app, "--activations", o.activations, choices<lm::activation_type>(lm::activation_names),
                "What quantized weights are multiplied with");
     add_kv(app, o.kv)->default_str(o.kv.name());
-    add_choice(app, "--ffn", o.ffn, choices<lm::ffn_type>(lm::ffn_names),
-               "Feed-forward networks: as they are, or folded (see calibrate)");
+    add_choice(
+        app, "--ffn", o.ffn, choices<lm::ffn_type>(lm::ffn_names),
+        "Feed-forward networks: as they are, folded (see calibrate), or folded for single tokens only");
     app->add_option("--threads", o.threads, "Threads; 0 takes all cores")
         ->check(CLI::Range(0, 1024))
         ->capture_default_str();

@@ -396,6 +396,22 @@ crumb::result<matrix> matrix::make(const gguf_tensor& tensor, std::size_t n, std
     return m;
 }
 
+crumb::result<crumb::any_linear> matrix::plan() const {
+    using result = crumb::result<crumb::any_linear>;
+    return std::visit(
+        [](const auto& plan) -> result {
+            using type = std::decay_t<decltype(plan)>;
+            if constexpr (std::is_same_v<type, nested_plans> || std::is_same_v<type, nested_floats>)
+                return crumb::status::error(crumb::errc::unsupported,
+                                            "nested weights are several products, not one");
+            else if constexpr (requires { plan.exact; })
+                return crumb::any_linear(plan.for_rows(panel_batch));
+            else
+                return crumb::any_linear(plan);
+        },
+        plan_);
+}
+
 std::span<float> matrix::floats() noexcept {
     if (!std::holds_alternative<crumb::dense_linear<float>>(plan_))
         return {};

@@ -124,6 +124,8 @@ class matrix {
     std::size_t stored_bytes() const noexcept { return stored_bytes_; }
     /// Of nested weights.
     std::optional<crumb::precision_range> precisions() const noexcept { return precisions_; }
+    /// The product, for `crumb::folded_ffn`. Nested weights, which have several, are an error.
+    crumb::result<crumb::any_linear> plan() const;
     /// The n x k weights, row after row, to be changed in place; empty unless they are multiplied as dense
     /// floats.
     std::span<float> floats() noexcept;

@@ -19,7 +19,7 @@ class model::loader {
         if (const status s = shape(); !s)
             return s;
         const auto& d = m_.shape_;
-        if (options_.ffn == ffn_type::tardis && d.arch == architecture::llama)
+        if (options_.ffn != ffn_type::dense && d.arch == architecture::llama)
             return status::error(errc::unsupported, "gated networks do not fold: --ffn dense");
         if (const status s = codebooks(); !s)
             return s;
@@ -44,7 +44,7 @@ class model::loader {
                 error_ =
                     status::error(errc::unsupported, "tensor %s is not one that architecture %s has here",
                                   quoted(t.name).c_str(), prefix_.c_str());
-        return error_.ok() && options_.ffn == ffn_type::tardis ? fold() : error_;
+        return error_.ok() && options_.ffn != ffn_type::dense ? fold() : error_;
     }
 
   private:
@@ -254,7 +254,7 @@ class model::loader {
             put("ffn_gate", d.hidden, d.width, l.gate, none);
         }
         put("attn_output", d.width, d.width, l.output, l.output_bias);
-        if (options_.ffn == ffn_type::dense) {
+        if (options_.ffn != ffn_type::tardis) {
             put("ffn_up", d.hidden, d.width, l.up, l.up_bias);
             put("ffn_down", d.width, d.hidden, l.down, l.down_bias);
             return;
@@ -265,15 +265,16 @@ class model::loader {
             tensor(blk + name + ".weight");
         }
     }
-    /// Folded networks in the place of `up` and `down`.
+    /// Folded networks in the place of `up` and `down`, or beside them.
     status fold() {
-        auto folded = read_ffns(m_, options_.ffn_by_lists);
+        auto folded = read_ffns(m_, options_);
         if (!folded)
             return folded.error();
         for (std::size_t i = 0; i < folded->size(); ++i) {
             m_.layers_[i].folded = std::make_shared<const folded_layer>(std::move((*folded)[i]));
             m_.weight_bytes_ += m_.layers_[i].folded->bytes();
-            m_.weight_count_ += 2 * m_.shape_.width * m_.shape_.hidden;
+            if (options_.ffn == ffn_type::tardis)
+                m_.weight_count_ += 2 * m_.shape_.width * m_.shape_.hidden;
         }
         return {};
     }

@@ -57,14 +57,14 @@ struct model_layer {
     matrix qkv;     ///< gpt2: the three in one
     matrix output, up, down;
     matrix gate;                                ///< llama
-    std::shared_ptr<const folded_layer> folded; ///< instead of up and down, or null
+    std::shared_ptr<const folded_layer> folded; ///< instead of up and down or beside them, or null
 };
 
 /// How `model::load` prepares the matrices.
 struct model_options {
     weight_type weights = weight_type::stored;
     activation_type activations = activation_type::int8;
-    ffn_type ffn = ffn_type::dense; ///< folded networks replace the matrices `up` and `down`
+    ffn_type ffn = ffn_type::dense; ///< whether folded networks replace the matrices `up` and `down`
     bool ffn_by_lists = false;      ///< every row of a batch is folded, as in generation
 };
 

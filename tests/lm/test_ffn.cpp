@@ -144,6 +144,34 @@ TEST(FoldedModel, DoesNotDependOnThreadsOrBatches) {
     }
 }
 
+// Prompts are those of the network before folding, single tokens those of the folded one.
+TEST(FoldedModel, KeepsMatricesForPrompts) {
+    const auto file = folded("tardis:coverage=0.6:rest=u2:fold=q4_0:rows=q4_0");
+    for (const weight_type weights : {weight_type::stored, weight_type::q4_0}) {
+        lm::common_options o;
+        o.model = file->path();
+        o.weights = weights;
+        const auto open = [&](ffn_type ffn, std::size_t threads) {
+            o.ffn = ffn;
+            o.threads = threads;
+            auto loaded = lm::load(o, 0, 48);
+            EXPECT_TRUE(loaded) << loaded.message();
+            return std::move(*loaded);
+        };
+        auto dense = open(ffn_type::dense, 1), tardis = open(ffn_type::tardis, 1);
+        auto both = open(ffn_type::both, 1), three = open(ffn_type::both, 3);
+        EXPECT_EQ(logits(*both.run), logits(*dense.run));
+        EXPECT_EQ(logits(*three.run), logits(*dense.run));
+        EXPECT_EQ(logits(*both.run, 1), logits(*tardis.run, 1));
+        EXPECT_NE(logits(*both.run, 1), logits(*both.run));
+    }
+    lm::common_options o;
+    o.model = file->path();
+    o.ffn = ffn_type::both;
+    o.weights = weight_type::nested;
+    EXPECT_FALSE(lm::load(o, 0, 48));
+}
+
 TEST(FoldedModel, IsCloserTheMoreIsFixed) {
     double before = 0;
     for (const char* recipe :

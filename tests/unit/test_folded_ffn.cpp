@@ -515,6 +515,64 @@ TEST(FoldedFfn, DenseBatchesAreTheNetworkBeforeFolding) {
     });
 }
 
+// With matrices whole batches are what `any_linear` makes of them, to the last bit.
+TEST(FoldedFfn, DenseBatchesTakeMatricesWhereThereAre) {
+    crumb_test::for_each_isa([]<class Isa>() {
+        const sizes s{96, 208, 72};
+        const network net(s, row_codec::f32, row_codec::f32, false, 22); // in codecs without products
+        constexpr std::size_t m = 9;
+        const auto x = net.random_rows(m);
+        const auto plan_of = [&](std::size_t n, std::size_t k, const std::vector<float>& w,
+                                 const std::vector<float>& bias) {
+            return *crumb::dense_linear<float>::plan(crumb::matrix<const float>(w.data(), n, k),
+                                                     {.bias = bias, .isa = Isa::name});
+        };
+        std::vector<float> across(net.down.size()); // outputs x neurons
+        for (std::size_t n = 0; n < s.neurons; ++n)
+            for (std::size_t c = 0; c < s.outputs; ++c)
+                across[c * s.neurons + n] = net.down[n * s.outputs + c];
+        guarded<std::byte> packed(crumb::packed_bytes<crumb::q8_0>(s.outputs, s.neurons));
+        const auto q =
+            *crumb::quantize<crumb::q8_0>(crumb::matrix<const float>(across.data(), s.outputs, s.neurons));
+        ASSERT_TRUE(crumb::pack<crumb::q8_0>(q, packed.span()));
+        const crumb::any_linear quantized =
+            *crumb::linear<crumb::q8_0>::plan(*crumb::packed_view<crumb::q8_0>::open(packed.span()),
+                                              {.bias = net.output_bias, .isa = Isa::name});
+        const crumb::any_linear floats = plan_of(s.outputs, s.neurons, across, net.output_bias);
+        auto parts = net.parts(Isa::name);
+        const crumb::any_linear up_of[] = {plan_of(s.neurons, s.inputs, net.up, net.bias), parts.predictor};
+        for (const crumb::any_linear& up : up_of)
+            for (const crumb::any_linear& down : {quantized, floats}) {
+                parts.up = up;
+                parts.down = down;
+                const auto f = crumb::folded_ffn::plan(
+                    parts, {.batches = crumb::folded_batches::dense, .isa = Isa::name});
+                ASSERT_TRUE(f) << f.message();
+                EXPECT_TRUE(f->is_dense(m));
+                const outcome got = run(*f, x, m, 1);
+                EXPECT_EQ(run(*f, x, m, 3).y, got.y);
+                EXPECT_EQ(got.report.bytes, up.bytes() + down.bytes());
+                const auto multiply = [&](const crumb::any_linear& w, const std::vector<float>& from) {
+                    const auto view = crumb::matrix<const float>(from.data(), m, w.k());
+                    std::vector<float> to(m * w.n());
+                    crumb::activations a;
+                    guarded<std::byte> memory(
+                        w.reads_activations() ? crumb::activation_bytes(w.activation_layout(), m) : 0);
+                    if (w.reads_activations()) {
+                        a = *crumb::activations::create(memory.span(), w.activation_layout(), m);
+                        a.quantize(view);
+                    }
+                    w.run(view, a, crumb::matrix(to.data(), m, w.n()));
+                    return to;
+                };
+                auto u = multiply(up, x);
+                for (float& v : u)
+                    v = soft(v);
+                EXPECT_EQ(got.y, multiply(down, u));
+            }
+    });
+}
+
 TEST(FoldedFfn, ChoosesByCost) {
     const network net({256, 1024, 256}, row_codec::q4_0, row_codec::q4_0, false, 19);
     const auto parts = net.parts(nullptr);
@@ -524,6 +582,16 @@ TEST(FoldedFfn, ChoosesByCost) {
     EXPECT_FALSE(cheap->is_dense(512)); // the predictor and the folded matrix are less than the network
     EXPECT_FALSE(costly->is_dense(1));
     EXPECT_TRUE(costly->is_dense(512));
+    // Matrices are ready to be multiplied, but a few rows wait for their weights.
+    auto ready = parts;
+    ready.up = parts.predictor;
+    const network across({1024, 256, 16}, row_codec::q4_0, row_codec::q4_0, false, 23);
+    ready.down = across.parts(nullptr).predictor;
+    const auto with = crumb::folded_ffn::plan(ready, {.max_rows = 512, .expected_share = 0.1});
+    ASSERT_TRUE(with) << with.message();
+    EXPECT_FALSE(with->is_dense(1));
+    EXPECT_TRUE(with->is_dense(8));
+    EXPECT_FALSE(crumb::folded_ffn::plan(parts, {.max_rows = 512, .expected_share = 0.1})->is_dense(8));
 }
 
 TEST(FoldedFfn, RefusesWhatDoesNotFit) {
@@ -549,6 +617,12 @@ TEST(FoldedFfn, RefusesWhatDoesNotFit) {
         *crumb::dense_linear<float>::plan(crumb::matrix<const float>(rest.up.data(), 48, 64), {});
     EXPECT_EQ(crumb::neuron_products::plan(rest.rows, {}, nullptr, floats).error().code(),
               crumb::errc::unsupported);
+    parts.up = parts.predictor; // and nothing that goes down
+    EXPECT_EQ(crumb::folded_ffn::plan(parts).error().code(), crumb::errc::bad_shape);
+    parts.down = parts.predictor;
+    EXPECT_EQ(crumb::folded_ffn::plan(parts).error().code(), crumb::errc::bad_shape);
+    parts.up = parts.down = {};
+    EXPECT_TRUE(crumb::folded_ffn::plan(parts));
     parts.output_bias = std::span(net.output_bias).first(3);
     EXPECT_EQ(crumb::folded_ffn::plan(parts).error().code(), crumb::errc::bad_shape);
 }

@@ -35,10 +35,10 @@ struct elementwise_run<isa::CRUMB_THIS_ISA, Function> {
     static CRUMB_INLINE f32 of(function::tanh, f32 x) noexcept { return M::tanh(x); }
     static CRUMB_INLINE f32 of(function::erf, f32 x) noexcept { return M::erf(x); }
     static CRUMB_INLINE f32 of(function::logistic, f32 x) noexcept { return M::logistic(x); }
-    /// Error below 4 ulp + 2^-142 (x times a subnormal).
+    /// Error below 4 ulp + 2^-142; 0 where `logistic` is.
     static CRUMB_INLINE f32 of(function::silu, f32 x) noexcept { return I::mul(bounded(x), M::logistic(x)); }
     /// Error below (12 + 6 |u|) ulp + 2^-142, u = sqrt(2 / pi) (x + 0.044715 x^3); (1 + tanh u) / 2 =
-    /// logistic(2u).
+    /// logistic(2u), and 0 where that is.
     static CRUMB_INLINE f32 of(function::gelu_tanh, f32 x) noexcept {
         const f32 b = bounded(x);
         const f32 cubic = I::fma(I::mul(b, b), I::set1(0.0713548162726f), I::set1(1.59576912161f));

@@ -14,7 +14,10 @@ struct folded_ffn_parts {
     neuron_rows neurons;  ///< ranges, lines and the original weights
     activation_function activation;
     std::span<const float> output_bias =
-        {}; ///< b2 of the network before folding, or empty; for whole batches
+        {}; ///< b2 of the network before folding, or empty; for whole batches from the neurons
+    /// W1 and b1, inputs -> neurons, and W2 and b2, neurons -> outputs, for those who have them in memory as
+    /// well: whole batches are multiplied with these, not with what the neurons hold. Both or neither.
+    any_linear up = {}, down = {};
     /// Sound mode: with X[g] = ||x_g|| and D[g] = ||x_g - x^_g|| for groups of 32 inputs, X before D, a
     /// product with bounds on how far estimates are off; rounding of the sums themselves is added.
     std::optional<dense_linear<half>> bounds = {};
@@ -24,15 +27,16 @@ struct folded_ffn_parts {
 enum class folded_batches : std::uint8_t {
     automatic, ///< what costs less
     lists,     ///< every row folded, with its own fixes: results do not depend on the number of rows
-    dense,     ///< the network as it was before folding, from the same bytes
+    dense,     ///< the network as it was before folding: from the same bytes, or from `up` and `down`
 };
 
 /// What takes how long, in units of one multiply-accumulate of a product with many rows; see docs/folding.md
 /// for how they are measured.
 struct folded_ffn_costs {
-    double fix = 7.5;   ///< of a fixed neuron's multiply-accumulate
-    double repack = 9;  ///< of turning a weight of a neuron into tiles
-    double unpack = 14; ///< of a weight of the predictor, if its rest is added to it
+    double fix = 10;    ///< of a fixed neuron's multiply-accumulate
+    double repack = 18; ///< of turning a weight of a neuron into tiles
+    double unpack = 20; ///< of a weight of the predictor, if its rest is added to it
+    double read = 4;    ///< of a weight of `up` and `down`, at least: what few rows wait for
 };
 
 struct folded_ffn_options {
@@ -97,6 +101,13 @@ class folded_ffn {
         f.options_ = options;
         f.ops_ = *ops;
         f.functions_ = &dispatch::functions_at<dispatch::ffn_functions>(*isa);
+        if (f.has_matrices()) {
+            if (const status ok = check(parts.up, "up", s.neurons, s.inputs); !ok)
+                return ok;
+            if (const status ok = check(parts.down, "down", s.outputs, s.neurons); !ok)
+                return ok;
+            return f;
+        }
         auto products = neuron_products::plan(parts.neurons, parts.output_bias, options.isa, parts.predictor);
         if (products)
             f.products_ = *products;
@@ -107,9 +118,9 @@ class folded_ffn {
 
     const neuron_shape& shape() const noexcept { return parts_.neurons.shape(); }
     const char* isa() const noexcept { return functions_->isa; }
-    /// Whether a batch of so many rows is computed from the neurons alone.
+    /// Whether a batch of so many rows is computed as the network was before folding.
     bool is_dense(std::size_t rows) const noexcept {
-        if (!products_ || options_.batches == folded_batches::lists)
+        if ((!products_ && !has_matrices()) || options_.batches == folded_batches::lists)
             return false;
         if (options_.batches == folded_batches::dense)
             return true;
@@ -119,6 +130,8 @@ class folded_ffn {
         const double m = double(rows), in = double(s.inputs), out = double(s.outputs), h = double(s.neurons);
         const double lists =
             m * (in * out + in * h) + options_.costs.fix * m * options_.expected_share * h * (in + out);
+        if (has_matrices())
+            return std::max(m, options_.costs.read) * h * (in + out) < lists;
         const double dense =
             (m + options_.costs.repack) * h * (in + out) + (s.rest ? options_.costs.unpack * h * in : 0.0);
         return dense < lists;
@@ -179,6 +192,7 @@ class folded_ffn {
     /// The scratch memory of a batch.
     struct memory {
         activations fold, predictor, input;
+        activations activated;        ///< sigma(u) for `down`
         std::span<std::byte> hidden;  ///< of `neuron_products`, as `tiles`
         std::int8_t* codes = nullptr; ///< rows x padded inputs, of `rest`, as what follows: rows x groups
         float* scales = nullptr;
@@ -200,6 +214,7 @@ class folded_ffn {
         std::size_t rows() const noexcept { return b.x.rows; }
     };
 
+    bool has_matrices() const noexcept { return parts_.up.n() != 0 || parts_.down.n() != 0; }
     memory carve(std::span<std::byte> scratch, std::size_t rows, std::size_t parts) const noexcept;
     std::size_t padded() const noexcept { return parts_.neurons.layout().padded; }
     std::size_t list_stride() const noexcept { return padded() + tile_channels; }

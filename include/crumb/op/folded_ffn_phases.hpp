@@ -33,7 +33,13 @@ inline folded_ffn::memory folded_ffn::carve(std::span<std::byte> scratch, std::s
     const bool dense = is_dense(rows);
     if (parts_.predictor.reads_activations() && !dense)
         m.predictor = quantized(parts_.predictor.activation_layout());
-    if (dense) {
+    if (dense && has_matrices()) {
+        if (parts_.up.reads_activations())
+            m.input = quantized(parts_.up.activation_layout());
+        if (parts_.down.reads_activations())
+            m.activated = quantized(parts_.down.activation_layout());
+        m.estimates = floats(padded());
+    } else if (dense) {
         m.input = quantized(products_->input_layout());
         m.hidden = bytes_for(products_->hidden_bytes(rows));
         m.estimates = floats(padded());
@@ -289,8 +295,12 @@ inline void folded_ffn::compute_hidden(const job& j) const noexcept {
     if (mine.size() == 0)
         return;
     const auto u = estimates(j);
-    const std::size_t bytes = products_->memory_bytes();
-    products_->inputs(j.m.input, u, mine, j.m.tiles.subspan(j.part * bytes, bytes));
+    if (has_matrices()) {
+        parts_.up.run(j.b.x, j.m.input, u, {.channels = mine});
+    } else {
+        const std::size_t bytes = products_->memory_bytes();
+        products_->inputs(j.m.input, u, mine, j.m.tiles.subspan(j.part * bytes, bytes));
+    }
     for (std::size_t r = 0; r < j.rows(); ++r)
         parts_.activation.apply(ops_, u.row(r) + mine.begin, u.row(r) + mine.begin, mine.size());
 }
@@ -298,6 +308,11 @@ inline void folded_ffn::compute_hidden(const job& j) const noexcept {
 inline void folded_ffn::quantize_hidden(const job& j) const noexcept {
     const range rows = split(j.rows(), j.parts, j.part);
     const auto all = estimates(j);
+    if (has_matrices()) {
+        if (activations a = j.m.activated; a.layout().k != 0 && rows.size() != 0)
+            a.quantize(all, rows);
+        return;
+    }
     for (std::size_t b = 0; b < products_->hidden_blocks() && rows.size() != 0; ++b) {
         const range neurons = products_->neurons_of(b);
         products_->hidden(b, j.m.hidden, j.rows())
@@ -306,9 +321,13 @@ inline void folded_ffn::quantize_hidden(const job& j) const noexcept {
 }
 
 inline void folded_ffn::compute_outputs(const job& j) const noexcept {
+    const range outputs = outputs_of(j);
+    if (outputs.size() == 0)
+        return;
+    if (has_matrices())
+        return parts_.down.run(estimates(j), j.m.activated, j.b.y, {.channels = outputs});
     const std::size_t bytes = products_->memory_bytes();
-    if (const range outputs = outputs_of(j); outputs.size() != 0)
-        products_->outputs(j.m.hidden, j.b.y, outputs, j.m.tiles.subspan(j.part * bytes, bytes));
+    products_->outputs(j.m.hidden, j.b.y, outputs, j.m.tiles.subspan(j.part * bytes, bytes));
 }
 
 inline folded_ffn_report folded_ffn::report(const folded_ffn_batch& b, std::size_t parts,
@@ -318,7 +337,9 @@ inline folded_ffn_report folded_ffn::report(const folded_ffn_batch& b, std::size
     folded_ffn_report out;
     out.neurons = rows * neurons;
     if (is_dense(rows)) {
-        out.bytes = neurons * layout.record_bytes + (shape().rest ? parts_.predictor.bytes() : 0);
+        out.bytes = has_matrices()
+                        ? parts_.up.bytes() + parts_.down.bytes()
+                        : neurons * layout.record_bytes + (shape().rest ? parts_.predictor.bytes() : 0);
         return out;
     }
     const memory m = carve(b.scratch, rows, parts);
