@@ -22,7 +22,9 @@ work work_of(const model& m) {
     work w;
     for (const model_layer& l : m.layers()) {
         for (const matrix* x : {&l.q, &l.k, &l.v, &l.qkv, &l.output, &l.up, &l.gate, &l.down}) {
-            w.bytes += static_cast<double>(x->stored_bytes());
+            // A token goes through the folded network; what that reads is counted as it runs.
+            if (l.folded == nullptr || (x != &l.up && x != &l.down))
+                w.bytes += static_cast<double>(x->stored_bytes());
             w.macs += static_cast<double>(x->n()) * static_cast<double>(x->k());
         }
     }
