@@ -199,8 +199,9 @@ TEST(FoldedFfn, EqualsTheReference) {
 
 TEST(FoldedFfn, DoesNotDependOnPartsOrRows) {
     crumb_test::for_each_isa([]<class Isa>() {
-        for (const sizes& s : {sizes{100, 700, 45}, sizes{64, 530, 96}}) {
-            const network net(s, row_codec::q4_0, row_codec::q8_0, true, 5, 0.5f);
+        for (const auto& [s, out] : {std::pair{sizes{100, 700, 45}, row_codec::q8_0},
+                                     std::pair{sizes{64, 530, 96}, row_codec::q4_0}}) {
+            const network net(s, row_codec::q4_0, out, true, 5, 0.5f);
             const auto f = net.plan(Isa::name);
             constexpr std::size_t m = 9;
             const auto x = net.random_rows(m);
@@ -225,6 +226,62 @@ TEST(FoldedFfn, DoesNotDependOnPartsOrRows) {
             }
             EXPECT_EQ(fixed, all.report.fixed);
         }
+    });
+}
+
+// Codes and factors at the ends of their ranges: the largest sums that integers have to hold.
+TEST(FoldedFfn, AddsExtremeCodes) {
+    constexpr std::size_t outputs = 70, bytes = crumb::row_bytes(row_codec::q4_0, outputs);
+    crumb_test::for_each_isa([]<class Isa>() {
+        const auto isa = crumb::choose_isa(Isa::name);
+        ASSERT_TRUE(isa);
+        const auto& functions = crumb::dispatch::functions_at<crumb::dispatch::ffn_functions>(*isa);
+        const auto adds = functions.of[std::size_t(row_codec::q4_0)].adds;
+        for (const std::size_t neurons : {1, 5, 16, 37})
+            for (unsigned kind = 0; kind < 4; ++kind) {
+                guarded<std::byte> records(neurons * bytes);
+                std::vector<std::uint32_t> list(neurons);
+                std::vector<float> factors(neurons);
+                std::vector<double> want(outputs), magnitude(outputs);
+                for (std::size_t n = 0; n < neurons; ++n) {
+                    list[n] = static_cast<std::uint32_t>(n);
+                    factors[n] = kind < 2 || n % 2 == 0 ? 1.0f : -1.0f;
+                    const std::byte codes{
+                        static_cast<unsigned char>(kind == 1 || (kind == 3 && n % 2) ? 0 : 255)};
+                    for (std::size_t at = 0; at < bytes; ++at)
+                        records[n * bytes + at] = codes;
+                    for (std::size_t at = 0; at < bytes; at += 18) {
+                        const crumb::half scale = crumb::to_half(-1.0f);
+                        std::memcpy(&records[n * bytes + at], &scale, sizeof scale);
+                    }
+                    for (std::size_t c = 0; c < outputs; ++c) {
+                        const double term =
+                            double(factors[n]) *
+                            double(crumb::row_weight(row_codec::q4_0, &records[n * bytes], c));
+                        want[c] += term;
+                        magnitude[c] += std::fabs(term);
+                    }
+                }
+                guarded<float> y(outputs);
+                std::fill(y.begin(), y.end(), 0.0f);
+                crumb::kernel::neuron_add_args args;
+                args.records = records.begin();
+                args.record_bytes = bytes;
+                args.list = list.data();
+                args.count = neurons;
+                args.factors = factors.data();
+                args.y = y.begin();
+                args.outputs = {0, outputs};
+                adds(args);
+                // All factors are 127 steps: what is left are roundings of a step and of a few sums.
+                for (std::size_t c = 0; c < outputs; ++c)
+                    EXPECT_NEAR(double(y[c]), want[c], 4 * 0x1p-23 * magnitude[c])
+                        << neurons << " neurons, kind " << kind << ", output " << c;
+                factors[neurons / 2] = std::numeric_limits<float>::infinity();
+                adds(args);
+                for (std::size_t c = 0; c < outputs; ++c)
+                    EXPECT_FALSE(std::isfinite(y[c])) << c;
+            }
     });
 }
 

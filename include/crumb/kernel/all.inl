@@ -28,7 +28,12 @@
 
 #include <crumb/kernel/kv_attention.inl>
 #include <crumb/kernel/kv_encode.inl>
+#include <crumb/kernel/line_prefetch.inl>
 #include <crumb/kernel/linear.inl>
+#include <crumb/kernel/row_reader.inl>
+
+#include <crumb/kernel/code_adds.inl>
+
 #include <crumb/kernel/neuron_rows.inl>
 
 #include <crumb/kernel/neuron_tiles.inl>

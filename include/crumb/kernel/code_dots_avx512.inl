@@ -8,9 +8,9 @@ struct code_dots<isa::avx512_vnni, Codec> {
     static constexpr std::size_t window = 16; ///< groups whose scales are gathered together
     /// sums[r] = sum over groups of fl(scale of w * scale of x) * (exact sum of products), 16 sequences of
     /// fused multiply-adds.
-    template <int Rows>
-    static CRUMB_INLINE void run(const std::byte* const* at, const std::byte* const* next, std::size_t ahead,
-                                 const quantized_row& x, std::size_t groups, float* sums) noexcept {
+    template <int Rows, class Prefetch>
+    static CRUMB_INLINE void run(const std::byte* const* at, const quantized_row& x, std::size_t groups,
+                                 float* sums, Prefetch& next) noexcept {
         __m512 total[Rows];
         CRUMB_UNROLL
         for (int r = 0; r < Rows; ++r)
@@ -29,10 +29,9 @@ struct code_dots<isa::avx512_vnni, Codec> {
                 const __m512i codes = _mm512_loadu_si512(x.codes + (first + g) * group_size);
                 const __m512i start = _mm512_loadu_si512(x.starts + (first + g) / 2 * 16);
                 const __m512i lane = _mm512_add_epi32(halves(), _mm512_set1_epi32(static_cast<int>(g)));
+                next.step();
                 CRUMB_UNROLL
                 for (int r = 0; r < Rows; ++r) {
-                    for (std::size_t i = 0; i < ahead; i += alignment)
-                        __builtin_prefetch(next[r] + (first + g) / 2 * ahead + i, 0, 2);
                     const __m512i w = expand(at[r] + low + sizeof(half), at[r] + high + sizeof(half));
                     const __m512i s = _mm512_dpbusd_epi32(start, w, codes);
                     total[r] = _mm512_fmadd_ps(_mm512_cvtepi32_ps(s), _mm512_permutexvar_ps(lane, scale[r]),

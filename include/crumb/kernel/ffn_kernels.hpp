@@ -46,6 +46,11 @@ struct neuron_dot_args : neuron_args {
     std::size_t inputs = 0;
     float* sums = nullptr; ///< one per neuron of the list
 };
+/// Rows whose factors get a step together, see `neuron_adds`.
+constexpr bool rounds_factors(row_codec codec) noexcept { return codec == row_codec::q4_0; }
+constexpr std::size_t rows_added_together = 16;
+constexpr float least_factor = 0x1p-100f; ///< times a scale; a group of smaller ones counts as 0
+
 struct neuron_add_args : neuron_args {
     const float* factors = nullptr; ///< one per neuron of the list
     float* y = nullptr;             ///< output c at y[c]
@@ -86,6 +91,11 @@ struct neuron_tiles_run;
 template <class Isa, row_codec Codec>
 struct code_dots;
 template <class Isa>
+struct line_prefetch;
+/// Rows of q4_0 times factors, in integers.
+template <class Isa>
+struct code_adds;
+template <class Isa>
 inline constexpr bool multiplies_codes = requires {
     requires Isa::multiplies_codes;
 };
@@ -123,8 +133,11 @@ void neuron_dots(const neuron_dot_args& args) noexcept {
     neuron_rows_run<Isa, Codec>::dots(args);
 }
 
-/// y[c] += sum over i of factors[i] w[list[i], c], neuron by neuron in the order of the list: one rounding
-/// for factor times scale, one for the fused multiply-add.
+/// y[c] += sum over i of factors[i] w[list[i], c]. Most codecs: neuron by neuron in the order of the list,
+/// one rounding for factor times scale, one for the fused multiply-add. q4_0: 16 neurons of the list at a
+/// time. In a group of 32 outputs these have the step D = max |factor * scale| / 127, their factors times
+/// scales are rounded to whole D, as activations are, and their sum is exact but for one rounding: it is off
+/// by at most D / 2 times the sum of |codes|, and the roundings of floats.
 template <row_codec Codec, class Isa>
 void neuron_adds(const neuron_add_args& args) noexcept {
     neuron_rows_run<Isa, Codec>::adds(args);

@@ -75,6 +75,42 @@ struct four_rows_avx2 {
         }
     }
 
+    struct sums {
+        __m256i low, high; ///< of the halves of bytes, in 16 bits
+    };
+    static CRUMB_INLINE sums start(std::int32_t x) noexcept {
+        const __m256i all = _mm256_set1_epi16(static_cast<short>(x));
+        return {all, all};
+    }
+    static CRUMB_INLINE void add_products(sums& s, const std::uint8_t* const* at,
+                                          const std::int8_t* factors) noexcept {
+        const __m256i nibble = _mm256_set1_epi8(15);
+        CRUMB_UNROLL
+        for (int r = 0; r < 4; r += 2) {
+            const __m128i a = part(at[r]), b = part(at[r + 1]);
+            const __m256i x = _mm256_set_m128i(_mm_unpackhi_epi8(a, b), _mm_unpacklo_epi8(a, b));
+            std::int16_t two;
+            __builtin_memcpy(&two, factors + r, sizeof two);
+            const __m256i by = _mm256_set1_epi16(two);
+            s.low = _mm256_add_epi16(s.low, _mm256_maddubs_epi16(_mm256_and_si256(x, nibble), by));
+            const __m256i up = _mm256_and_si256(_mm256_srli_epi16(x, 4), nibble);
+            s.high = _mm256_add_epi16(s.high, _mm256_maddubs_epi16(up, by));
+        }
+    }
+    template <int V>
+    static CRUMB_INLINE __m256 columns(const sums& s) noexcept {
+        const __m256i x = V < 2 ? s.low : s.high;
+        return _mm256_cvtepi32_ps(_mm256_cvtepi16_epi32(_mm256_extracti128_si256(x, V % 2)));
+    }
+    static CRUMB_INLINE void store_factors(std::int8_t* to, const __m256i* x) noexcept {
+        const __m256i byte = _mm256_set1_epi32(255);
+        __m256i all = x[3];
+        CRUMB_UNROLL
+        for (int r = 2; r >= 0; --r)
+            all = _mm256_or_si256(_mm256_slli_epi32(all, 8), _mm256_and_si256(x[r], byte));
+        _mm256_storeu_si256(reinterpret_cast<__m256i*>(to), all);
+    }
+
   private:
     /// to[64 j + 4 r + i] = byte 4 j + i of row r.
     static CRUMB_INLINE void store_fours(std::uint8_t* to, const reg& x) noexcept {

@@ -39,9 +39,7 @@ struct four_rows_avx512 {
         return _mm512_packs_epi16(_mm512_mulhrs_epi16(low, m), _mm512_mulhrs_epi16(high, m));
     }
     static CRUMB_INLINE void store_columns(std::uint8_t* to, reg x) noexcept {
-        const __m512i bytes =
-            _mm512_broadcast_i32x4(_mm_setr_epi8(0, 4, 8, 12, 1, 5, 9, 13, 2, 6, 10, 14, 3, 7, 11, 15));
-        _mm512_storeu_si512(to, _mm512_shuffle_epi8(fours(x), bytes));
+        _mm512_storeu_si512(to, columns_of(x));
     }
     static CRUMB_INLINE void store_tile(std::uint8_t* to, const reg* x) noexcept {
         const __m512i a = fours(x[0]), b = fours(x[1]), c = fours(x[2]), d = fours(x[3]);
@@ -68,6 +66,34 @@ struct four_rows_avx512 {
         _mm512_storeu_si512(codes, _mm512_ternarylogic_epi32(high, up, low, 0xca));
     }
 
+    /// Of low halves, and of whole bytes: the low half and 16 times the high one.
+    struct sums {
+        __m512i low, whole;
+    };
+    static CRUMB_INLINE sums start(std::int32_t x) noexcept {
+        return {_mm512_set1_epi32(x), _mm512_set1_epi32(17 * x)};
+    }
+    static CRUMB_INLINE void add_products(sums& s, const std::uint8_t* const* at,
+                                          const std::int8_t* factors) noexcept {
+        std::int32_t four;
+        __builtin_memcpy(&four, factors, sizeof four);
+        const __m512i by = _mm512_set1_epi32(four), x = columns_of(load(at));
+        s.low = _mm512_dpbusd_epi32(s.low, _mm512_and_si512(x, _mm512_set1_epi8(15)), by);
+        s.whole = _mm512_dpbusd_epi32(s.whole, x, by);
+    }
+    template <int V>
+    static CRUMB_INLINE __m512 columns(const sums& s) noexcept {
+        return _mm512_cvtepi32_ps(V == 0 ? s.low : _mm512_srai_epi32(_mm512_sub_epi32(s.whole, s.low), 4));
+    }
+    static CRUMB_INLINE void store_factors(std::int8_t* to, const __m512i* x) noexcept {
+        const __m512i byte = _mm512_set1_epi32(255);
+        __m512i all = x[3];
+        CRUMB_UNROLL
+        for (int r = 2; r >= 0; --r)
+            all = _mm512_ternarylogic_epi32(byte, x[r], _mm512_slli_epi32(all, 8), 0xca);
+        _mm512_storeu_si512(to, all);
+    }
+
   private:
     static CRUMB_INLINE __m128i part(const std::uint8_t* p) noexcept {
         return _mm_loadu_si128(reinterpret_cast<const __m128i*>(p));
@@ -84,6 +110,12 @@ struct four_rows_avx512 {
     static CRUMB_INLINE reg fours(reg x) noexcept {
         const __m512i at = _mm512_setr_epi32(0, 4, 8, 12, 1, 5, 9, 13, 2, 6, 10, 14, 3, 7, 11, 15);
         return _mm512_permutexvar_epi32(at, x);
+    }
+    /// Bytes of four rows: byte 4 i + r is byte i of row r.
+    static CRUMB_INLINE reg columns_of(reg x) noexcept {
+        const __m512i bytes =
+            _mm512_broadcast_i32x4(_mm_setr_epi8(0, 4, 8, 12, 1, 5, 9, 13, 2, 6, 10, 14, 3, 7, 11, 15));
+        return _mm512_shuffle_epi8(fours(x), bytes);
     }
     static CRUMB_INLINE __m512i twice(const std::int16_t* sixteen) noexcept {
         const __m512i x =

@@ -65,6 +65,37 @@ struct four_rows_neon {
         }
     }
 
+    struct sums {
+        int16x8_t of[4];
+    };
+    static CRUMB_INLINE sums start(std::int32_t x) noexcept {
+        const int16x8_t all = vdupq_n_s16(static_cast<std::int16_t>(x));
+        return {{all, all, all, all}};
+    }
+    static CRUMB_INLINE void add_products(sums& s, const std::uint8_t* const* at,
+                                          const std::int8_t* factors) noexcept {
+        CRUMB_UNROLL
+        for (int r = 0; r < 4; ++r) {
+            const uint8x16_t x = vld1q_u8(at[r]);
+            const int8x16_t low = vreinterpretq_s8_u8(vandq_u8(x, vdupq_n_u8(15)));
+            const int8x16_t high = vreinterpretq_s8_u8(vshrq_n_u8(x, 4));
+            const int8x16_t by = vld1q_dup_s8(factors + r);
+            s.of[0] = vmlal_s8(s.of[0], vget_low_s8(low), vget_low_s8(by));
+            s.of[1] = vmlal_high_s8(s.of[1], low, by);
+            s.of[2] = vmlal_s8(s.of[2], vget_low_s8(high), vget_low_s8(by));
+            s.of[3] = vmlal_high_s8(s.of[3], high, by);
+        }
+    }
+    template <int V>
+    static CRUMB_INLINE float32x4_t columns(const sums& s) noexcept {
+        const int16x8_t x = s.of[V / 2];
+        return vcvtq_f32_s32(V % 2 == 0 ? vmovl_s16(vget_low_s16(x)) : vmovl_high_s16(x));
+    }
+    static CRUMB_INLINE void store_factors(std::int8_t* to, const int32x4_t* x) noexcept {
+        const int32x4_t two = vsliq_n_s32(vsliq_n_s32(x[0], x[1], 8), x[2], 16);
+        vst1q_s8(to, vreinterpretq_s8_s32(vsliq_n_s32(two, x[3], 24)));
+    }
+
   private:
     /// to[64 j + 4 r + i] = byte 4 j + i of row r.
     static CRUMB_INLINE void store_fours(std::uint8_t* to, const reg& x) noexcept {

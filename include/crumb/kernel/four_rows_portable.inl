@@ -80,6 +80,42 @@ struct four_rows_portable {
         }
     }
 
+    /// Sums of 32 columns of 16 rows at most. Factors are at most 127, so 16 bits hold a sum of nibbles times
+    /// factors.
+    struct sums {
+        std::int32_t column[32];
+    };
+    static CRUMB_NOINLINE sums start(std::int32_t x) noexcept {
+        sums s;
+        for (std::int32_t& column : s.column)
+            column = x;
+        return s;
+    }
+    /// s.column[i] += factors[r] * (low half of byte i of row r), s.column[16 + i] the same with high halves.
+    static CRUMB_NOINLINE void add_products(sums& s, const std::uint8_t* const* at,
+                                            const std::int8_t* factors) noexcept {
+        for (int r = 0; r < 4; ++r)
+            for (int i = 0; i < 16; ++i) {
+                s.column[i] += factors[r] * (at[r][i] & 15);
+                s.column[16 + i] += factors[r] * (at[r][i] >> 4);
+            }
+    }
+    /// Register V of the columns.
+    template <int V>
+    static CRUMB_INLINE xsimd::batch<float> columns(const sums& s) noexcept {
+        using integers = xsimd::batch<std::int32_t>;
+        return xsimd::to_float(integers::load_unaligned(s.column + V * integers::size));
+    }
+    /// to[4 i + r] = lane i of x[r], which a byte holds.
+    static CRUMB_NOINLINE void store_factors(std::int8_t* to, const xsimd::batch<std::int32_t>* x) noexcept {
+        std::int32_t lanes[xsimd::batch<std::int32_t>::size];
+        for (std::size_t r = 0; r < 4; ++r) {
+            x[r].store_unaligned(lanes);
+            for (std::size_t i = 0; i < std::size(lanes); ++i)
+                to[4 * i + r] = static_cast<std::int8_t>(lanes[i]);
+        }
+    }
+
   private:
     static int product(int x, int factor) noexcept { return (x * factor + (1 << 14)) >> 15; }
     template <class F>

@@ -214,6 +214,20 @@ class folded_ffn {
         std::size_t rows() const noexcept { return b.x.rows; }
     };
 
+    /// Neurons to fix and what their output weights are multiplied with.
+    struct fix_list {
+        const std::uint32_t* neurons = nullptr;
+        const float* factors = nullptr;
+        std::size_t count = 0;
+    };
+    struct fix_buffer {
+        std::uint32_t neurons[kernel::rows_added_together];
+        float factors[kernel::rows_added_together];
+        std::size_t count = 0;
+        fix_list list() const noexcept { return {neurons, factors, count}; }
+    };
+    class fix_cursor;
+
     bool has_matrices() const noexcept { return parts_.up.n() != 0 || parts_.down.n() != 0; }
     memory carve(std::span<std::byte> scratch, std::size_t rows, std::size_t parts) const noexcept;
     std::size_t padded() const noexcept { return parts_.neurons.layout().padded; }
@@ -248,8 +262,8 @@ class folded_ffn {
     std::size_t test(const job& j, std::size_t row, range neurons, std::size_t listed) const noexcept;
     void find_factors(const job& j, std::size_t row, std::size_t begin, std::size_t first, std::size_t count,
                       bool adds_follow = false) const noexcept;
-    void add(const job& j, std::size_t row, std::size_t begin, std::size_t first, std::size_t count,
-             std::size_t more, range outputs, bool dots_follow = false) const noexcept;
+    void add(const job& j, std::size_t row, const fix_list& fixes, range outputs, const fix_list& next,
+             bool dots_follow = false) const noexcept;
 
     folded_ffn_parts parts_;
     folded_ffn_options options_;

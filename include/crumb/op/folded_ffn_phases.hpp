@@ -225,29 +225,53 @@ inline void folded_ffn::find_factors(const job& j, std::size_t row, std::size_t 
     }
 }
 
-/// Adds the neurons first .. first + count - 1 of the list that begins at neuron `begin` and goes on with
-/// `more`. Of these, input weights are prefetched if the same thread is to multiply them at once.
-inline void folded_ffn::add(const job& j, std::size_t row, std::size_t begin, std::size_t first,
-                            std::size_t count, std::size_t more, range outputs,
-                            bool dots_follow) const noexcept {
-    constexpr std::size_t ahead = 16;
+/// Adds `count` neurons of a list. With each, a part of the record of a neuron of `next` comes into the
+/// cache: its input weights if the same thread is to multiply them at once, else its output weights.
+inline void folded_ffn::add(const job& j, std::size_t row, const fix_list& fixes, range outputs,
+                            const fix_list& next, bool dots_follow) const noexcept {
     const neuron_layout& layout = parts_.neurons.layout();
     kernel::neuron_add_args adds;
     adds.records = parts_.neurons.records();
     adds.record_bytes = layout.record_bytes;
     adds.row_offset = layout.out_offset;
-    adds.list = j.m.list + row * list_stride() + begin + first;
-    adds.count = count;
-    const std::size_t to = dots_follow ? count : ahead;
-    adds.next = adds.list + to;
-    adds.next_count = to < count + more ? std::min(count, count + more - to) : 0;
+    adds.list = fixes.neurons;
+    adds.count = fixes.count;
+    adds.next = next.neurons;
+    adds.next_count = std::min(fixes.count, next.count);
     adds.next_offset = dots_follow ? 0 : layout.out_offset + row_bytes(shape().out, outputs.begin);
     adds.next_bytes = dots_follow ? layout.out_offset : row_bytes(shape().out, outputs.size());
-    adds.factors = j.m.factors + row * padded() + begin + first;
+    adds.factors = fixes.factors;
     adds.y = j.b.y.row(row);
     adds.outputs = outputs;
     functions_->of[static_cast<std::size_t>(shape().out)].adds(adds);
 }
+
+/// The fixes of a row over all parts, 16 by 16 from the first, since 16 are rounded together: how lists are
+/// cut must not depend on who found what is in them.
+class folded_ffn::fix_cursor {
+  public:
+    fix_cursor() noexcept = default;
+
+    /// The next 16, or all that are left; moves on.
+    void take(const folded_ffn& f, const job& j, std::size_t row, fix_buffer& to) noexcept {
+        for (to.count = 0; to.count < std::size(to.neurons) && part_ < j.parts;) {
+            const std::size_t listed = j.m.counts[row * j.parts + part_];
+            const std::size_t begin = f.neurons_of(part_, j.parts).begin + at_;
+            const std::size_t here = std::min(std::size(to.neurons) - to.count, listed - at_);
+            std::copy_n(j.m.list + row * f.list_stride() + begin, here, to.neurons + to.count);
+            std::copy_n(j.m.factors + row * f.padded() + begin, here, to.factors + to.count);
+            to.count += here;
+            at_ += here;
+            if (at_ == listed) {
+                ++part_;
+                at_ = 0;
+            }
+        }
+    }
+
+  private:
+    std::size_t part_ = 0, at_ = 0;
+};
 
 inline void folded_ffn::finish(const job& j) const noexcept {
     const range outputs = outputs_of(j);
@@ -256,37 +280,35 @@ inline void folded_ffn::finish(const job& j) const noexcept {
     parts_.fold.run(j.b.x, j.m.fold, j.b.y, {.channels = outputs});
     if (j.rows() == 1 && j.parts == 1) {
         // A neuron's weights lie side by side, so they are read in one go.
-        constexpr std::size_t some = 16;
+        constexpr std::size_t some = kernel::rows_added_together;
         const std::size_t all = j.m.counts[0];
         for (std::size_t i = 0; i < all; i += some) {
-            const std::size_t here = std::min(some, all - i);
+            const std::size_t here = std::min(some, all - i), next = std::min(some, all - i - here);
             find_factors(j, 0, 0, i, here, true);
-            add(j, 0, 0, i, here, all - i - here, outputs, true);
+            const std::uint32_t* list = j.m.list + i;
+            add(j, 0, {list, j.m.factors + i, here}, outputs, {list + here, nullptr, next}, true);
         }
         return;
     }
     constexpr std::size_t block = 256; // records of a block stay in cache for all rows
-    constexpr std::size_t rows = 64;
-    for (std::size_t p = 0; p < j.parts; ++p) {
-        const range neurons = neurons_of(p, j.parts);
-        if (j.rows() == 1) {
-            add(j, 0, neurons.begin, 0, j.m.counts[p], 0, outputs);
-            continue;
+    constexpr std::size_t rows = 32;
+    for (std::size_t first = 0; first < j.rows(); first += rows) {
+        const std::size_t here = std::min(rows, j.rows() - first);
+        struct {
+            fix_cursor cursor;
+            fix_buffer now, next;
+        } of[rows];
+        for (std::size_t r = 0; r < here; ++r) {
+            of[r].cursor.take(*this, j, first + r, of[r].now);
+            of[r].cursor.take(*this, j, first + r, of[r].next);
         }
-        for (std::size_t first = 0; first < j.rows(); first += rows) {
-            const std::size_t here = std::min(rows, j.rows() - first);
-            std::uint32_t at[rows] = {};
-            for (std::size_t end = neurons.begin + block; end < neurons.end + block; end += block)
-                for (std::size_t r = 0; r < here; ++r) {
-                    const std::size_t row = first + r, all = j.m.counts[row * j.parts + p];
-                    const std::uint32_t* list = j.m.list + row * list_stride() + neurons.begin;
-                    const std::size_t begin = at[r];
-                    while (at[r] < all && list[at[r]] < end)
-                        ++at[r];
-                    if (at[r] != begin)
-                        add(j, row, neurons.begin, begin, at[r] - begin, all - at[r], outputs);
+        for (std::size_t end = block; end < shape().neurons + block; end += block)
+            for (std::size_t r = 0; r < here; ++r)
+                for (auto& [cursor, now, next] = of[r]; now.count != 0 && now.neurons[now.count - 1] < end;) {
+                    add(j, first + r, now.list(), outputs, next.list());
+                    now = next;
+                    cursor.take(*this, j, first + r, next);
                 }
-        }
     }
 }
 

@@ -3,7 +3,9 @@
 
 #include <crumb/core/view.hpp>
 #include <crumb/format/neuron_rows.hpp>
+#include <crumb/kernel/ffn_kernels.hpp>
 
+#include <algorithm>
 #include <cmath>
 #include <vector>
 
@@ -49,6 +51,39 @@ struct ffn_fixes {
     std::vector<double> value, error, magnitude;
     std::size_t count = 0;
 };
+
+/// A neuron's output weights times a factor that is off by at most `error`.
+struct ffn_fix {
+    std::size_t neuron = 0;
+    double factor = 0, error = 0;
+};
+/// Adds to error[c] by how much whole steps of factors times scales move the sum over `fixes`, 16 at a time
+/// in their order: at most half a step and a few roundings of 127 steps for each code.
+inline void add_step_errors(const neuron_rows& neurons, const std::vector<ffn_fix>& fixes,
+                            std::vector<double>& error) {
+    constexpr std::size_t together = kernel::rows_added_together;
+    const auto size_of_scale = [&](std::size_t n, std::size_t c) {
+        half scale;
+        std::memcpy(&scale, neurons.out(n) + c / group_size * row_block<row_codec::q4_0>::bytes,
+                    sizeof scale);
+        return std::fabs(double(to_float(scale)));
+    };
+    for (std::size_t first = 0; first < fixes.size(); first += together) {
+        const std::size_t end = std::min(first + together, fixes.size());
+        for (std::size_t c = 0; c < error.size(); ++c) {
+            double most = double(kernel::least_factor), codes = 0;
+            for (std::size_t i = first; i < end; ++i) {
+                const double scale = size_of_scale(fixes[i].neuron, c);
+                most = std::max(most, (std::fabs(fixes[i].factor) + fixes[i].error) * scale);
+                if (scale != 0)
+                    codes += std::fabs(double(row_weight(row_codec::q4_0, neurons.out(fixes[i].neuron), c))) /
+                             scale;
+            }
+            error[c] += codes * most * (.5 / 127 + 8 * 0x1p-23);
+        }
+    }
+}
+
 template <class Activation>
 ffn_fixes fixes(const neuron_rows& neurons, const float* x, const float* estimates,
                 const Activation& activation, double slope, double rounding) {
@@ -57,6 +92,7 @@ ffn_fixes fixes(const neuron_rows& neurons, const float* x, const float* estimat
     const double groups = std::ceil(double(s.inputs) / 32);
     ffn_fixes out{std::vector<double>(s.outputs), std::vector<double>(s.outputs),
                   std::vector<double>(s.outputs), 0};
+    std::vector<ffn_fix> all;
     for (std::size_t n = 0; n < s.neurons; ++n) {
         if (estimates[n] >= neurons.low()[n] && estimates[n] < neurons.high()[n])
             continue;
@@ -72,6 +108,7 @@ ffn_fixes fixes(const neuron_rows& neurons, const float* x, const float* estimat
         const double factor_error =
             (slope + std::fabs(double(line.slope))) * u_error + rounding * std::fabs(activation(u)) +
             3 * eps * (std::fabs(activation(u)) + std::fabs(linear) + std::fabs(double(line.slope) * u));
+        all.push_back({n, factor, factor_error});
         for (std::size_t c = 0; c < s.outputs; ++c) {
             const double w = double(row_weight(s.out, neurons.out(n), c));
             out.value[c] += factor * w;
@@ -79,6 +116,8 @@ ffn_fixes fixes(const neuron_rows& neurons, const float* x, const float* estimat
             out.error[c] += factor_error * std::fabs(w) + 2 * eps * std::fabs(factor * w);
         }
     }
+    if (kernel::rounds_factors(s.out))
+        add_step_errors(neurons, all, out.error);
     // Every addition rounds a partial sum.
     for (std::size_t c = 0; c < s.outputs; ++c)
         out.error[c] += double(out.count) * eps * out.magnitude[c];
