@@ -189,6 +189,13 @@ struct task {
                         matrix(f.y.data(), 1, f.y.size()), {scratch.data(), scratch.size()});
         layer = layer + 1 == f.shape.layers ? 0 : layer + 1;
     }
+    /// With an epsilon of 0.
+    void run_skipping(std::span<std::byte> memory, kv_skip_report* reports) {
+        (void)plan->run_skipping(matrix<const float>(f.q.data(), 1, f.q.size()), f.cache->layer(layer),
+                                 f.position(), matrix(f.y.data(), 1, f.y.size()), 0, reports,
+                                 {scratch.data(), scratch.size()}, memory);
+        layer = layer + 1 == f.shape.layers ? 0 : layer + 1;
+    }
     fixture& f;
     std::optional<kv_attention> plan;
     buffer scratch;
@@ -203,6 +210,39 @@ double f16_rate(const cache_size& size) {
         task f16(fixture_of(f16_codec, size), Isa::name);
         return f16.error.empty() ? 1 / quick_sample(0.1, [&] { f16.run(); }) : 0.0;
     });
+}
+
+/// The same step by `run_skipping` with an epsilon of 0, in turns with a plain one: what it costs to ask
+/// where nothing may be left out.
+template <class Isa>
+void skipping_row(benchmark::State& state, const named_kv_codec& codec, const cache_size& size) {
+    if (!isa_supported(isa_index<Isa>()))
+        return skip(state, std::string("this CPU lacks ") + Isa::name);
+    task t(fixture_of(codec, size), Isa::name);
+    if (!t.error.empty())
+        return fail(state, t.error);
+    const buffer memory(t.plan->skip_scratch_bytes(t.f.size.tokens));
+    std::vector<kv_skip_report> reports(size.kv_heads);
+    const std::vector<float> want = [&] {
+        t.run();
+        return t.f.y;
+    }();
+    const auto step = [&] { t.run_skipping({memory.data(), memory.size()}, reports.data()); };
+    step();
+    for (std::size_t i = 0; i < want.size(); ++i)
+        if (!(std::fabs(t.f.y[i] - want[i]) <= 1e-3f))
+            return fail(state, "wrong result: " + std::to_string(t.f.y[i]) + " instead of " +
+                                   std::to_string(want[i]));
+    for (const kv_skip_report& r : reports)
+        if (r.skipped != 0)
+            return fail(state, "blocks are left out");
+    std::vector<double> plain;
+    const double seconds = sample(
+        state, 1, [&] { step(); }, [&](double s) { plain.push_back(s / seconds_of([&] { t.run(); })); });
+    state.counters["bytes_per_second"] = t.f.bytes / seconds;
+    state.counters["of_read_bandwidth"] = t.f.bytes / seconds / read_bandwidth(dram());
+    if (!plain.empty())
+        state.counters["time_vs_plain"] = median(plain);
 }
 
 template <class Isa>
@@ -235,6 +275,14 @@ void register_attention() {
         const auto add = [](const named_kv_codec& codec, const cache_size& size) {
             benchmark::RegisterBenchmark(row_name(codec.name, Isa::name, size).c_str(),
                                          [=](benchmark::State& state) { row<Isa>(state, codec, size); })
+                ->UseManualTime()
+                ->Unit(benchmark::kMicrosecond);
+            if (codec.codec.kind != kv_kind::pq)
+                return;
+            const std::string skipping = std::string(codec.name) + ":skip=0";
+            benchmark::RegisterBenchmark(
+                row_name(skipping.c_str(), Isa::name, size).c_str(),
+                [=](benchmark::State& state) { skipping_row<Isa>(state, codec, size); })
                 ->UseManualTime()
                 ->Unit(benchmark::kMicrosecond);
         };
