@@ -76,6 +76,8 @@ class table : public benchmark::BenchmarkReporter {
         column(run, "vs_plain", "%8.2fx", 1, 9);
         if (run.counters.find("vs_f16") != run.counters.end())
             column(run, "vs_f16", "  %.2fx f16", 1, 0);
+        if (run.counters.find("vs_run") != run.counters.end())
+            column(run, "vs_run", "  %.2fx run", 1, 0);
         if (run.counters.find("vs_parent") != run.counters.end())
             column(run, "vs_parent", ", %.2fx 4 bits", 1, 0);
         if (run.counters.find("vs_dense") != run.counters.end())
