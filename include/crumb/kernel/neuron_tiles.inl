@@ -47,8 +47,8 @@ struct neuron_tiles_run<isa::CRUMB_THIS_ISA, Codec> {
                 const auto* from = reinterpret_cast<const std::uint8_t*>(at + b * block_bytes);
                 const std::size_t some = smaller(blocks - b, most_blocks);
                 // Records are further apart than any prefetcher of the hardware looks.
-                const line_prefetch asked(from + next * args.record_bytes, args.record_bytes, next,
-                                          some * block_bytes, some);
+                const record_prefetch asked(from + next * args.record_bytes, args.record_bytes, next,
+                                            some * block_bytes, some);
                 if (here == group_size)
                     blocks_of_outputs<group_size>(args, g, groups, {from, args.record_bytes, here}, b, some,
                                                   asked);
@@ -90,13 +90,13 @@ struct neuron_tiles_run<isa::CRUMB_THIS_ISA, Codec> {
     };
 
     /// Asks for lines of rows, the first line of every row first, in equal parts: as many as there are steps.
-    struct line_prefetch {
+    struct record_prefetch {
         const std::uint8_t* first;
         std::size_t stride, rows;
         std::size_t per_step, left; ///< per step: in 1 / 256 of a line
         std::size_t row = 0, due = 0;
-        CRUMB_INLINE line_prefetch(const std::uint8_t* from, std::size_t row_stride, std::size_t row_count,
-                                   std::size_t bytes, std::size_t steps) noexcept
+        CRUMB_INLINE record_prefetch(const std::uint8_t* from, std::size_t row_stride, std::size_t row_count,
+                                     std::size_t bytes, std::size_t steps) noexcept
             : first(from), stride(row_stride), rows(row_count), per_step(0),
               left(row_count * ((bytes + alignment - 1) / alignment + 1)) {
             per_step = left * 256 / steps + 1;
@@ -200,8 +200,8 @@ struct neuron_tiles_run<isa::CRUMB_THIS_ISA, Codec> {
         const reg table = P::same(args.others == nullptr ? values<1>.at : values<unit>.at);
         // The next tile comes meanwhile, if there is one.
         const std::size_t behind = left >= 2 * tile_channels ? tile_channels : 0;
-        line_prefetch next(at + behind * args.record_bytes, args.record_bytes, behind, groups * block_bytes,
-                           groups);
+        record_prefetch next(at + behind * args.record_bytes, args.record_bytes, behind, groups * block_bytes,
+                             groups);
         for (std::size_t g = 0; g < groups; ++g) {
             next.step();
             const std::size_t i = t * groups + g;
@@ -229,7 +229,7 @@ struct neuron_tiles_run<isa::CRUMB_THIS_ISA, Codec> {
     static CRUMB_NOINLINE void blocks_of_outputs(const neuron_tile_args& args, std::size_t g,
                                                  std::size_t groups, const row_pointers<Rows>& rows,
                                                  std::size_t first, std::size_t blocks,
-                                                 line_prefetch next) noexcept {
+                                                 record_prefetch next) noexcept {
         constexpr std::size_t lanes = I::lanes;
         half scales[group_size][most_blocks];
         for (std::size_t n = 0; n < group_size; ++n)
