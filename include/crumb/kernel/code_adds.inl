@@ -22,10 +22,12 @@ struct code_adds<isa::CRUMB_THIS_ISA> {
 
     static CRUMB_INLINE void run(const rows& r, const neuron_add_args& args,
                                  line_prefetch<I>& next) noexcept {
-        if (r.count > most_rows - 4)
-            add<quads>(r, args, next);
+        if (r.count <= 4)
+            add<1>(r, args, next);
+        else if (r.count <= 8)
+            add<2>(r, args, next);
         else
-            add<0>(r, args, next);
+            add<quads>(r, args, next);
     }
 
   private:
@@ -35,11 +37,10 @@ struct code_adds<isa::CRUMB_THIS_ISA> {
         float steps[window];
     };
 
-    /// Quads of rows; 0: as many as there are.
+    /// Of four times `Quads` rows.
     template <std::size_t Quads>
     static CRUMB_NOINLINE void add(const rows& r, const neuron_add_args& args,
                                    line_prefetch<I>& next) noexcept {
-        const std::size_t used = Quads != 0 ? Quads : (r.count + 3) / 4;
         const std::size_t begin = args.outputs.begin / group_size;
         const std::size_t end = (args.outputs.end + group_size - 1) / group_size;
         float unusual = 0; // 0, or not a number if a factor is not finite
@@ -49,13 +50,13 @@ struct code_adds<isa::CRUMB_THIS_ISA> {
         for (std::size_t first = begin; first < end; first += window) {
             const std::size_t here = end - first < window ? end - first : window;
             for (std::size_t g = 0; g < here; g += M::lanes)
-                round<Quads>(r, used, first + g, here - g < M::lanes ? here - g : M::lanes, unusual, w, g);
+                round<Quads>(r, first + g, here - g < M::lanes ? here - g : M::lanes, unusual, w, g);
             for (std::size_t g = 0; g < here; ++g) {
                 next.step();
                 const std::size_t offset = (first + g) * reader::bytes + sizeof(half);
                 auto sums = P::start(w.starts[g]);
                 CRUMB_UNROLL
-                for (std::size_t q = 0; q < (Quads != 0 ? Quads : used); ++q) {
+                for (std::size_t q = 0; q < Quads; ++q) {
                     const std::uint8_t* at[4];
                     CRUMB_UNROLL
                     for (std::size_t i = 0; i < 4; ++i)
@@ -70,18 +71,18 @@ struct code_adds<isa::CRUMB_THIS_ISA> {
 
     /// Codes of `count` groups from `group` on, to those of the window from `to` on.
     template <std::size_t Quads>
-    static CRUMB_INLINE void round(const rows& r, std::size_t used, std::size_t group, std::size_t count,
-                                   float unusual, window_factors& w, std::size_t to) noexcept {
-        f32 x[most_rows], most = I::set1(least_factor);
+    static CRUMB_INLINE void round(const rows& r, std::size_t group, std::size_t count, float unusual,
+                                   window_factors& w, std::size_t to) noexcept {
+        f32 x[4 * Quads], most = I::set1(least_factor);
         CRUMB_UNROLL
-        for (std::size_t i = 0; i < 4 * (Quads != 0 ? Quads : used); ++i) {
+        for (std::size_t i = 0; i < 4 * Quads; ++i) {
             x[i] = I::mul(I::set1(r.factors[i]), scales(r.at[i] + group * reader::bytes, count));
             most = I::max(most, I::abs(x[i]));
         }
         const f32 inverse = I::div(I::set1(127.0f), most);
         i32 total = I::set1_i32(0);
         CRUMB_UNROLL
-        for (std::size_t q = 0; q < (Quads != 0 ? Quads : used); ++q) {
+        for (std::size_t q = 0; q < Quads; ++q) {
             i32 codes[4];
             CRUMB_UNROLL
             for (std::size_t i = 0; i < 4; ++i) {

@@ -54,8 +54,8 @@ struct neuron_rows_run<isa::CRUMB_THIS_ISA, Codec> {
     static constexpr int most_dots = I::lanes == 16 ? 4 : 2;      ///< rows that share loads of x
 
     static void dots(const neuron_dot_args& args) noexcept {
-        for (std::size_t i = 0; i < args.count; i += block)
-            dots(args, i, args.count - i < block ? args.count - i : block);
+        for (std::size_t i = 0; i < args.count; i += share)
+            dots(args, i, args.count - i < share ? args.count - i : share);
     }
 
     static void adds(const neuron_add_args& args) noexcept {
@@ -80,7 +80,7 @@ struct neuron_rows_run<isa::CRUMB_THIS_ISA, Codec> {
     }
 
   private:
-    static constexpr std::size_t block = rows_added_together; ///< rows that share what comes in meanwhile
+    static constexpr std::size_t share = rows_added_together; ///< rows that share what comes in meanwhile
 
     static CRUMB_INLINE void dots(const neuron_dot_args& args, std::size_t first,
                                   std::size_t count) noexcept {
