@@ -22,6 +22,12 @@ constexpr bool has_scales(row_codec codec) noexcept {
     return codec != row_codec::f32 && codec != row_codec::f16;
 }
 
+/// Whether rows are added with factors times scales that are rounded to whole steps, for so many rows
+/// together: see `kernel::neuron_adds`.
+constexpr bool rounds_factors(row_codec codec) noexcept { return codec == row_codec::q4_0; }
+inline constexpr std::size_t rows_added_together = 16;
+inline constexpr float least_factor = 0x1p-100f; ///< times a scale; a group of smaller ones counts as 0
+
 /// What a codec stores 32 weights in: `block`, and whether it has a scale.
 template <row_codec C>
 struct row_block;

@@ -46,11 +46,6 @@ struct neuron_dot_args : neuron_args {
     std::size_t inputs = 0;
     float* sums = nullptr; ///< one per neuron of the list
 };
-/// Rows whose factors get a step together, see `neuron_adds`.
-constexpr bool rounds_factors(row_codec codec) noexcept { return codec == row_codec::q4_0; }
-constexpr std::size_t rows_added_together = 16;
-constexpr float least_factor = 0x1p-100f; ///< times a scale; a group of smaller ones counts as 0
-
 struct neuron_add_args : neuron_args {
     const float* factors = nullptr; ///< one per neuron of the list
     float* y = nullptr;             ///< output c at y[c]

@@ -221,8 +221,8 @@ class folded_ffn {
         std::size_t count = 0;
     };
     struct fix_buffer {
-        std::uint32_t neurons[kernel::rows_added_together];
-        float factors[kernel::rows_added_together];
+        std::uint32_t neurons[rows_added_together];
+        float factors[rows_added_together];
         std::size_t count = 0;
         fix_list list() const noexcept { return {neurons, factors, count}; }
     };

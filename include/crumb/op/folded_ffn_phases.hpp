@@ -280,7 +280,7 @@ inline void folded_ffn::finish(const job& j) const noexcept {
     parts_.fold.run(j.b.x, j.m.fold, j.b.y, {.channels = outputs});
     if (j.rows() == 1 && j.parts == 1) {
         // A neuron's weights lie side by side, so they are read in one go.
-        constexpr std::size_t some = kernel::rows_added_together;
+        constexpr std::size_t some = rows_added_together;
         const std::size_t all = j.m.counts[0];
         for (std::size_t i = 0; i < all; i += some) {
             const std::size_t here = std::min(some, all - i), next = std::min(some, all - i - here);

@@ -3,7 +3,6 @@
 
 #include <crumb/core/view.hpp>
 #include <crumb/format/neuron_rows.hpp>
-#include <crumb/kernel/ffn_kernels.hpp>
 
 #include <algorithm>
 #include <cmath>
@@ -61,7 +60,7 @@ struct ffn_fix {
 /// in their order: at most half a step and a few roundings of 127 steps for each code.
 inline void add_step_errors(const neuron_rows& neurons, const std::vector<ffn_fix>& fixes,
                             std::vector<double>& error) {
-    constexpr std::size_t together = kernel::rows_added_together;
+    constexpr std::size_t together = rows_added_together;
     const auto size_of_scale = [&](std::size_t n, std::size_t c) {
         half scale;
         std::memcpy(&scale, neurons.out(n) + c / group_size * row_block<row_codec::q4_0>::bytes,
@@ -71,7 +70,7 @@ inline void add_step_errors(const neuron_rows& neurons, const std::vector<ffn_fi
     for (std::size_t first = 0; first < fixes.size(); first += together) {
         const std::size_t end = std::min(first + together, fixes.size());
         for (std::size_t c = 0; c < error.size(); ++c) {
-            double most = double(kernel::least_factor), codes = 0;
+            double most = double(least_factor), codes = 0;
             for (std::size_t i = first; i < end; ++i) {
                 const double scale = size_of_scale(fixes[i].neuron, c);
                 most = std::max(most, (std::fabs(fixes[i].factor) + fixes[i].error) * scale);
@@ -116,7 +115,7 @@ ffn_fixes fixes(const neuron_rows& neurons, const float* x, const float* estimat
             out.error[c] += factor_error * std::fabs(w) + 2 * eps * std::fabs(factor * w);
         }
     }
-    if (kernel::rounds_factors(s.out))
+    if (rounds_factors(s.out))
         add_step_errors(neurons, all, out.error);
     // Every addition rounds a partial sum.
     for (std::size_t c = 0; c < s.outputs; ++c)
