@@ -54,7 +54,8 @@ struct code_adds<isa::CRUMB_THIS_ISA> {
             for (std::size_t g = 0; g < here; ++g) {
                 next.step();
                 const std::size_t offset = (first + g) * reader::bytes + sizeof(half);
-                auto sums = P::start(w.starts[g]);
+                // Larger ones are of factors that are not finite, as is the step then.
+                auto sums = P::start(static_cast<std::int16_t>(w.starts[g]));
                 CRUMB_UNROLL
                 for (std::size_t q = 0; q < Quads; ++q) {
                     const std::uint8_t* at[4];

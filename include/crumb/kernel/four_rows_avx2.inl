@@ -78,8 +78,8 @@ struct four_rows_avx2 {
     struct sums {
         __m256i low, high; ///< of the halves of bytes, in 16 bits
     };
-    static CRUMB_INLINE sums start(std::int32_t x) noexcept {
-        const __m256i all = _mm256_set1_epi16(static_cast<short>(x));
+    static CRUMB_INLINE sums start(std::int16_t x) noexcept {
+        const __m256i all = _mm256_set1_epi16(x);
         return {all, all};
     }
     static CRUMB_INLINE void add_products(sums& s, const std::uint8_t* const* at,

@@ -70,7 +70,7 @@ struct four_rows_avx512 {
     struct sums {
         __m512i low, whole;
     };
-    static CRUMB_INLINE sums start(std::int32_t x) noexcept {
+    static CRUMB_INLINE sums start(std::int16_t x) noexcept {
         return {_mm512_set1_epi32(x), _mm512_set1_epi32(17 * x)};
     }
     static CRUMB_INLINE void add_products(sums& s, const std::uint8_t* const* at,

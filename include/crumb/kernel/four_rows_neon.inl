@@ -68,8 +68,8 @@ struct four_rows_neon {
     struct sums {
         int16x8_t of[4];
     };
-    static CRUMB_INLINE sums start(std::int32_t x) noexcept {
-        const int16x8_t all = vdupq_n_s16(static_cast<std::int16_t>(x));
+    static CRUMB_INLINE sums start(std::int16_t x) noexcept {
+        const int16x8_t all = vdupq_n_s16(x);
         return {{all, all, all, all}};
     }
     static CRUMB_INLINE void add_products(sums& s, const std::uint8_t* const* at,

@@ -85,7 +85,7 @@ struct four_rows_portable {
     struct sums {
         std::int32_t column[32];
     };
-    static CRUMB_NOINLINE sums start(std::int32_t x) noexcept {
+    static CRUMB_NOINLINE sums start(std::int16_t x) noexcept {
         sums s;
         for (std::int32_t& column : s.column)
             column = x;
