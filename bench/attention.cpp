@@ -24,9 +24,10 @@ constexpr named_kv_codec f16_codec{"f16", kv_codec::f16()};
 
 struct cache_size {
     std::size_t heads, kv_heads, tokens;
+    std::size_t page_tokens = 0; ///< 0: one page for all
 };
-constexpr cache_size sizes[] = {
-    {32, 32, 4096}, {32, 32, 32768}, {32, 8, 8192}, {32, 8, 32768}, {32, 8, 131072}};
+constexpr cache_size sizes[] = {{32, 32, 4096},  {32, 32, 32768},      {32, 8, 8192},        {32, 8, 32768},
+                                {32, 8, 131072}, {32, 32, 32768, 256}, {32, 32, 32768, 4096}};
 
 /// A cache of random codes in as many layers as the working set takes, and the queries of a step.
 struct fixture {
@@ -35,17 +36,18 @@ struct fixture {
         shape.kv_heads = s.kv_heads;
         shape.head_size = head_size;
         shape.codec = c.codec;
-        shape.max_tokens = s.tokens + 4 + kv_page_tokens;
+        shape.max_tokens = s.tokens + 4 + kv_part_tokens;
+        // A plain codec needs room for the token of this step, the others have it in the window.
+        shape.page_tokens = s.page_tokens != 0 ? s.page_tokens : s.tokens + kv_part_tokens;
         fill_codebooks(engine);
         const kv_part_layout keys(c.codec, head_size, true), values(c.codec, head_size, false);
         const std::size_t layer_bytes =
-            s.kv_heads * (keys.bytes() + values.bytes()) * (s.tokens / kv_page_tokens);
+            s.kv_heads * (keys.bytes() + values.bytes()) * (s.tokens / kv_part_tokens);
         shape.layers = std::max<std::size_t>(1, (dram_working_set() + layer_bytes - 1) / layer_bytes);
         shape.codebooks = {entries.data(), scales.data(), 0, 1, s.kv_heads};
         state = buffer(kv_cache::state_bytes(shape).value());
         cache = std::make_unique<kv_cache>(kv_cache::create(shape, {state.data(), state.size()}).value());
-        // A plain codec needs a page for the token of this step, the others have it in the window.
-        const std::size_t pages = s.tokens / kv_page_tokens + (c.codec.is_plain() ? 1 : 0);
+        const std::size_t pages = (s.tokens + shape.page_tokens) / shape.page_tokens;
         memory = buffer(pages * round_up(cache->page_bytes(), alignment));
         for (std::size_t p = 0; p < pages; ++p) {
             const std::span<std::byte> page{memory.data() + p * round_up(cache->page_bytes(), alignment),
@@ -79,7 +81,8 @@ struct fixture {
         const std::size_t layer = page.size() / shape.layers;
         std::byte* at = page.data();
         for (std::size_t h = 0; h < size.kv_heads; ++h)
-            for (const bool keys : {true, false}) {
+            for (std::size_t part = 0; part < 2 * shape.page_tokens / kv_part_tokens; ++part) {
+                const bool keys = part < shape.page_tokens / kv_part_tokens;
                 const kv_part_layout l(of.codec, head_size, keys);
                 const std::size_t halves = of.codec.is_plain() ? l.bytes() : l.codes_offset();
                 for (std::size_t i = 0; i < halves; i += 2) {
@@ -113,13 +116,13 @@ struct fixture {
                 const std::size_t u = t - view.sinks;
                 const auto part = reference::kv_part::make(
                     keys ? view.keys : view.values, view.tables(kv_head, keys),
-                    const_cast<std::byte*>(view.part(u / kv_page_tokens, kv_head, keys)));
+                    const_cast<std::byte*>(view.part(u / kv_part_tokens, kv_head, keys)));
                 if (!part)
                     return part.message();
                 for (;
-                     t < view.sinks + size.tokens && (t - view.sinks) / kv_page_tokens == u / kv_page_tokens;
+                     t < view.sinks + size.tokens && (t - view.sinks) / kv_part_tokens == u / kv_part_tokens;
                      ++t) {
-                    part->decode((t - view.sinks) % kv_page_tokens, row.data());
+                    part->decode((t - view.sinks) % kv_part_tokens, row.data());
                     std::copy(row.begin(), row.end(),
                               (keys ? k : v).begin() + static_cast<std::ptrdiff_t>(t * head_size));
                 }
@@ -162,7 +165,8 @@ fixture& fixture_of(const named_kv_codec& codec, const cache_size& size) {
 
 std::string row_name(const char* codec, const char* isa, const cache_size& s) {
     return std::string("attention/") + codec + "/" + isa + "/heads:" + std::to_string(s.heads) +
-           "/kv:" + std::to_string(s.kv_heads) + "/ctx:" + std::to_string(s.tokens);
+           "/kv:" + std::to_string(s.kv_heads) + "/ctx:" + std::to_string(s.tokens) +
+           (s.page_tokens == 0 ? std::string() : "/page:" + std::to_string(s.page_tokens));
 }
 
 /// One step over one layer after the other.

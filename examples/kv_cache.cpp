@@ -73,7 +73,7 @@ struct filled_cache {
     crumb::kv_cache_shape shape;
     memory state;
     crumb::kv_cache cache;
-    std::vector<memory> pages;
+    memory page; ///< for all tokens: a head's codes lie one after another in it
 
     filled_cache(const crumb::kv_codec& codec, const sequence& s)
         : books(codebooks(codec, s)), shape{.layers = 1,
@@ -81,21 +81,21 @@ struct filled_cache {
                                             .head_size = head_size,
                                             .max_tokens = tokens,
                                             .max_rows = 64,
+                                            .page_tokens = tokens,
                                             .codec = codec,
                                             .codebooks = books.view(),
                                             .codebook_id = books.identity()},
           state(checked(crumb::kv_cache::state_bytes(shape))),
-          cache(checked(crumb::kv_cache::create(shape, state.bytes))) {
+          cache(checked(crumb::kv_cache::create(shape, state.bytes))), page(cache.page_bytes()) {
+        checked(cache.add_page(page.bytes));
         memory encoding(cache.encode_scratch_bytes());
         for (std::size_t t = 0; t < tokens; t += 64) {
             const std::size_t rows = t + 64 < tokens ? 64 : 63; // the last token is the step below
-            reserve(t + rows);
             checked(cache.write(0, s.rows(s.k, t, rows), s.rows(s.v, t, rows)));
             cache.advance(rows);
             cache.encode(encoding.bytes); // what is older than the window; another thread could do it
         }
         // One decode step: the token's own key and value first, then attention over everything.
-        reserve(cache.length() + 1);
         checked(cache.write(0, s.rows(s.k, cache.length(), 1), s.rows(s.v, cache.length(), 1)));
     }
 
@@ -107,13 +107,6 @@ struct filled_cache {
         checked(samples.add(0, s.rows(s.k, 0, 2048), s.rows(s.v, 0, 2048)));
         return checked(crumb::train_kv_codebooks(samples, codec, {}));
     }
-    /// The state is allocated at once, a page per 256 tokens when it is needed.
-    void reserve(std::size_t length) {
-        while (cache.page_count() < cache.pages_for(length)) {
-            pages.emplace_back(cache.page_bytes());
-            checked(cache.add_page(pages.back().bytes));
-        }
-    }
     crumb::kv_attention plan() const {
         return checked(
             crumb::kv_attention::plan({.heads = heads, .kv_heads = kv_heads, .head_size = head_size}, shape));
@@ -124,9 +117,9 @@ struct filled_cache {
         double row[head_size], largest = 0;
         for (std::size_t t = 0; t < layer.coded; ++t)
             for (std::size_t h = 0; h < kv_heads; ++h) {
-                auto* part = const_cast<std::byte*>(layer.part(t / crumb::kv_page_tokens, h, false));
+                auto* part = const_cast<std::byte*>(layer.part(t / crumb::kv_part_tokens, h, false));
                 checked(crumb::reference::kv_part::make(layer.values, layer.tables(h, false), part))
-                    .decode(t % crumb::kv_page_tokens, row);
+                    .decode(t % crumb::kv_part_tokens, row);
                 for (const double x : row)
                     largest = std::max(largest, std::fabs(x));
             }

@@ -19,7 +19,9 @@ namespace lm {
 class buffer {
   public:
     buffer() = default;
-    explicit buffer(std::size_t size) : size_(crumb::round_up(size, crumb::alignment)) {
+    enum contents { zeros, untouched }; ///< untouched: the system gives memory as it is used
+    explicit buffer(std::size_t size, contents begin = zeros)
+        : size_(crumb::round_up(size, crumb::alignment)) {
         // Reading weights from ordinary pages spends a good part of the time on translating addresses.
         const bool is_large = size_ >= huge_page;
         const std::size_t unit = is_large ? huge_page : crumb::alignment;
@@ -31,7 +33,8 @@ class buffer {
         if (is_large)
             (void)::madvise(data_.get(), size_, MADV_HUGEPAGE);
 #endif
-        std::fill_n(data_.get(), size_, std::byte{0});
+        if (begin == zeros)
+            std::fill_n(data_.get(), size_, std::byte{0});
     }
     std::span<std::byte> bytes() const noexcept { return {data_.get(), size_}; }
     template <class T>

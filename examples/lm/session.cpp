@@ -73,7 +73,7 @@ struct session::state {
     buffer rope_memory;
     crumb::rope_table rope;
     buffer cache_state;
-    std::vector<buffer> pages; ///< of the cache
+    buffer page; ///< of the cache, for the whole context
     std::vector<worker> workers;
     buffer copies;
     buffer ffn_scratch; ///< of folded networks
@@ -97,15 +97,6 @@ struct session::state {
             return;
         const std::lock_guard lock(failure_guard);
         failure = written;
-    }
-    /// Pages for `tokens` tokens.
-    status make_room(std::size_t tokens) {
-        while (cache->page_count() < cache->pages_for(tokens)) {
-            pages.emplace_back(cache->page_bytes());
-            if (const status s = cache->add_page(pages.back().bytes()); !s)
-                return s;
-        }
-        return {};
     }
     /// Encodes what is older than the window.
     void encode() {
@@ -362,6 +353,7 @@ result<session> session::make(const model& m, team threads, const kv_type& kv, s
                                       .head_size = d.head_size,
                                       .max_tokens = context,
                                       .max_rows = batch,
+                                      .page_tokens = crumb::round_up(context, crumb::kv_part_tokens),
                                       .codec = kv.codec,
                                       .sinks = kv.sinks,
                                       .window = kv.window,
@@ -375,12 +367,14 @@ result<session> session::make(const model& m, team threads, const kv_type& kv, s
         return cache.error();
     s->cache.emplace(*cache);
     const double cached =
-        static_cast<double>(cache->pages_for(context)) * static_cast<double>(cache->page_bytes()) +
-        static_cast<double>(context * d.rope_dims * sizeof(float));
+        static_cast<double>(cache->page_bytes()) + static_cast<double>(context * d.rope_dims * sizeof(float));
     if (cached > machine_memory())
         return status::error(errc::invalid_argument,
                              "a context of %zu tokens needs %.0f MB of memory, this machine has %.0f MB",
                              context, cached / 1e6, machine_memory() / 1e6);
+    s->page = buffer(cache->page_bytes(), buffer::untouched);
+    if (const status added = s->cache->add_page(s->page.bytes()); !added)
+        return added;
     const auto ops = crumb::float_ops::plan();
     if (!ops)
         return ops.error();
@@ -490,8 +484,6 @@ std::span<const float> session::feed(std::span<const std::int32_t> tokens, std::
         const auto batch = tokens.subspan(tokens.size() - left, std::min(left, s.batch));
         left -= batch.size();
         const std::size_t rows = wanted > left ? std::min(wanted - left, batch.size()) : 0;
-        if (s.failure.ok())
-            s.failure = s.make_room(s.length + batch.size());
         if (s.failure.ok())
             s.threads.run([&](std::size_t part, std::size_t parts) { s.forward(batch, rows, part, parts); });
         if (!s.failure.ok()) {

@@ -100,6 +100,8 @@ struct cache_problem {
     void add_pages(std::size_t count) {
         for (; count != 0; --count) {
             pages.push_back(std::make_unique<aligned_bytes>(cache->page_bytes()));
+            // What a page holds before tokens come is not to matter: bytes of 255 are not numbers.
+            std::memset(pages.back()->span().data(), 0xff, pages.back()->span().size());
             const auto added = cache->add_page(pages.back()->span());
             EXPECT_TRUE(added.ok()) << added.message();
         }
@@ -158,7 +160,7 @@ struct cache_problem {
         if (t < view.sinks)
             halves((keys ? view.sink_keys : view.sink_values).row(head * view.sinks + t));
         else if (u < view.coded)
-            part(layer, head, keys, u / crumb::kv_page_tokens).decode(u % crumb::kv_page_tokens, out.data());
+            part(layer, head, keys, u / crumb::kv_part_tokens).decode(u % crumb::kv_part_tokens, out.data());
         else
             halves((keys ? view.window_keys : view.window_values).row(head * view.slots + u % view.slots));
         return out;

@@ -317,10 +317,15 @@ TEST(KvCache, EncodesAlikeOnEveryIsa) {
             cache_problem other(shape_of(each.second, 20, 1), Isa::name);
             other.fill(170);
             ASSERT_EQ(other.cache->coded(), first.cache->coded());
-            for (std::size_t p = 0; p < first.pages.size(); ++p) {
-                const auto a = first.cache->page(p), b = other.cache->page(p);
-                ASSERT_EQ(std::memcmp(a.data(), b.data(), a.size()), 0) << "page " << p;
-            }
+            const std::size_t parts = first.cache->parts_for(170, first.cache->coded());
+            EXPECT_EQ(parts, 1u);
+            first.cache->for_each_part(
+                parts, [&](std::size_t part, std::size_t layer, std::size_t head, bool keys) {
+                    const auto a = first.cache->part(part, layer, head, keys);
+                    const auto b = other.cache->part(part, layer, head, keys);
+                    EXPECT_EQ(std::memcmp(a.data(), b.data(), a.size()), 0)
+                        << "layer " << layer << ", head " << head << (keys ? ", keys" : ", values");
+                });
         });
     }
 }
@@ -393,8 +398,39 @@ TEST(KvCache, ChecksItsShape) {
     EXPECT_EQ(why(shape), "kv_cache: 3 sets of codebooks do not serve 2 layers of 2 heads");
     shape.codebooks = few.view(1, 0);
     EXPECT_EQ(why(shape), "");
+    shape.page_tokens = 0;
+    EXPECT_EQ(why(shape), "kv_cache: pages of 0 tokens; they have a multiple of 256");
+    shape.page_tokens = 300;
+    EXPECT_EQ(why(shape), "kv_cache: pages of 300 tokens; they have a multiple of 256");
+    shape.page_tokens = 512;
+    EXPECT_EQ(why(shape), "");
     shape.sinks = std::size_t{1} << 40;
     EXPECT_NE(why(shape), "");
+}
+
+// How many tokens a page has is no business of the numbers.
+TEST(KvCache, PagesOfAnyLengthHoldTheSame) {
+    for_each_isa([]<class Isa>() {
+        for (const auto& [name, codec] : codecs) {
+            std::unique_ptr<run_problem> first;
+            for (const std::size_t page_tokens : {256, 768, 2048}) {
+                SCOPED_TRACE(std::string(name) + ", " + std::to_string(page_tokens));
+                auto shape = shape_of(codec, 16, 2, 2);
+                shape.page_tokens = page_tokens;
+                auto p = std::make_unique<run_problem>(shape, 2, 900, 1, Isa::name);
+                EXPECT_EQ(p->pages.size(), (1200 + page_tokens - 1) / page_tokens);
+                p->run(crumb::kv_mode::fast, Isa::name, 1);
+                if (first == nullptr) {
+                    first = std::move(p);
+                    continue;
+                }
+                EXPECT_EQ(p->y, first->y);
+                for (const bool keys : {true, false})
+                    for (std::size_t t = 0; t < 900; t += 7)
+                        ASSERT_EQ(p->decoded(1, 1, keys, t), first->decoded(1, 1, keys, t)) << "token " << t;
+            }
+        }
+    });
 }
 
 TEST(KvCache, TruncatesAnywhere) {
@@ -431,6 +467,14 @@ TEST(KvCache, CopiesAPrefix) {
         for (std::size_t t = 0; t < 333; ++t)
             ASSERT_EQ(to.decoded(1, 0, true, t), from.decoded(1, 0, true, t)) << "token " << t;
         EXPECT_EQ(to.cache->copy_prefix(*from.cache, 400).code(), errc::invalid_argument);
+        auto longer = from.shape;
+        longer.page_tokens = 768;
+        cache_problem other(longer), third(from.shape);
+        other.fill(700);
+        ASSERT_TRUE(third.cache->copy_prefix(*other.cache, 600).ok());
+        ASSERT_TRUE(other.cache->copy_prefix(*from.cache, 333).ok());
+        for (std::size_t t = 0; t < 333; t += 13)
+            ASSERT_EQ(other.decoded(1, 0, false, t), from.decoded(1, 0, false, t)) << "token " << t;
     }
     cache_problem a(shape_of(kv_codec::f16(), 16)), b(shape_of(kv_codec::q8_0(), 16));
     EXPECT_EQ(a.cache->copy_prefix(*b.cache, 0).code(), errc::bad_shape);
@@ -439,7 +483,10 @@ TEST(KvCache, CopiesAPrefix) {
 TEST(KvSnapshot, RestoresWhatWasSaved) {
     for (const auto& [name, codec] : codecs) {
         SCOPED_TRACE(name);
-        cache_problem from(shape_of(codec, 16, 2, 2)), to(shape_of(codec, 16, 2, 2));
+        const auto shape = shape_of(codec, 16, 2, 2);
+        auto longer = shape;
+        longer.page_tokens = 512;
+        cache_problem from(shape), to(longer);
         from.fill(330);
         std::vector<std::byte> bytes(crumb::snapshot_bytes(*from.cache));
         ASSERT_TRUE(crumb::save(*from.cache, bytes).ok());
@@ -489,8 +536,8 @@ TEST(KvSnapshot, RefusesWhatDoesNotMatch) {
         EXPECT_NE(why(shape_of(codec, 32), std::span(bytes).first(size), same), "") << size;
     EXPECT_NE(why(shape_of(codec, 32), std::span(bytes).first(bytes.size() - 1), same), "");
     auto version = bytes;
-    version[8] = std::byte{2};
-    EXPECT_EQ(why(shape_of(codec, 32), version, same), "kv snapshot: version 2, this build reads 1");
+    version[8] = std::byte{1};
+    EXPECT_EQ(why(shape_of(codec, 32), version, same), "kv snapshot: version 1, this build reads 2");
     for (const std::size_t at :
          {0ul, 12ul, 30ul, 88ul, 96ul, 104ul, 112ul, 128ul, bytes.size() / 2, bytes.size() - 1}) {
         auto changed = bytes;

@@ -23,7 +23,7 @@ using crumb_test::guard;
 using crumb_test::guarded;
 using crumb_test::normal_numbers;
 
-constexpr std::size_t tokens = kv_page_tokens;
+constexpr std::size_t tokens = kv_part_tokens;
 
 struct scan_case {
     kv_codec codec;

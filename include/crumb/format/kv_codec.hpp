@@ -8,8 +8,8 @@
 
 namespace crumb::inline CRUMB_ABI {
 
-/// Tokens of a page: what the caller gives memory for at once.
-inline constexpr std::size_t kv_page_tokens = 256;
+/// Tokens of a part: keys or values of a head that lie together.
+inline constexpr std::size_t kv_part_tokens = 256;
 /// Tokens that are encoded together. Codes of a block and a sub-space fill a register of 64 lanes.
 inline constexpr std::size_t kv_block_tokens = 64;
 /// Tokens that share a mean (`pq`), or a scale and an origin (`uniform`).
@@ -122,7 +122,7 @@ class kv_part_layout {
     /// Codes of a token that lie in rows of their own.
     constexpr std::size_t rows() const noexcept { return head_size_ / codec_.dims; }
     /// Bytes of a row.
-    constexpr std::size_t row_bytes() const noexcept { return kv_page_tokens * codec_.bits / 8; }
+    constexpr std::size_t row_bytes() const noexcept { return kv_part_tokens * codec_.bits / 8; }
 
     /// Bytes before the scales of tokens: means, where there are.
     constexpr std::size_t scales_offset() const noexcept {
@@ -134,11 +134,11 @@ class kv_part_layout {
     constexpr std::size_t codes_offset() const noexcept {
         switch (codec_.kind) {
         case kv_kind::q8_0:
-            return halves(kv_page_tokens * groups());
+            return halves(kv_part_tokens * groups());
         case kv_kind::uniform:
-            return 2 * halves(keys_ ? mean_blocks * head_size_ : kv_page_tokens * groups());
+            return 2 * halves(keys_ ? mean_blocks * head_size_ : kv_part_tokens * groups());
         case kv_kind::pq:
-            return codec_.residual ? scales_offset() + halves(kv_page_tokens) : 0;
+            return codec_.residual ? scales_offset() + halves(kv_part_tokens) : 0;
         default:
             return 0;
         }
@@ -148,15 +148,15 @@ class kv_part_layout {
         switch (codec_.kind) {
         case kv_kind::f32:
         case kv_kind::f16:
-            return kv_page_tokens * head_size_ * codec_.bits / 8;
+            return kv_part_tokens * head_size_ * codec_.bits / 8;
         case kv_kind::q8_0:
-            return codes_offset() + kv_page_tokens * head_size_;
+            return codes_offset() + kv_part_tokens * head_size_;
         default:
             return codes_offset() + rows() * row_bytes();
         }
     }
 
-    static constexpr std::size_t mean_blocks = kv_page_tokens / kv_mean_tokens;
+    static constexpr std::size_t mean_blocks = kv_part_tokens / kv_mean_tokens;
 
   private:
     static constexpr std::size_t halves(std::size_t n) noexcept {
@@ -186,7 +186,7 @@ constexpr unsigned kv_code(const std::uint8_t* row, int bits, std::size_t t) noe
         return (unsigned{p[at.byte]} >> at.shift) & ((1u << width) - 1);
     };
     if (bits == 6)
-        return plane(row, 4) | plane(row + kv_page_tokens / 2, 2) << 4;
+        return plane(row, 4) | plane(row + kv_part_tokens / 2, 2) << 4;
     return plane(row, static_cast<unsigned>(bits));
 }
 
@@ -199,7 +199,7 @@ constexpr void set_kv_code(std::uint8_t* row, int bits, std::size_t t, unsigned 
     };
     if (bits == 6) {
         plane(row, 4, code & 15);
-        plane(row + kv_page_tokens / 2, 2, code >> 4);
+        plane(row + kv_part_tokens / 2, 2, code >> 4);
     } else {
         plane(row, static_cast<unsigned>(bits), code);
     }

@@ -23,9 +23,9 @@ struct kv_attention_run<isa::CRUMB_THIS_ISA> {
     }
 
   private:
-    // Memory is fastest where it is read from end to end, and all heads of a page lie beside each other. But
-    // each head comes with tables and sums, which the first cache holds for one of them: a head goes through
-    // a few pages before the next one does.
+    // Memory is fastest where it is read from end to end, and in short pages all heads lie beside each other.
+    // But each head comes with tables and sums, which the first cache holds for one of them: a head goes
+    // through a page, or through a few short ones, before the next one does.
     static void together(const kv_attention_args& args, const range& heads, std::size_t r,
                          std::size_t rows) noexcept {
         const auto of = [&](std::size_t h) { return pass(args, h, r, rows, h - heads.begin); };
@@ -34,24 +34,25 @@ struct kv_attention_run<isa::CRUMB_THIS_ISA> {
         const kv_layer_view& cache = args.cache;
         const std::size_t begin = args.tokens.begin, last = of(heads.begin).last(),
                           coded = cache.sinks + cache.coded, end = coded < last ? coded : last;
-        const auto pages = [&](std::size_t tokens) { return (tokens + kv_page_tokens - 1) / kv_page_tokens; };
-        const std::size_t first_page = begin > cache.sinks ? (begin - cache.sinks) / kv_page_tokens : 0,
-                          last_page = end > cache.sinks && end > begin ? pages(end - cache.sinks) : 0,
-                          step = args.by_tables ? args.memory.pages() : 1;
-        for (std::size_t p = first_page, stop = p; p < last_page; p = stop) {
-            stop = p + step < last_page ? p + step : last_page;
+        const auto parts = [&](std::size_t tokens) { return (tokens + kv_part_tokens - 1) / kv_part_tokens; };
+        const std::size_t first_part = begin > cache.sinks ? (begin - cache.sinks) / kv_part_tokens : 0,
+                          last_part = end > cache.sinks && end > begin ? parts(end - cache.sinks) : 0,
+                          least = args.by_tables ? args.memory.parts() : 1,
+                          step = least < cache.page_parts ? cache.page_parts : least;
+        for (std::size_t p = first_part, stop = p; p < last_part; p = stop) {
+            stop = p + step < last_part ? p + step : last_part;
             for (std::size_t h = heads.begin; h < heads.end; ++h)
                 for (std::size_t i = p; i < stop; ++i) {
-                    kv_page_parts next;
+                    kv_parts next;
                     if (i + 1 < stop)
                         next = cache.parts(i + 1, h);
                     else if (h + 1 < heads.end)
                         next = cache.parts(p, h + 1);
-                    else if (stop < last_page)
+                    else if (stop < last_part)
                         next = cache.parts(stop, heads.begin);
-                    const std::size_t t = cache.sinks + i * kv_page_tokens;
-                    of(h).page(i, t, begin > t ? begin : t,
-                               end < t + kv_page_tokens ? end : t + kv_page_tokens, next);
+                    const std::size_t t = cache.sinks + i * kv_part_tokens;
+                    of(h).attend(i, t, begin > t ? begin : t,
+                                 end < t + kv_part_tokens ? end : t + kv_part_tokens, next);
                 }
         }
         for (std::size_t h = heads.begin; h < heads.end; ++h) {
@@ -123,9 +124,9 @@ struct kv_attention_run<isa::CRUMB_THIS_ISA> {
             }
         }
 
-        /// Tokens first .. stop - 1, all in page p, whose token 0 is t; `next` is read after that.
-        CRUMB_INLINE void page(std::size_t p, std::size_t t, std::size_t first, std::size_t stop,
-                               const kv_page_parts& next) const noexcept {
+        /// Tokens first .. stop - 1, all in part p, whose token 0 is t; `next` is read after that.
+        CRUMB_INLINE void attend(std::size_t p, std::size_t t, std::size_t first, std::size_t stop,
+                                 const kv_parts& next) const noexcept {
             switch (cache.keys.codec().kind) {
             case kv_kind::f32:
                 return rows<float>(p, t, first, stop, next);
@@ -137,29 +138,29 @@ struct kv_attention_run<isa::CRUMB_THIS_ISA> {
                 return decoded(p, t, first, stop);
             default:
                 if (args.by_tables)
-                    return scan().page(p, t, first - t, stop - t, next);
+                    return scan().attend(p, t, first - t, stop - t, next);
                 if (args.by_channels)
-                    return kv_uniform<I>(*this, args).page(p, t, first - t, stop - t, next);
+                    return kv_uniform<I>(*this, args).attend(p, t, first - t, stop - t, next);
                 return decoded(p, t, first, stop);
             }
         }
 
         template <class T>
         CRUMB_INLINE void rows(std::size_t p, std::size_t t, std::size_t first, std::size_t stop,
-                               const kv_page_parts& next) const noexcept {
+                               const kv_parts& next) const noexcept {
             const std::size_t size = cache.keys.head_size();
             const auto of = [size](const std::byte* part) {
                 return kv_rows<T>{reinterpret_cast<const T*>(part), size};
             };
-            const kv_page_parts here = cache.parts(p, base::kv_head);
+            const kv_parts here = cache.parts(p, base::kv_head);
             base::dense(of(here.keys), of(here.values), t, first, stop, of(next.keys));
         }
 
         // Bytes as they lie; `converted` is free for their scales.
         CRUMB_INLINE void bytes(std::size_t p, std::size_t t, std::size_t first, std::size_t stop,
-                                const kv_page_parts& next) const noexcept {
+                                const kv_parts& next) const noexcept {
             const std::size_t scales =
-                base::piece(cache.keys.codes_offset(), kv_page_tokens / attention_block);
+                base::piece(cache.keys.codes_offset(), kv_part_tokens / attention_block);
             for (std::size_t from = first; from < stop; from += attention_block) {
                 const std::size_t n = stop - from < attention_block ? stop - from : attention_block;
                 const kv_rows<kv_bytes> k = byte_rows(p, true, from - t, n);
@@ -180,7 +181,7 @@ struct kv_attention_run<isa::CRUMB_THIS_ISA> {
         CRUMB_INLINE const std::int8_t* codes_of(const std::byte* part) const noexcept {
             return reinterpret_cast<const std::int8_t*>(part + cache.keys.codes_offset());
         }
-        /// Tokens first .. first + n - 1 of page p.
+        /// Tokens first .. first + n - 1 of part p.
         CRUMB_INLINE kv_rows<kv_bytes> byte_rows(std::size_t p, bool keys, std::size_t first,
                                                  std::size_t n) const noexcept {
             const std::size_t size = args.head_size, groups = cache.keys.groups();

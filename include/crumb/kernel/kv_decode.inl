@@ -1,4 +1,4 @@
-// Tokens of a page as floats.
+// Tokens of a part as floats.
 namespace crumb::inline CRUMB_ABI::kernel {
 
 template <>
@@ -26,7 +26,7 @@ struct kv_decode_run<isa::CRUMB_THIS_ISA> {
     static CRUMB_INLINE const half* halves_at(const kv_decode_args& args, std::size_t offset) noexcept {
         return reinterpret_cast<const half*>(args.part + offset);
     }
-    /// Halves as floats: at most a page's tokens.
+    /// Halves as floats: at most a part's tokens.
     static CRUMB_INLINE void convert(const half* from, std::size_t n, float* to) noexcept {
         for (std::size_t i = 0; i < n; i += lanes)
             M::store(to + i, M::load(from + i, n - i), n - i);
@@ -73,7 +73,7 @@ struct kv_decode_run<isa::CRUMB_THIS_ISA> {
     static void uniform(const kv_decode_args& args) noexcept {
         const kv_part_layout& l = args.layout;
         const std::uint8_t* codes = reinterpret_cast<const std::uint8_t*>(args.part + l.codes_offset());
-        float scales[kv_page_tokens], origins[kv_page_tokens];
+        float scales[kv_part_tokens], origins[kv_part_tokens];
         for (std::size_t c = 0; c < l.head_size(); ++c) {
             const std::uint8_t* row = codes + c * l.row_bytes();
             // Of keys a channel's blocks, of values a group's tokens.
@@ -84,12 +84,12 @@ struct kv_decode_run<isa::CRUMB_THIS_ISA> {
                     origins[b] = M::number(halves_at(args, l.origins_offset())[b * l.head_size() + c]);
                 }
             } else if (first_of_group) {
-                const std::size_t at = c / kv_group_channels * kv_page_tokens + args.first;
+                const std::size_t at = c / kv_group_channels * kv_part_tokens + args.first;
                 convert(halves_at(args, 0) + at, args.last - args.first, scales + args.first);
                 convert(halves_at(args, l.origins_offset()) + at, args.last - args.first,
                         origins + args.first);
             }
-            std::uint8_t all[kv_page_tokens];
+            std::uint8_t all[kv_part_tokens];
             unpack(row, l.codec().bits, args, all);
             float* to = args.to + c;
             for (std::size_t t = args.first; t < args.last; ++t, to += args.stride) {
@@ -103,11 +103,11 @@ struct kv_decode_run<isa::CRUMB_THIS_ISA> {
         const kv_part_layout& l = args.layout;
         const kv_codec& codec = l.codec();
         const std::uint8_t* codes = reinterpret_cast<const std::uint8_t*>(args.part + l.codes_offset());
-        float scales[kv_page_tokens];
+        float scales[kv_part_tokens];
         if (codec.residual)
             convert(halves_at(args, l.scales_offset()) + args.first, args.last - args.first, scales);
         float entries[256];
-        std::uint8_t all[kv_page_tokens];
+        std::uint8_t all[kv_part_tokens];
         for (std::size_t c = 0; c < l.head_size(); ++c) {
             const std::uint8_t* row = codes + c / codec.dims * l.row_bytes();
             if (c % codec.dims == 0)

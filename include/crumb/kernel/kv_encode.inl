@@ -125,7 +125,7 @@ struct kv_encode_run<isa::CRUMB_THIS_ISA> {
             const std::size_t n = size - begin < kv_group_channels ? size - begin : kv_group_channels;
             std::uint8_t all[kv_group_channels][kv_block_tokens];
             for (std::size_t t = 0; t < kv_block_tokens; ++t) {
-                const std::size_t at = g * kv_page_tokens + first + t;
+                const std::size_t at = g * kv_part_tokens + first + t;
                 uniform_group(x + t * size + begin, n, bits, halves_at(args, 0)[at],
                               halves_at(args, l.origins_offset())[at], rounded);
                 for (std::size_t i = 0; i < n; ++i)
@@ -379,7 +379,7 @@ struct kv_encode_run<isa::CRUMB_THIS_ISA> {
         for (std::size_t i = 0; i < 16; ++i)
             twos[i] = static_cast<std::uint8_t>(codes[i] >> down | codes[i + 16] >> down << 2 |
                                                 codes[i + 32] >> down << 4 | codes[i + 48] >> down << 6);
-        __builtin_memcpy(row + (bits == 6 ? kv_page_tokens / 2 : 0) + block * 16, twos, 16);
+        __builtin_memcpy(row + (bits == 6 ? kv_part_tokens / 2 : 0) + block * 16, twos, 16);
     }
 };
 

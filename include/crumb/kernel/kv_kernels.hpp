@@ -7,29 +7,30 @@
 
 namespace crumb::inline CRUMB_ABI::kernel {
 
-/// What a page has of one kv head, or nothing.
-struct kv_page_parts {
+/// A kv head's keys and values of 256 tokens, or nothing.
+struct kv_parts {
     const std::byte *keys = nullptr, *values = nullptr;
 };
 
 /// One layer of a cache as one step sees it. Token t is a sink if t < sinks; else with u = t - sinks it lies
-/// in page u / 256 if u < coded, or in slot u % slots of the window.
+/// in part u / 256 if u < coded, or in slot u % slots of the window.
 struct kv_layer_view {
     kv_part_layout keys, values;
     const std::byte* const* pages = nullptr; ///< of all layers
     std::size_t page_offset = 0;             ///< bytes of a page before this layer
+    std::size_t page_parts = 1;              ///< parts of a head that lie one after another in a page
     std::size_t sinks = 0, coded = 0, slots = 0;
     kv_rows<half> sink_keys, sink_values;     ///< of kv head 0, rows of head_size
     kv_rows<half> window_keys, window_values; ///< of kv head 0
     std::size_t layer = 0;
     pq_codebooks codebooks;
 
-    /// The keys' or values' part of page p for a kv head.
+    /// A kv head's keys or values of tokens 256 p and following behind the sinks.
     const std::byte* part(std::size_t p, std::size_t kv_head, bool of_keys) const noexcept {
-        return pages[p] + page_offset + kv_head * (keys.bytes() + values.bytes()) +
-               (of_keys ? 0 : keys.bytes());
+        return pages[p / page_parts] + page_offset + kv_head * page_parts * (keys.bytes() + values.bytes()) +
+               (of_keys ? 0 : page_parts * keys.bytes()) + p % page_parts * (of_keys ? keys : values).bytes();
     }
-    kv_page_parts parts(std::size_t p, std::size_t kv_head) const noexcept {
+    kv_parts parts(std::size_t p, std::size_t kv_head) const noexcept {
         return {part(p, kv_head, true), part(p, kv_head, false)};
     }
     pq_tables tables(std::size_t kv_head, bool of_keys) const noexcept {
@@ -37,11 +38,11 @@ struct kv_layer_view {
     }
 };
 
-/// A block of 64 tokens to encode into one part of a page.
+/// A block of 64 tokens to encode into a part.
 struct kv_block_args {
     kv_part_layout layout;
     pq_tables tables;
-    std::size_t block = 0; ///< of the page: tokens 64 * block and following
+    std::size_t block = 0; ///< of the part: tokens 64 * block and following
     std::byte* part = nullptr;
     const half* from = nullptr; ///< 64 rows of head_size
     float* scratch = nullptr;   ///< kv_encode_floats(head_size), aligned
@@ -50,7 +51,7 @@ struct kv_block_args {
 /// Floats of scratch memory that `kv_encode` needs.
 constexpr std::size_t kv_encode_floats(std::size_t head_size) noexcept { return kv_block_tokens * head_size; }
 
-/// What decoding needs: tokens first .. last - 1 of a page become rows of floats.
+/// What decoding needs: tokens first .. last - 1 of a part become rows of floats.
 struct kv_decode_args {
     kv_part_layout layout;
     pq_tables tables;
@@ -80,8 +81,8 @@ struct kv_scan_state {
     float lost = 0;      ///< sum of |weight - rounded weight|, relative to `reference`
 };
 
-/// Weights e^(score - level) of a page's tokens, a row per query.
-struct kv_page_weights {
+/// Weights e^(score - level) of a part's tokens, a row per query.
+struct kv_part_weights {
     float* weights = nullptr;
     std::size_t stride = 0;
     const float* levels = nullptr; ///< per query
@@ -90,7 +91,7 @@ struct kv_page_weights {
 };
 
 /// How the scratch memory of attention over a cache is carved: a state for each of some kv heads, which go
-/// through the pages together so that a page is read from end to end, and work that they share.
+/// through their parts together so that short pages are read from end to end, and work that they share.
 class kv_scratch {
   public:
     kv_scratch() = default;
@@ -99,7 +100,7 @@ class kv_scratch {
     constexpr kv_scratch(std::size_t head_size, const kv_codec& codec, std::size_t queries,
                          std::size_t kv_heads) noexcept
         : floats_{queries, round_up(head_size, 16),
-                  scans(codec, head_size, queries) || goes_by_channels(codec, queries) ? kv_page_tokens
+                  scans(codec, head_size, queries) || goes_by_channels(codec, queries) ? kv_part_tokens
                                                                                        : attention_block} {
         std::size_t end = 0;
         const auto take = [&](std::size_t bytes) {
@@ -122,28 +123,28 @@ class kv_scratch {
         heads_ = most / state_bytes_ < kv_heads ? most / state_bytes_ : kv_heads;
         heads_ = heads_ == 0 ? 1 : heads_;
         constexpr std::size_t row_of_codes = std::size_t{80} << 10;
-        pages_ = row_of_codes / (kv_part_layout(codec, head_size, true).bytes() +
+        parts_ = row_of_codes / (kv_part_layout(codec, head_size, true).bytes() +
                                  kv_part_layout(codec, head_size, false).bytes());
-        pages_ = pages_ == 0 ? 1 : pages_;
+        parts_ = parts_ == 0 ? 1 : parts_;
 
         end = 0;
         (void)take(floats_.work_size() * sizeof(float));
         if (goes_by_channels(codec, queries)) {
-            factors_ = take(queries * (2 * floats_.padded + kv_page_tokens) * sizeof(float));
+            factors_ = take(queries * (2 * floats_.padded + kv_part_tokens) * sizeof(float));
             codes_ = take((head_size < 128 ? 128 : head_size) * kv_block_tokens);
         }
         if (by_tables) {
-            weights_ = take(queries * 2 * kv_page_tokens);
-            numbers_ = take(2 * kv_page_tokens * sizeof(float));
+            weights_ = take(queries * 2 * kv_part_tokens);
+            numbers_ = take(2 * kv_part_tokens * sizeof(float));
             planes_ = take(queries * 2 * sizeof(pq_plane));
         }
         work_bytes_ = end;
     }
 
-    /// Heads that go through the pages together.
+    /// Heads that go through their parts together.
     constexpr std::size_t heads() const noexcept { return heads_; }
-    /// Pages that such a head goes through before the next one does, where codes are scanned.
-    constexpr std::size_t pages() const noexcept { return pages_; }
+    /// Parts that such a head goes through before the next one does, where codes are scanned.
+    constexpr std::size_t parts() const noexcept { return parts_; }
     constexpr std::size_t bytes() const noexcept { return work_bytes_ + heads_ * state_bytes_; }
     /// The work, and the state of head i of those that go together; both begin with floats of a pass.
     float* work(float* scratch) const noexcept { return scratch; }
@@ -187,11 +188,11 @@ class kv_scratch {
 
     // ---- of the work ----
     std::int8_t* weights(float* work, std::size_t plane) const noexcept {
-        return reinterpret_cast<std::int8_t*>(at(work, weights_)) + plane * kv_page_tokens;
+        return reinterpret_cast<std::int8_t*>(at(work, weights_)) + plane * kv_part_tokens;
     }
-    /// Two rows of numbers of a page's tokens.
+    /// Two rows of numbers of a part's tokens.
     float* numbers(float* work, std::size_t i) const noexcept {
-        return reinterpret_cast<float*>(at(work, numbers_)) + i * kv_page_tokens;
+        return reinterpret_cast<float*>(at(work, numbers_)) + i * kv_part_tokens;
     }
     pq_plane* planes(float* work) const noexcept { return reinterpret_cast<pq_plane*>(at(work, planes_)); }
     /// Of scores 2 * padded floats per query, of values 256.
@@ -206,7 +207,7 @@ class kv_scratch {
         return reinterpret_cast<std::byte*>(memory) + bytes;
     }
     attention_scratch floats_;
-    std::size_t heads_ = 1, pages_ = 1, state_bytes_ = 0, work_bytes_ = 0;
+    std::size_t heads_ = 1, parts_ = 1, state_bytes_ = 0, work_bytes_ = 0;
     std::size_t query_bytes_ = 0, sum_floats_ = 0;
     std::size_t tables_ = 0, sums_ = 0, queries_ = 0, states_ = 0;
     std::size_t weights_ = 0, numbers_ = 0, planes_ = 0, factors_ = 0, codes_ = 0;
@@ -223,15 +224,15 @@ class kv_skip_scratch {
   public:
     static constexpr std::size_t most_queries = 16;
     constexpr kv_skip_scratch(std::size_t coded, std::size_t queries) noexcept
-        : tokens_(round_up(coded, kv_page_tokens)), queries_(queries) {}
+        : tokens_(round_up(coded, kv_part_tokens)), queries_(queries) {}
 
     constexpr std::size_t tokens() const noexcept { return tokens_; }
     constexpr std::size_t floats() const noexcept {
-        return queries_ * (tokens_ + tokens_ / kv_page_tokens + tokens_ / kv_block_tokens);
+        return queries_ * (tokens_ + tokens_ / kv_part_tokens + tokens_ / kv_block_tokens);
     }
     float* weights(float* s) const noexcept { return s; }
     float* levels(float* s) const noexcept { return s + queries_ * tokens_; }
-    float* masses(float* s) const noexcept { return levels(s) + queries_ * (tokens_ / kv_page_tokens); }
+    float* masses(float* s) const noexcept { return levels(s) + queries_ * (tokens_ / kv_part_tokens); }
 
   private:
     std::size_t tokens_, queries_;
@@ -269,7 +270,7 @@ template <class Isa>
 void kv_encode(const kv_block_args& args) noexcept {
     kv_encode_run<Isa>::run(args);
 }
-/// Decodes tokens of a page.
+/// Decodes tokens of a part.
 template <class Isa>
 void kv_decode(const kv_decode_args& args) noexcept {
     kv_decode_run<Isa>::run(args);

@@ -1,4 +1,4 @@
-// Pages of product-quantized codes in a pass of attention, by tables.
+// Parts of product-quantized codes in a pass of attention, by tables.
 namespace crumb::inline CRUMB_ABI::kernel {
 
 template <>
@@ -8,7 +8,7 @@ struct kv_scan<isa::CRUMB_THIS_ISA> {
     using f32 = typename I::f32;
     static constexpr std::size_t lanes = M::lanes;
     static constexpr float levels = static_cast<float>(pq_most);
-    /// Part of a page's weight that rounding may change before a second plane of weights is worth its time.
+    /// Share of a part's weight that rounding may change before a second plane of weights is worth its time.
     static constexpr float most_lost = 1.0f / 64;
     /// Beyond this the sums of values would leave the range of floats: they are brought to a newer reference.
     static constexpr float most_ahead = 40;
@@ -22,7 +22,7 @@ struct kv_scan<isa::CRUMB_THIS_ISA> {
     pq_query* queries;
     kv_scan_state* states;
 
-    /// `place`: the number of the pass's head among those that go through the pages together.
+    /// `place`: the number of the pass's head among those that go through the parts together.
     CRUMB_INLINE kv_scan(const attention_pass<I>& p, const kv_attention_args& a, std::size_t place) noexcept
         : pass(p), cache(a.cache), at(a.memory), own(at.state(a.scratch, place)), work(at.work(a.scratch)),
           args(a), queries(at.queries(own)), states(at.states(own)) {}
@@ -41,25 +41,25 @@ struct kv_scan<isa::CRUMB_THIS_ISA> {
         }
     }
 
-    /// Tokens first .. stop - 1 of page p, whose token 0 is the sequence's token t. `next`: what is read
+    /// Tokens first .. stop - 1 of part p, whose token 0 is the sequence's token t. `next`: what is read
     /// after it, or nothing.
-    CRUMB_INLINE void page(std::size_t p, std::size_t t, std::size_t first, std::size_t stop,
-                           const kv_page_parts& next) const noexcept {
+    CRUMB_INLINE void attend(std::size_t p, std::size_t t, std::size_t first, std::size_t stop,
+                             const kv_parts& next) const noexcept {
         const std::byte* values = cache.part(p, pass.kv_head, false);
         // Each step asks for what will be read soon, so that memory is busy all the time: for codes 16 KB
         // ahead or more, for means and scales those of the next keys or values.
         const bool far = cache.values.bytes() >= far_enough;
-        score_page(p, t, first, stop, far ? values : next.keys, next.keys);
-        const kv_page_weights weights{pass.scores, pass.stride, pass.maxima};
+        score_part(p, t, first, stop, far ? values : next.keys, next.keys);
+        const kv_part_weights weights{pass.scores, pass.stride, pass.maxima};
         const std::size_t planes = round_weights(values, weights, stop);
         if (cache.values.codec().residual)
             add_means(values, weights, first, stop, next.values);
         add_values(values, planes, {first, stop}, far ? next.keys : next.values);
     }
 
-    /// Scores tokens first .. stop - 1 of a page and turns them into weights, relative to the pass's maxima.
+    /// Scores tokens first .. stop - 1 of a part and turns them into weights, relative to the pass's maxima.
     /// `ahead`: the codes to ask for, `next`: the keys to be scored next; either may be null.
-    void score_page(std::size_t p, std::size_t t, std::size_t first, std::size_t stop, const std::byte* ahead,
+    void score_part(std::size_t p, std::size_t t, std::size_t first, std::size_t stop, const std::byte* ahead,
                     const std::byte* next) const noexcept {
         const std::byte* keys = cache.part(p, pass.kv_head, true);
         pq_score_run<I>::run(
@@ -68,7 +68,7 @@ struct kv_scan<isa::CRUMB_THIS_ISA> {
         pass.weigh(t, stop);
     }
 
-    /// Adds looked-up values of some tokens of a page, with the planes that `round_weights` has made.
+    /// Adds looked-up values of some tokens of a part, with the planes that `round_weights` has made.
     CRUMB_INLINE void add_values(const std::byte* values, std::size_t planes, range tokens,
                                  const std::byte* ahead) const noexcept {
         pq_add_run<I>::run({codes(values, cache.values, ahead, tokens),
@@ -101,14 +101,14 @@ struct kv_scan<isa::CRUMB_THIS_ISA> {
         }
     }
 
-    /// Weights of a page's tokens 0 .. stop - 1, scaled and rounded, for all queries; the number of planes
+    /// Weights of a part's tokens 0 .. stop - 1, scaled and rounded, for all queries; the number of planes
     /// they take.
-    std::size_t round_weights(const std::byte* part, const kv_page_weights& weights,
+    std::size_t round_weights(const std::byte* part, const kv_part_weights& weights,
                               std::size_t stop) const noexcept {
         const float* s =
             cache.values.codec().residual ? scales(part, cache.values, stop, at.numbers(work, 0)) : nullptr;
         // A register may hold codes of tokens behind `stop`: their weights are 0.
-        constexpr std::size_t end = kv_page_tokens;
+        constexpr std::size_t end = kv_part_tokens;
         float* w = at.numbers(work, 1);
         pq_plane* planes = at.planes(work);
         std::size_t count = 0;
@@ -150,7 +150,7 @@ struct kv_scan<isa::CRUMB_THIS_ISA> {
 
     /// o += sum over blocks of (sum of the block's weights) * mean. `next`: the part that is read next, or
     /// null.
-    void add_means(const std::byte* part, const kv_page_weights& weights, std::size_t first, std::size_t stop,
+    void add_means(const std::byte* part, const kv_part_weights& weights, std::size_t first, std::size_t stop,
                    const std::byte* next) const noexcept {
         constexpr std::size_t blocks = kv_part_layout::mean_blocks;
         const std::size_t head = pass.piece(cache.values.codes_offset(), pass.vectors);
@@ -195,7 +195,7 @@ struct kv_scan<isa::CRUMB_THIS_ISA> {
                                          std::size_t b) noexcept {
         return reinterpret_cast<const half*>(part) + b * layout.head_size();
     }
-    /// The scales of a page's tokens as floats.
+    /// The scales of a part's tokens as floats.
     CRUMB_INLINE const float* scales(const std::byte* part, const kv_part_layout& layout, std::size_t stop,
                                      float* to) const noexcept {
         const half* from = reinterpret_cast<const half*>(part + layout.scales_offset());

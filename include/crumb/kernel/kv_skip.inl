@@ -7,7 +7,7 @@ struct kv_skip<isa::CRUMB_THIS_ISA> {
     using M = math<I>;
     using f32 = typename I::f32;
     static constexpr std::size_t lanes = M::lanes;
-    static constexpr std::size_t page_blocks = kv_page_tokens / kv_block_tokens;
+    static constexpr std::size_t part_blocks = kv_part_tokens / kv_block_tokens;
 
     const attention_pass<I>& pass;
     const kv_scan<I>& scan;
@@ -20,38 +20,38 @@ struct kv_skip<isa::CRUMB_THIS_ISA> {
     /// All coded tokens, which all queries see: first keys, then the values that matter.
     CRUMB_INLINE kv_skip_report run() const noexcept {
         const kv_layer_view& cache = args.cache;
-        const std::size_t pages = (cache.coded + kv_page_tokens - 1) / kv_page_tokens;
-        for (std::size_t p = 0; p < pages; ++p) {
+        const std::size_t parts = (cache.coded + kv_part_tokens - 1) / kv_part_tokens;
+        for (std::size_t p = 0; p < parts; ++p) {
             const std::size_t stop = end_of(p);
-            const std::byte* next = p + 1 < pages ? cache.part(p + 1, pass.kv_head, true) : nullptr;
-            scan.score_page(p, cache.sinks + p * kv_page_tokens, 0, stop, next, next);
+            const std::byte* next = p + 1 < parts ? cache.part(p + 1, pass.kv_head, true) : nullptr;
+            scan.score_part(p, cache.sinks + p * kv_part_tokens, 0, stop, next, next);
             keep(p, stop);
         }
         kv_skip_report report;
         report.blocks = (cache.coded + kv_block_tokens - 1) / kv_block_tokens;
         const std::size_t limit = least_bin(report);
-        for (std::size_t p = 0; p < pages; ++p)
+        for (std::size_t p = 0; p < parts; ++p)
             add(p, limit, report);
         return report;
     }
 
   private:
     CRUMB_INLINE std::size_t end_of(std::size_t p) const noexcept {
-        const std::size_t left = args.cache.coded - p * kv_page_tokens;
-        return left < kv_page_tokens ? left : kv_page_tokens;
+        const std::size_t left = args.cache.coded - p * kv_part_tokens;
+        return left < kv_part_tokens ? left : kv_part_tokens;
     }
-    CRUMB_INLINE kv_page_weights weights(std::size_t p) const noexcept {
-        return {at.weights(args.skip_scratch) + p * kv_page_tokens, at.tokens(),
+    CRUMB_INLINE kv_part_weights weights(std::size_t p) const noexcept {
+        return {at.weights(args.skip_scratch) + p * kv_part_tokens, at.tokens(),
                 at.levels(args.skip_scratch) + p * pass.queries};
     }
-    /// Per query the mass of a block of 64 tokens: relative to the page's level, later to all tokens.
+    /// Per query the mass of a block of 64 tokens: relative to the part's level, later to all tokens.
     CRUMB_INLINE float* masses(std::size_t block) const noexcept {
         return at.masses(args.skip_scratch) + block * pass.queries;
     }
 
-    /// Copies a page's weights, and sums them by blocks.
+    /// Copies a part's weights, and sums them by blocks.
     CRUMB_INLINE void keep(std::size_t p, std::size_t stop) const noexcept {
-        const kv_page_weights to = weights(p);
+        const kv_part_weights to = weights(p);
         float* levels = at.levels(args.skip_scratch) + p * pass.queries;
         for (std::size_t i = 0; i < pass.queries; ++i) {
             const float* from = pass.scores + i * pass.stride;
@@ -63,7 +63,7 @@ struct kv_skip<isa::CRUMB_THIS_ISA> {
                     I::store(to.row(i) + j, x);
                     sum = I::add(sum, x);
                 }
-                masses((p * kv_page_tokens + t) / kv_block_tokens)[i] = I::sum(sum);
+                masses((p * kv_part_tokens + t) / kv_block_tokens)[i] = I::sum(sum);
             }
         }
     }
@@ -85,12 +85,12 @@ struct kv_skip<isa::CRUMB_THIS_ISA> {
         const std::size_t n = pass.queries;
         float sums[bins * kv_skip_scratch::most_queries] = {};
         for (std::size_t b = 0; b < report.blocks; ++b) {
-            const kv_page_weights page = weights(b / page_blocks);
+            const kv_part_weights part = weights(b / part_blocks);
             float* share = masses(b);
             float largest = 0;
             for (std::size_t i = 0; i < n; ++i) {
-                // The level of a page is soon that of all: no exponential then.
-                const float behind = page.levels[i] - pass.maxima[i];
+                // The level of a part is soon that of all: no exponential then.
+                const float behind = part.levels[i] - pass.maxima[i];
                 share[i] *= (behind == 0 ? 1.0f : M::exp_of(behind)) / pass.totals[i];
                 largest = share[i] > largest ? share[i] : largest;
             }
@@ -122,18 +122,18 @@ struct kv_skip<isa::CRUMB_THIS_ISA> {
 
     /// Takes a block's weights out: its codes may share registers with a neighbour's.
     CRUMB_INLINE void clear(std::size_t p, std::size_t b) const noexcept {
-        const kv_page_weights page = weights(p);
+        const kv_part_weights part = weights(p);
         for (std::size_t i = 0; i < pass.queries; ++i)
             for (std::size_t t = b * kv_block_tokens; t < (b + 1) * kv_block_tokens; t += lanes)
-                I::store(page.row(i) + t, I::zero());
+                I::store(part.row(i) + t, I::zero());
     }
 
-    /// Adds the values of a page's blocks that are needed.
+    /// Adds the values of a part's blocks that are needed.
     CRUMB_INLINE void add(std::size_t p, std::size_t limit, kv_skip_report& report) const noexcept {
-        const std::size_t stop = end_of(p), first = p * page_blocks;
+        const std::size_t stop = end_of(p), first = p * part_blocks;
         const std::size_t blocks = (stop + kv_block_tokens - 1) / kv_block_tokens;
         const std::byte* values = args.cache.part(p, pass.kv_head, false);
-        const std::byte* next = end_of(p) == kv_page_tokens && (p + 1) * kv_page_tokens < args.cache.coded
+        const std::byte* next = end_of(p) == kv_part_tokens && (p + 1) * kv_part_tokens < args.cache.coded
                                     ? args.cache.part(p + 1, pass.kv_head, false)
                                     : nullptr;
         std::size_t left_out = 0;
@@ -157,7 +157,7 @@ struct kv_skip<isa::CRUMB_THIS_ISA> {
             const range tokens{b * kv_block_tokens,
                                end * kv_block_tokens < stop ? end * kv_block_tokens : stop};
             // What comes next is asked for where it will be read as well.
-            const bool whole = b == 0 && end == page_blocks;
+            const bool whole = b == 0 && end == part_blocks;
             scan.add_values(values, planes, tokens, whole ? next : nullptr);
             if (codec.residual)
                 scan.add_means(values, weights(p), tokens.begin, tokens.end, whole ? next : nullptr);

@@ -1,4 +1,4 @@
-// Pages of uniformly quantized codes (KIVI) in a pass of attention, as they lie: channel by channel, with the
+// Parts of uniformly quantized codes (KIVI) in a pass of attention, as they lie: channel by channel, with the
 // scales multiplied to what all tokens of a block share.
 namespace crumb::inline CRUMB_ABI::kernel {
 
@@ -20,10 +20,10 @@ struct kv_uniform<isa::CRUMB_THIS_ISA> {
         : pass(p), cache(a.cache), args(a), factors(a.memory.factors(a.memory.work(a.scratch))),
           codes(a.memory.codes(a.memory.work(a.scratch))) {}
 
-    /// Tokens first .. stop - 1 of page p, whose token 0 is the sequence's token t. `next`: what is read
+    /// Tokens first .. stop - 1 of part p, whose token 0 is the sequence's token t. `next`: what is read
     /// after it, or nothing.
-    CRUMB_INLINE void page(std::size_t p, std::size_t t, std::size_t first, std::size_t stop,
-                           const kv_page_parts& next) const noexcept {
+    CRUMB_INLINE void attend(std::size_t p, std::size_t t, std::size_t first, std::size_t stop,
+                             const kv_parts& next) const noexcept {
         const std::byte* values = cache.part(p, pass.kv_head, false);
         score(cache.part(p, pass.kv_head, true), values, first, stop);
         pass.weigh(t, stop);
@@ -38,7 +38,7 @@ struct kv_uniform<isa::CRUMB_THIS_ISA> {
         for (std::size_t b = first / kv_block_tokens; b * kv_block_tokens < stop; ++b) {
             // Lines of the values, as many per channel as are all of them by the last block.
             const std::size_t each =
-                pass.piece(cache.values.bytes(), kv_page_tokens / kv_block_tokens * l.head_size());
+                pass.piece(cache.values.bytes(), kv_part_tokens / kv_block_tokens * l.head_size());
             unpack(part, l, 0, l.head_size(), b, b + 1, kv_block_tokens, ahead + b * l.head_size() * each,
                    each);
             for (std::size_t i = 0; i < pass.queries; ++i)
@@ -118,13 +118,13 @@ struct kv_uniform<isa::CRUMB_THIS_ISA> {
             const std::size_t channels =
                 l.head_size() - c < kv_group_channels ? l.head_size() - c : kv_group_channels;
             const std::size_t each = pass.piece(cache.keys.bytes(), l.head_size());
-            unpack(part, l, c, c + channels, 0, blocks, kv_page_tokens,
+            unpack(part, l, c, c + channels, 0, blocks, kv_part_tokens,
                    ahead == nullptr ? nullptr : ahead + c * each, each);
-            const half* d = halves(part) + g * kv_page_tokens;
-            const half* z = halves(part + l.origins_offset()) + g * kv_page_tokens;
+            const half* d = halves(part) + g * kv_part_tokens;
+            const half* z = halves(part + l.origins_offset()) + g * kv_part_tokens;
             for (std::size_t i = 0; i < pass.queries; ++i) {
                 const float* p = pass.scores + i * pass.stride;
-                float* w = factors + i * kv_page_tokens;
+                float* w = factors + i * kv_part_tokens;
                 f32 dot = I::zero();
                 std::size_t t = 0;
                 // `weigh` has filled the last register up with zeros.
@@ -142,13 +142,13 @@ struct kv_uniform<isa::CRUMB_THIS_ISA> {
     /// o[c + j] += base + sum over tokens of w * code.
     CRUMB_INLINE void add_group(std::size_t i, std::size_t c, std::size_t channels, std::size_t tokens,
                                 float base) const noexcept {
-        const float* w = factors + i * kv_page_tokens;
+        const float* w = factors + i * kv_part_tokens;
         float* o = pass.o + i * pass.padded + c;
         for (std::size_t j = 0; j < channels; j += tile_channels) {
             const std::int8_t* x[tile_channels];
             for (std::size_t k = 0; k < tile_channels; ++k)
                 x[k] = reinterpret_cast<const std::int8_t*>(codes) +
-                       (j + k < channels ? j + k : channels - 1) * kv_page_tokens;
+                       (j + k < channels ? j + k : channels - 1) * kv_part_tokens;
             f32 sum[2 * tile_channels];
             CRUMB_UNROLL
             for (std::size_t k = 0; k < 2 * tile_channels; ++k)

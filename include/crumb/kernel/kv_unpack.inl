@@ -19,7 +19,7 @@ struct kv_unpack<isa::CRUMB_THIS_ISA> {
                 nibbles(row + b * 32, to);
                 if (bits == 6) {
                     std::uint8_t high[kv_block_tokens];
-                    twos(row + kv_page_tokens / 2 + b * 16, high);
+                    twos(row + kv_part_tokens / 2 + b * 16, high);
                     for (std::size_t i = 0; i < kv_block_tokens; ++i)
                         to[i] = static_cast<std::uint8_t>(to[i] | high[i] << 4);
                 }

@@ -94,7 +94,7 @@ struct pq_add_run<isa::CRUMB_THIS_ISA> {
             const std::int8_t* entries = args.entries;
             const std::size_t first = L::first_unit(codes.first_block), last = L::last_unit(codes.last_block);
             pq_plane planes[Planes];
-            alignas(64) std::uint8_t weights[L::split ? Planes : 1][kv_page_tokens];
+            alignas(64) std::uint8_t weights[L::split ? Planes : 1][kv_part_tokens];
             for (int i = 0; i < Planes; ++i) {
                 planes[i] = args.planes[p + static_cast<std::size_t>(i)];
                 if constexpr (L::split) {
@@ -104,7 +104,7 @@ struct pq_add_run<isa::CRUMB_THIS_ISA> {
             }
             if constexpr (!L::loops) {
                 if (last - first == L::units) {
-                    whole_page<Dims, Planes>(codes.rows(), row, next, entries, planes);
+                    whole_part<Dims, Planes>(codes.rows(), row, next, entries, planes);
                     return Planes;
                 }
             }
@@ -128,7 +128,7 @@ struct pq_add_run<isa::CRUMB_THIS_ISA> {
         }
 
         template <int Dims, int Planes>
-        static CRUMB_INLINE void whole_page(std::size_t rows, const std::uint8_t* row,
+        static CRUMB_INLINE void whole_part(std::size_t rows, const std::uint8_t* row,
                                             const std::uint8_t* next, const std::int8_t* entries,
                                             pq_plane* planes) noexcept {
             constexpr int step = channels(Dims, Planes);

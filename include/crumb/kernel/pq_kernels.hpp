@@ -73,7 +73,7 @@ struct pq_table_args {
 };
 
 // ---- scans -----------------------------------------------------------------------------------------------
-/// Codes of a head's keys or values in one page.
+/// Codes of a part: a head's keys or values of 256 tokens.
 struct pq_codes {
     kv_codec codec;
     std::size_t head_size = 0;
@@ -84,7 +84,7 @@ struct pq_codes {
     std::size_t first_block = 0, last_block = 0; ///< blocks of 64 tokens to read, half-open, of 4
 
     constexpr std::size_t rows() const noexcept { return head_size / codec.dims; }
-    constexpr std::size_t row_bytes() const noexcept { return kv_page_tokens * codec.bits / 8; }
+    constexpr std::size_t row_bytes() const noexcept { return kv_part_tokens * codec.bits / 8; }
 };
 
 struct pq_score_args {
@@ -94,11 +94,11 @@ struct pq_score_args {
     float* out = nullptr;  ///< [count][256]: only those of the blocks are written
 };
 
-/// Floats that a channel of values is summed in. Few, because each page reads and writes those of all
+/// Floats that a channel of values is summed in. Few, because each part reads and writes those of all
 /// channels.
 inline constexpr std::size_t pq_sums = 4;
 
-/// Weights of a page's tokens for one sum of values.
+/// Weights of a part's tokens for one sum of values.
 struct pq_plane {
     const std::uint8_t* weights = nullptr; ///< [256], 0 .. 127; 0 for tokens that do not take part
     float factor = 0;
@@ -157,7 +157,7 @@ void pq_scores(const pq_score_args& args) noexcept {
 }
 
 /// sums[c][lanes] += factor * (sum over tokens t of weights[t] * entry of channel c of code_t), spread over
-/// the lanes; the sums of a page are exact integers.
+/// the lanes; the sums of a part are exact integers.
 template <class Isa>
 void pq_add(const pq_add_args& args) noexcept {
     pq_add_run<Isa>::run(args);

@@ -17,7 +17,7 @@ struct pq_lookup<isa::CRUMB_THIS_ISA, Kind> {
     static constexpr int sets = six ? P::sets_64 : nibble ? 2 : 1;
     static constexpr std::size_t entries = additive ? 32 : nibble ? 16 : six ? 64 : 256;
     static constexpr std::size_t row_bytes = six ? 192 : nibble ? 128 : 256;
-    static constexpr std::size_t units = kv_page_tokens / width / static_cast<std::size_t>(sets);
+    static constexpr std::size_t units = kv_part_tokens / width / static_cast<std::size_t>(sets);
     /// Whether a register of nibbles holds two blocks. The halves of its looked-up bytes are then 64 tokens
     /// apart, else they follow each other.
     static constexpr bool split = width == 64 && (nibble || six);
@@ -80,7 +80,7 @@ struct pq_lookup<isa::CRUMB_THIS_ISA, Kind> {
     }
     static CRUMB_INLINE unit load(const std::uint8_t* row, std::size_t u) noexcept {
         if constexpr (six)
-            return P::load_six(row, row + kv_page_tokens / 2, u);
+            return P::load_six(row, row + kv_part_tokens / 2, u);
         else
             return {P::load(row + u * width)};
     }
@@ -88,7 +88,7 @@ struct pq_lookup<isa::CRUMB_THIS_ISA, Kind> {
     /// the first is full of tables and sums, and has fewer lines on their way.
     static CRUMB_INLINE void prefetch(const std::uint8_t* row, std::size_t u) noexcept {
         if constexpr (six) {
-            __builtin_prefetch(row + kv_page_tokens / 2, 0, 2);
+            __builtin_prefetch(row + kv_part_tokens / 2, 0, 2);
             if constexpr (units == 1)
                 __builtin_prefetch(row + 64, 0, 2);
             __builtin_prefetch(row + u * 32, 0, 2);
@@ -132,10 +132,10 @@ struct pq_lookup<isa::CRUMB_THIS_ISA, Kind> {
     }
     /// Units of the blocks from `block` on, and up to it.
     static constexpr std::size_t first_unit(std::size_t block) noexcept {
-        return block * kv_block_tokens * units / kv_page_tokens;
+        return block * kv_block_tokens * units / kv_part_tokens;
     }
     static constexpr std::size_t last_unit(std::size_t block) noexcept {
-        return (block * kv_block_tokens * units + kv_page_tokens - 1) / kv_page_tokens;
+        return (block * kv_block_tokens * units + kv_part_tokens - 1) / kv_part_tokens;
     }
 };
 

@@ -134,7 +134,7 @@ struct pq_score_run<isa::CRUMB_THIS_ISA> {
                 CRUMB_UNROLL
                 for (int i = 0; i < Queries; ++i)
                     R::store(s[i], I::set1(queries[i].step), I::set1(queries[i].base),
-                             args.out + (q + static_cast<std::size_t>(i)) * kv_page_tokens + L::token(u, 0));
+                             args.out + (q + static_cast<std::size_t>(i)) * kv_part_tokens + L::token(u, 0));
             }
         }
 
@@ -144,7 +144,7 @@ struct pq_score_run<isa::CRUMB_THIS_ISA> {
         static void by_rows(const pq_score_args& args, std::size_t q, const std::uint8_t* ahead) noexcept {
             constexpr int all = 2 * Queries, tables = all < most ? all : most, passes = all / tables;
             static_assert(passes <= 2);
-            alignas(64) std::uint16_t sums_of[all][kv_page_tokens];
+            alignas(64) std::uint16_t sums_of[all][kv_part_tokens];
             const pq_query* queries = args.queries + q;
             const std::uint8_t* from[all];
             for (std::size_t i = 0; i < std::size_t{Queries}; ++i) {
@@ -162,7 +162,7 @@ struct pq_score_run<isa::CRUMB_THIS_ISA> {
             for (std::size_t i = 0; i < std::size_t{Queries}; ++i) {
                 const f32 step = I::set1(queries[i].step), base = I::set1(queries[i].base);
                 const std::uint16_t *low = sums_of[2 * i], *high = sums_of[2 * i + 1];
-                float* out = args.out + (q + i) * kv_page_tokens;
+                float* out = args.out + (q + i) * kv_part_tokens;
                 for (std::size_t t = first; t < last; t += lanes)
                     I::store(out + t,
                              I::fma(step, I::fma(unit, P::load_sums(high + t), P::load_sums(low + t)), base));
@@ -173,7 +173,7 @@ struct pq_score_run<isa::CRUMB_THIS_ISA> {
         /// second of two passes, 2 for all.
         template <int Tables, int Part>
         static CRUMB_INLINE void all_units(const pq_codes& codes, const std::uint8_t* const* tables,
-                                           prefetcher& next, std::uint16_t (*out)[kv_page_tokens]) noexcept {
+                                           prefetcher& next, std::uint16_t (*out)[kv_part_tokens]) noexcept {
             constexpr std::size_t step = units_of(Tables);
             const std::size_t last = L::last_unit(codes.last_block);
             std::size_t u = L::first_unit(codes.first_block);
@@ -186,7 +186,7 @@ struct pq_score_run<isa::CRUMB_THIS_ISA> {
 
         template <int Tables, std::size_t Units, int Part>
         static void all_rows(const std::uint8_t* codes, std::size_t rows, const std::uint8_t* const* tables,
-                             std::size_t u, prefetcher& next, std::uint16_t (*out)[kv_page_tokens]) noexcept {
+                             std::size_t u, prefetcher& next, std::uint16_t (*out)[kv_part_tokens]) noexcept {
             // Two passes ask for half a row's bytes each; with narrow registers, where that would be a small
             // part of a line at a time, the second one asks for all.
             constexpr std::size_t bytes = L::row_bytes * Units / L::units;

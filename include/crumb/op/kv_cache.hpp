@@ -5,6 +5,7 @@
 #include <crumb/dispatch/kv.hpp>
 #include <crumb/op/kv_cache_shape.hpp>
 
+#include <algorithm>
 #include <atomic>
 #include <cmath>
 #include <new>
@@ -53,14 +54,13 @@ class kv_cache {
     std::size_t slots() const noexcept { return at_.slots; }
 
     // ---- pages ----
-    /// Bytes of a page: 256 tokens of all layers.
-    std::size_t page_bytes() const noexcept { return shape_.layers * layer_bytes(); }
+    /// Bytes of a page: `page_tokens` tokens of all layers.
+    std::size_t page_bytes() const noexcept { return page_parts() * part_bytes(); }
     /// Pages that `tokens` tokens need.
-    std::size_t pages_for(std::size_t tokens) const noexcept {
-        return tokens <= at_.sinks ? 0 : (tokens - at_.sinks + kv_page_tokens - 1) / kv_page_tokens;
-    }
+    std::size_t pages_for(std::size_t tokens) const noexcept { return pages_of(shape_, at_.sinks, tokens); }
     std::size_t page_count() const noexcept { return control_->pages.load(std::memory_order_acquire); }
-    /// Appends a page: page_bytes, aligned, the caller's while the cache is used.
+    /// Appends a page: page_bytes, aligned, the caller's while the cache is used. Nothing of it is touched
+    /// before a token comes there, so a long page may be address space that the system fills as it is used.
     status add_page(std::span<std::byte> page) noexcept {
         const std::size_t n = page_count();
         if (n == most_pages())
@@ -69,8 +69,6 @@ class kv_cache {
                                  shape_.max_tokens);
         if (const status s = check_buffer(page, page_bytes(), "kv_cache: page"); !s)
             return s;
-        // What no token has filled yet is read with weight 0: it has to be finite.
-        __builtin_memset(page.data(), 0, page_bytes());
         pages()[n] = page.data();
         control_->pages.store(n + 1, std::memory_order_release);
         return {};
@@ -89,7 +87,7 @@ class kv_cache {
             return status::error(errc::invalid_argument,
                                  "kv_cache: %zu tokens and %zu more exceed the %zu allowed", length(), rows,
                                  shape_.max_tokens);
-        if (after > at_.sinks + page_count() * kv_page_tokens)
+        if (after > at_.sinks + page_count() * shape_.page_tokens)
             return status::error(errc::buffer_too_small, "kv_cache: %zu tokens need %zu pages, there are %zu",
                                  after, pages_for(after), page_count());
         if (!is_plain() && after > at_.sinks && after - at_.sinks - coded() > at_.slots)
@@ -126,6 +124,8 @@ class kv_cache {
                                                  "kv_cache: token %zu, kv head %zu: a %s is %g", begin + r, h,
                                                  keys ? "key" : "value", double(from[i]));
                     std::byte* to = row(layer, h, keys, begin + r);
+                    if (is_plain() && (begin + r) % kv_part_tokens == 0)
+                        begin_part(to, keys);
                     if (floats)
                         __builtin_memcpy(to, from, shape_.head_size * sizeof(float));
                     else
@@ -182,8 +182,10 @@ class kv_cache {
                 args.tables = shape_.codebooks.tables(shape_.codec, shape_.head_size, layer, h, keys);
                 args.scratch = reinterpret_cast<float*>(scratch.data());
                 for (std::size_t t = e.first; t < e.first + e.tokens; t += kv_block_tokens) {
-                    args.block = t % kv_page_tokens / kv_block_tokens;
-                    args.part = page_part(t / kv_page_tokens, layer, h, keys);
+                    args.block = t % kv_part_tokens / kv_block_tokens;
+                    args.part = part_at(t / kv_part_tokens, layer, h, keys);
+                    if (args.block == 0)
+                        begin_part(args.part, keys);
                     args.from = window_row(layer, h, keys, t);
                     functions_->encode(args);
                 }
@@ -212,8 +214,9 @@ class kv_cache {
         v.values = part_layout(false);
         v.pages = pages();
         v.page_offset = i * layer_bytes();
+        v.page_parts = page_parts();
         v.sinks = at_.sinks;
-        v.coded = is_plain() ? page_count() * kv_page_tokens : coded();
+        v.coded = is_plain() ? page_count() * shape_.page_tokens : coded();
         v.slots = at_.slots;
         v.sink_keys = {sink_row(i, 0, true, 0), shape_.head_size};
         v.sink_values = {sink_row(i, 0, false, 0), shape_.head_size};
@@ -225,7 +228,7 @@ class kv_cache {
     }
 
     /// Bytes of a token's codes, with scales and means; halves in sinks and window not counted.
-    double bytes_per_token() const noexcept { return double(page_bytes()) / double(kv_page_tokens); }
+    double bytes_per_token() const noexcept { return double(part_bytes()) / double(kv_part_tokens); }
     /// Bits of a channel, likewise.
     double bits_per_channel() const noexcept {
         return 8 * bytes_per_token() / double(2 * shape_.layers * kv_width());
@@ -236,12 +239,30 @@ class kv_cache {
     /// decoded into the window. No encoding may be under way.
     void truncate(std::size_t tokens) noexcept;
 
-    /// Takes the first `tokens` tokens of another cache of the same shape; needs pages for them.
+    /// Takes the first `tokens` tokens of another cache of the same shape, but for `max_tokens` and
+    /// `page_tokens`; needs pages for them.
     status copy_prefix(const kv_cache& from, std::size_t tokens) noexcept;
 
     // ---- memory, for those who store a cache ----
-    std::span<const std::byte> page(std::size_t p) const noexcept { return {pages()[p], page_bytes()}; }
-    std::span<std::byte> page(std::size_t p) noexcept { return {pages()[p], page_bytes()}; }
+    /// Parts of each head that `tokens` tokens take, `coded` of them as codes.
+    std::size_t parts_for(std::size_t tokens, std::size_t coded) const noexcept {
+        return ((is_plain() ? tokens : coded) + kv_part_tokens - 1) / kv_part_tokens;
+    }
+    /// Bytes of a part of all layers and kv heads, keys and values.
+    std::size_t part_bytes() const noexcept { return shape_.layers * shape_.kv_heads * head_bytes(); }
+    /// A kv head's keys or values of tokens 256 p and following behind the sinks.
+    std::span<std::byte> part(std::size_t p, std::size_t layer, std::size_t h, bool keys) const noexcept {
+        return {part_at(p, layer, h, keys), part_layout(keys).bytes()};
+    }
+    /// f(p, layer, kv head, keys) for all of the first `parts` parts, in that order.
+    template <class F>
+    void for_each_part(std::size_t parts, F&& f) const {
+        for (std::size_t p = 0; p < parts; ++p)
+            for (std::size_t layer = 0; layer < shape_.layers; ++layer)
+                for (std::size_t h = 0; h < shape_.kv_heads; ++h)
+                    for (const bool keys : {true, false})
+                        f(p, layer, h, keys);
+    }
     /// Sinks and window of all layers.
     std::span<std::byte> halves() noexcept { return {state_ + at_.halves, at_.bytes - at_.halves}; }
     std::span<const std::byte> halves() const noexcept {
@@ -270,25 +291,33 @@ class kv_cache {
             at.slots = round_up(s.window + kv_block_tokens - 1 + s.max_rows + s.slack, kv_block_tokens);
         }
         at.pages = round_up(sizeof(control), alignment);
-        at.halves = at.pages + round_up(page_limit(s, at.sinks) * sizeof(std::byte*), alignment);
+        at.halves = at.pages + round_up(pages_of(s, at.sinks, s.max_tokens) * sizeof(std::byte*), alignment);
         at.bytes = at.halves +
                    round_up(2 * s.layers * s.kv_heads * (at.sinks + at.slots) * s.head_size * sizeof(half),
                             alignment);
         return at;
     }
-    static std::size_t page_limit(const kv_cache_shape& s, std::size_t sinks) noexcept {
-        return s.max_tokens <= sinks ? 0 : (s.max_tokens - sinks + kv_page_tokens - 1) / kv_page_tokens;
+    static std::size_t pages_of(const kv_cache_shape& s, std::size_t sinks, std::size_t tokens) noexcept {
+        return tokens <= sinks ? 0 : (tokens - sinks + s.page_tokens - 1) / s.page_tokens;
     }
 
     bool is_plain() const noexcept { return shape_.codec.is_plain(); }
     std::size_t kv_width() const noexcept { return shape_.kv_heads * shape_.head_size; }
-    std::size_t most_pages() const noexcept { return page_limit(shape_, at_.sinks); }
+    std::size_t most_pages() const noexcept { return pages_of(shape_, at_.sinks, shape_.max_tokens); }
     std::byte** pages() const noexcept { return reinterpret_cast<std::byte**>(state_ + at_.pages); }
     kv_part_layout part_layout(bool keys) const noexcept { return {shape_.codec, shape_.head_size, keys}; }
     std::size_t head_bytes() const noexcept { return part_layout(true).bytes() + part_layout(false).bytes(); }
-    std::size_t layer_bytes() const noexcept { return shape_.kv_heads * head_bytes(); }
-    std::byte* page_part(std::size_t p, std::size_t layer, std::size_t h, bool keys) const noexcept {
-        return pages()[p] + layer * layer_bytes() + h * head_bytes() + (keys ? 0 : part_layout(true).bytes());
+    /// Parts of a head that lie one after another in a page.
+    std::size_t page_parts() const noexcept { return shape_.page_tokens / kv_part_tokens; }
+    std::size_t layer_bytes() const noexcept { return shape_.kv_heads * page_parts() * head_bytes(); }
+    std::byte* part_at(std::size_t p, std::size_t layer, std::size_t h, bool keys) const noexcept {
+        const std::size_t own = part_layout(keys).bytes();
+        return pages()[p / page_parts()] + layer * layer_bytes() + h * page_parts() * head_bytes() +
+               (keys ? 0 : page_parts() * part_layout(true).bytes()) + p % page_parts() * own;
+    }
+    // What no token has filled yet is read with weight 0: it has to be finite.
+    void begin_part(std::byte* part, bool keys) const noexcept {
+        __builtin_memset(part, 0, part_layout(keys).bytes());
     }
     /// The half of a layer, kv head and kind; all layers' sinks lie before all layers' windows.
     half* half_rows(std::size_t layer, std::size_t h, bool keys, std::size_t rows) const noexcept {
@@ -305,8 +334,8 @@ class kv_cache {
     }
     std::byte* row(std::size_t layer, std::size_t h, bool keys, std::size_t t) const noexcept {
         if (is_plain())
-            return page_part(t / kv_page_tokens, layer, h, keys) +
-                   t % kv_page_tokens * shape_.head_size * shape_.codec.bits / 8;
+            return part_at(t / kv_part_tokens, layer, h, keys) +
+                   t % kv_part_tokens * shape_.head_size * shape_.codec.bits / 8;
         return reinterpret_cast<std::byte*>(t < at_.sinks ? sink_row(layer, h, keys, t)
                                                           : window_row(layer, h, keys, t - at_.sinks));
     }
@@ -329,11 +358,11 @@ inline void kv_cache::truncate(std::size_t tokens) noexcept {
             for (std::size_t h = 0; h < shape_.kv_heads; ++h)
                 for (const bool keys : {true, false})
                     for (std::size_t u = first; u < kept; ++u) {
-                        const std::size_t t = u % kv_page_tokens;
+                        const std::size_t t = u % kv_part_tokens;
                         functions_->decode(
                             {part_layout(keys),
                              shape_.codebooks.tables(shape_.codec, shape_.head_size, layer, h, keys),
-                             page_part(u / kv_page_tokens, layer, h, keys), t, t + 1, row, 512});
+                             part_at(u / kv_part_tokens, layer, h, keys), t, t + 1, row, 512});
                         functions_->to_halves(row, window_row(layer, h, keys, u), shape_.head_size);
                     }
         control_->coded.store(first, std::memory_order_release);
@@ -356,10 +385,14 @@ inline status kv_cache::copy_prefix(const kv_cache& from, std::size_t tokens) no
         return status::error(errc::buffer_too_small,
                              "kv_cache: a prefix of %zu tokens needs %zu pages, there are %zu", tokens, pages,
                              page_count());
-    for (std::size_t p = 0; p < pages; ++p)
-        __builtin_memcpy(page(p).data(), from.page(p).data(), page_bytes());
+    const std::size_t kept = tokens > at_.sinks ? tokens - at_.sinks : 0;
+    for_each_part(parts_for(tokens, std::min(kept, from.coded())),
+                  [&](std::size_t p, std::size_t layer, std::size_t h, bool keys) {
+                      __builtin_memcpy(part_at(p, layer, h, keys), from.part_at(p, layer, h, keys),
+                                       part_layout(keys).bytes());
+                  });
     __builtin_memcpy(halves().data(), from.halves().data(), halves().size());
-    // Codes beyond the copied pages are cut off before anybody reads them.
+    // Codes beyond the copied parts are cut off before anybody reads them.
     assume(from.length(), from.coded());
     truncate(tokens);
     return {};

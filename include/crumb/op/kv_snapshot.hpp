@@ -5,18 +5,19 @@
 
 namespace crumb::inline CRUMB_ABI {
 
-/// A saved cache, version 1, numbers in the machine's (little-endian) order:
+/// A saved cache, version 2, numbers in the machine's (little-endian) order:
 ///
-///     header (128 bytes) | sinks and window | pages
+///     header (128 bytes) | sinks and window | parts, in the order of kv_cache::for_each_part
 ///
-/// The header carries what a cache has to agree with, the lengths, and a hash of all that follows.
+/// The header carries what a cache has to agree with, the lengths, and a hash of all that follows. How long
+/// pages are does not matter.
 struct kv_snapshot_header {
     char magic[8] = {'c', 'r', 'u', 'm', 'b', 'k', 'v', '\n'};
-    std::uint32_t version = 1;
+    std::uint32_t version = 2;
     std::uint8_t kind = 0, bits = 0, dims = 0, flags = 0; ///< of the codec; flags: 1 additive, 2 residual
     std::uint64_t layers = 0, kv_heads = 0, head_size = 0, sinks = 0, slots = 0;
     std::uint64_t codebook_id = 0, model_id = 0;
-    std::uint64_t length = 0, coded = 0, pages = 0, bytes = 0;
+    std::uint64_t length = 0, coded = 0, parts = 0, bytes = 0;
     std::uint64_t content = 0;      ///< hash of the bytes behind the header
     std::uint64_t reserved[2] = {}; ///< 0
 };
@@ -39,7 +40,7 @@ inline std::uint64_t kv_hash(std::span<const std::byte> bytes, std::uint64_t has
 /// Bytes that `save` writes.
 inline std::size_t snapshot_bytes(const kv_cache& cache) noexcept {
     return sizeof(kv_snapshot_header) + cache.halves().size() +
-           cache.pages_for(cache.length()) * cache.page_bytes();
+           cache.parts_for(cache.length(), cache.coded()) * cache.part_bytes();
 }
 
 namespace detail {
@@ -59,7 +60,7 @@ inline kv_snapshot_header header_of(const kv_cache& cache) noexcept {
     h.model_id = s.model_id;
     h.length = cache.length();
     h.coded = cache.coded();
-    h.pages = cache.pages_for(cache.length());
+    h.parts = cache.parts_for(h.length, h.coded);
     h.bytes = snapshot_bytes(cache);
     return h;
 }
@@ -78,8 +79,9 @@ inline status save(const kv_cache& cache, std::span<std::byte> to) noexcept {
         at += from.size();
     };
     put(cache.halves());
-    for (std::size_t p = 0; p < h.pages; ++p)
-        put(cache.page(p));
+    cache.for_each_part(h.parts, [&](std::size_t p, std::size_t layer, std::size_t head, bool keys) {
+        put(cache.part(p, layer, head, keys));
+    });
     __builtin_memcpy(to.data(), &h, sizeof h);
     return {};
 }
@@ -139,17 +141,17 @@ inline status restore(kv_cache& cache, std::span<const std::byte> from) noexcept
         return differ("tokens", h.length, cache.shape().max_tokens);
     const std::size_t behind = h.length > h.sinks ? h.length - h.sinks : 0;
     const bool coded = !cache.shape().codec.is_plain();
-    if (h.reserved[0] != 0 || h.reserved[1] != 0 || h.pages != cache.pages_for(h.length) ||
+    if (h.reserved[0] != 0 || h.reserved[1] != 0 || h.parts != cache.parts_for(h.length, h.coded) ||
         h.coded % kv_block_tokens != 0 || h.coded > behind || (coded && behind - h.coded > h.slots) ||
         (!coded && h.coded != 0) ||
-        h.bytes != sizeof h + cache.halves().size() + h.pages * cache.page_bytes())
+        h.bytes != sizeof h + cache.halves().size() + h.parts * cache.part_bytes())
         return status::error(errc::corrupt, "kv snapshot: its header contradicts itself");
     if (from.size() < h.bytes)
         return status::error(errc::corrupt, "kv snapshot: %zu of %zu bytes", from.size(),
                              std::size_t(h.bytes));
-    if (h.pages > cache.page_count())
-        return status::error(errc::buffer_too_small, "kv snapshot: it needs %zu pages, there are %zu",
-                             std::size_t(h.pages), cache.page_count());
+    if (const std::size_t pages = cache.pages_for(h.length); pages > cache.page_count())
+        return status::error(errc::buffer_too_small, "kv snapshot: it needs %zu pages, there are %zu", pages,
+                             cache.page_count());
     const auto content = from.subspan(sizeof h, h.bytes - sizeof h);
     std::uint64_t hash = 0;
     const auto each = [&](auto&& f) {
@@ -159,8 +161,9 @@ inline status restore(kv_cache& cache, std::span<const std::byte> from) noexcept
             at += to.size();
         };
         next(cache.halves());
-        for (std::size_t p = 0; p < h.pages; ++p)
-            next(cache.page(p));
+        cache.for_each_part(h.parts, [&](std::size_t p, std::size_t layer, std::size_t head, bool keys) {
+            next(cache.part(p, layer, head, keys));
+        });
     };
     each([&](std::span<const std::byte> bytes, std::span<std::byte>) { hash = kv_hash(bytes, hash); });
     if (hash != h.content)

@@ -57,7 +57,7 @@ class kv_part {
     /// Encodes block `block` of 4: 64 tokens, rows of `x` with head_size columns. Refuses other shapes, NaN
     /// and infinity; nothing is written then. Halves that would be infinite become +-65504.
     status encode(std::size_t block, const matrix_view<const float>& x) {
-        if (block >= kv_page_tokens / kv_block_tokens || x.rows != kv_block_tokens || x.cols != size())
+        if (block >= kv_part_tokens / kv_block_tokens || x.rows != kv_block_tokens || x.cols != size())
             return status::error(errc::bad_shape, "kv codec: block %zu of %zu x %zu", block, x.rows, x.cols);
         for (std::size_t t = 0; t < x.rows; ++t)
             for (std::size_t i = 0; i < x.cols; ++i)
@@ -202,7 +202,7 @@ class kv_part {
         } else {
             for (std::size_t t = 0; t < x.rows; ++t)
                 for (std::size_t g = 0; g < layout_.groups(); ++g)
-                    encode_group({t, t + 1}, group(g), g * kv_page_tokens + first + t);
+                    encode_group({t, t + 1}, group(g), g * kv_part_tokens + first + t);
         }
     }
 
@@ -276,7 +276,7 @@ class kv_part {
             return double{to_float(at<half>(0)[t * layout_.groups() + g])} * code(t, i);
         case kv_kind::uniform: {
             const std::size_t index =
-                layout_.keys() ? t / kv_mean_tokens * size() + i : g * kv_page_tokens + t;
+                layout_.keys() ? t / kv_mean_tokens * size() + i : g * kv_part_tokens + t;
             return double{to_float(at<half>(layout_.origins_offset())[index])} +
                    double{to_float(at<half>(0)[index])} * code(t, i);
         }
