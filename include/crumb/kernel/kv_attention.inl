@@ -39,11 +39,15 @@ struct kv_attention_run<isa::CRUMB_THIS_ISA> {
                           last_part = end > cache.sinks && end > begin ? parts(end - cache.sinks) : 0,
                           least = args.by_tables ? args.memory.parts() : 1,
                           step = least < cache.page_parts ? cache.page_parts : least;
+        kv_parts here, next;
+        if (first_part < last_part)
+            next = cache.parts(first_part, heads.begin);
         for (std::size_t p = first_part, stop = p; p < last_part; p = stop) {
             stop = p + step < last_part ? p + step : last_part;
             for (std::size_t h = heads.begin; h < heads.end; ++h)
                 for (std::size_t i = p; i < stop; ++i) {
-                    kv_parts next;
+                    here = next;
+                    next = {};
                     if (i + 1 < stop)
                         next = cache.parts(i + 1, h);
                     else if (h + 1 < heads.end)
@@ -51,7 +55,7 @@ struct kv_attention_run<isa::CRUMB_THIS_ISA> {
                     else if (stop < last_part)
                         next = cache.parts(stop, heads.begin);
                     const std::size_t t = cache.sinks + i * kv_part_tokens;
-                    of(h).attend(i, t, begin > t ? begin : t,
+                    of(h).attend(here, t, begin > t ? begin : t,
                                  end < t + kv_part_tokens ? end : t + kv_part_tokens, next);
                 }
         }
@@ -124,47 +128,46 @@ struct kv_attention_run<isa::CRUMB_THIS_ISA> {
             }
         }
 
-        /// Tokens first .. stop - 1, all in part p, whose token 0 is t; `next` is read after that.
-        CRUMB_INLINE void attend(std::size_t p, std::size_t t, std::size_t first, std::size_t stop,
+        /// Tokens first .. stop - 1, all in the parts `here`, whose token 0 is t; `next` is read after that.
+        CRUMB_INLINE void attend(const kv_parts& here, std::size_t t, std::size_t first, std::size_t stop,
                                  const kv_parts& next) const noexcept {
             switch (cache.keys.codec().kind) {
             case kv_kind::f32:
-                return rows<float>(p, t, first, stop, next);
+                return rows<float>(here, t, first, stop, next);
             case kv_kind::f16:
-                return rows<half>(p, t, first, stop, next);
+                return rows<half>(here, t, first, stop, next);
             case kv_kind::q8_0:
                 if (base::padded == args.head_size && base::queries <= base::few)
-                    return bytes(p, t, first, stop, next);
-                return decoded(p, t, first, stop);
+                    return bytes(here, t, first, stop, next);
+                return decoded(here, t, first, stop);
             default:
                 if (args.by_tables)
-                    return scan().attend(p, t, first - t, stop - t, next);
+                    return scan().attend(here, t, first - t, stop - t, next);
                 if (args.by_channels)
-                    return kv_uniform<I>(*this, args).attend(p, t, first - t, stop - t, next);
-                return decoded(p, t, first, stop);
+                    return kv_uniform<I>(*this, args).attend(here, t, first - t, stop - t, next);
+                return decoded(here, t, first, stop);
             }
         }
 
         template <class T>
-        CRUMB_INLINE void rows(std::size_t p, std::size_t t, std::size_t first, std::size_t stop,
+        CRUMB_INLINE void rows(const kv_parts& here, std::size_t t, std::size_t first, std::size_t stop,
                                const kv_parts& next) const noexcept {
             const std::size_t size = cache.keys.head_size();
             const auto of = [size](const std::byte* part) {
                 return kv_rows<T>{reinterpret_cast<const T*>(part), size};
             };
-            const kv_parts here = cache.parts(p, base::kv_head);
             base::dense(of(here.keys), of(here.values), t, first, stop, of(next.keys));
         }
 
         // Bytes as they lie; `converted` is free for their scales.
-        CRUMB_INLINE void bytes(std::size_t p, std::size_t t, std::size_t first, std::size_t stop,
+        CRUMB_INLINE void bytes(const kv_parts& here, std::size_t t, std::size_t first, std::size_t stop,
                                 const kv_parts& next) const noexcept {
             const std::size_t scales =
                 base::piece(cache.keys.codes_offset(), kv_part_tokens / attention_block);
             for (std::size_t from = first; from < stop; from += attention_block) {
                 const std::size_t n = stop - from < attention_block ? stop - from : attention_block;
-                const kv_rows<kv_bytes> k = byte_rows(p, true, from - t, n);
-                const kv_rows<kv_bytes> v = byte_rows(p, false, from - t, n);
+                const kv_rows<kv_bytes> k = byte_rows(here.keys, true, from - t, n);
+                const kv_rows<kv_bytes> v = byte_rows(here.values, false, from - t, n);
                 kv_rows<kv_bytes> ahead = k;
                 ahead.data = n < attention_block ? nullptr
                              : from + n < stop   ? k.data + n * k.stride
@@ -181,36 +184,35 @@ struct kv_attention_run<isa::CRUMB_THIS_ISA> {
         CRUMB_INLINE const std::int8_t* codes_of(const std::byte* part) const noexcept {
             return reinterpret_cast<const std::int8_t*>(part + cache.keys.codes_offset());
         }
-        /// Tokens first .. first + n - 1 of part p.
-        CRUMB_INLINE kv_rows<kv_bytes> byte_rows(std::size_t p, bool keys, std::size_t first,
+        /// Tokens first .. first + n - 1 of a part.
+        CRUMB_INLINE kv_rows<kv_bytes> byte_rows(const std::byte* part, bool keys, std::size_t first,
                                                  std::size_t n) const noexcept {
             const std::size_t size = args.head_size, groups = cache.keys.groups();
             float* scales = base::converted + (keys ? 0 : attention_block * groups);
-            const std::byte* part = cache.part(p, base::kv_head, keys);
             const half* from = reinterpret_cast<const half*>(part);
             for (std::size_t i = 0; i < n * groups; i += lanes)
                 I::store(scales + i, M::load(from + first * groups + i, n * groups - i));
             return {codes_of(part) + first * size, scales, size, groups};
         }
 
-        CRUMB_INLINE void decoded(std::size_t p, std::size_t t, std::size_t first,
+        CRUMB_INLINE void decoded(const kv_parts& here, std::size_t t, std::size_t first,
                                   std::size_t stop) const noexcept {
             for (std::size_t from = first; from < stop; from += attention_block) {
                 const std::size_t n = stop - from < attention_block ? stop - from : attention_block;
-                decode(p, true, from - t, n);
+                decode(here.keys, true, from - t, n);
                 base::score(base::block(), from, n, kv_rows<float>{});
                 base::weigh(from, n);
-                decode(p, false, from - t, n);
+                decode(here.values, false, from - t, n);
                 base::add(base::block(), from, n, kv_rows<float>{});
             }
         }
-        CRUMB_INLINE void decode(std::size_t p, bool keys, std::size_t first, std::size_t n) const noexcept {
+        CRUMB_INLINE void decode(const std::byte* part, bool keys, std::size_t first,
+                                 std::size_t n) const noexcept {
             if (base::padded != args.head_size)
                 for (std::size_t i = 0; i < n; ++i)
                     I::store(base::converted + (i + 1) * base::padded - lanes, I::zero());
-            kv_decode_run<I>::run({keys ? cache.keys : cache.values, cache.tables(base::kv_head, keys),
-                                   cache.part(p, base::kv_head, keys), first, first + n, base::converted,
-                                   base::padded});
+            kv_decode_run<I>::run({keys ? cache.keys : cache.values, cache.tables(base::kv_head, keys), part,
+                                   first, first + n, base::converted, base::padded});
         }
     };
 };

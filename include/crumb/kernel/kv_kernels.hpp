@@ -25,13 +25,15 @@ struct kv_layer_view {
     std::size_t layer = 0;
     pq_codebooks codebooks;
 
-    /// A kv head's keys or values of tokens 256 p and following behind the sinks.
-    const std::byte* part(std::size_t p, std::size_t kv_head, bool of_keys) const noexcept {
-        return pages[p / page_parts] + page_offset + kv_head * page_parts * (keys.bytes() + values.bytes()) +
-               (of_keys ? 0 : page_parts * keys.bytes()) + p % page_parts * (of_keys ? keys : values).bytes();
-    }
+    /// A kv head's keys and values of tokens 256 p and following behind the sinks.
     kv_parts parts(std::size_t p, std::size_t kv_head) const noexcept {
-        return {part(p, kv_head, true), part(p, kv_head, false)};
+        const std::size_t k = keys.bytes(), v = values.bytes(), i = p % page_parts;
+        const std::byte* head = pages[p / page_parts] + page_offset + kv_head * page_parts * (k + v);
+        return {head + i * k, head + page_parts * k + i * v};
+    }
+    const std::byte* part(std::size_t p, std::size_t kv_head, bool of_keys) const noexcept {
+        const kv_parts of = parts(p, kv_head);
+        return of_keys ? of.keys : of.values;
     }
     pq_tables tables(std::size_t kv_head, bool of_keys) const noexcept {
         return codebooks.tables(keys.codec(), keys.head_size(), layer, kv_head, of_keys);

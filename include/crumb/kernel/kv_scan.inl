@@ -41,37 +41,42 @@ struct kv_scan<isa::CRUMB_THIS_ISA> {
         }
     }
 
-    /// Tokens first .. stop - 1 of part p, whose token 0 is the sequence's token t. `next`: what is read
-    /// after it, or nothing.
-    CRUMB_INLINE void attend(std::size_t p, std::size_t t, std::size_t first, std::size_t stop,
+    /// Tokens first .. stop - 1 of the parts `here`, whose token 0 is the sequence's token t. `next`: what is
+    /// read after them, or nothing.
+    CRUMB_INLINE void attend(const kv_parts& here, std::size_t t, std::size_t first, std::size_t stop,
                              const kv_parts& next) const noexcept {
-        const std::byte* values = cache.part(p, pass.kv_head, false);
-        // Each step asks for what will be read soon, so that memory is busy all the time: for codes 16 KB
-        // ahead or more, for means and scales those of the next keys or values.
+        // Each step asks for what will be read soon, 16 KB ahead or more, so that memory is busy all the
+        // time: scores for a part from its beginning on, sums of values for another one. Memory is fastest
+        // where it is asked for in the order in which it lies.
         const bool far = cache.values.bytes() >= far_enough;
-        score_part(p, t, first, stop, far ? values : next.keys, next.keys);
+        const std::byte *scores_ask = far ? here.values : next.keys,
+                        *sums_ask = far ? next.keys : next.values;
+        score_part(here.keys, t, first, stop, scores_ask);
         const kv_part_weights weights{pass.scores, pass.stride, pass.maxima};
-        const std::size_t planes = round_weights(values, weights, stop);
+        const std::size_t planes = round_weights(here.values, weights, stop);
         if (cache.values.codec().residual)
-            add_means(values, weights, first, stop, next.values);
-        add_values(values, planes, {first, stop}, far ? next.keys : next.values);
+            add_means(here.values, weights, first, stop, sums_ask);
+        add_values(here.values, planes, {first, stop}, sums_ask);
     }
 
-    /// Scores tokens first .. stop - 1 of a part and turns them into weights, relative to the pass's maxima.
-    /// `ahead`: the codes to ask for, `next`: the keys to be scored next; either may be null.
-    void score_part(std::size_t p, std::size_t t, std::size_t first, std::size_t stop, const std::byte* ahead,
-                    const std::byte* next) const noexcept {
-        const std::byte* keys = cache.part(p, pass.kv_head, true);
+    /// Scores tokens first .. stop - 1 of a part of keys, whose token 0 is t, and turns them into weights,
+    /// relative to the pass's maxima. `ahead`: a part to ask for, or null.
+    void score_part(const std::byte* keys, std::size_t t, std::size_t first, std::size_t stop,
+                    const std::byte* ahead) const noexcept {
+        // As many lines as there are codes; then what is left of the part.
+        const std::size_t asked = cache.keys.bytes() - cache.keys.codes_offset();
         pq_score_run<I>::run(
             {codes(keys, cache.keys, ahead, {first, stop}), queries, pass.queries, pass.scores});
-        finish_scores(keys, first, stop, next);
+        finish_scores(keys, first, stop, ahead == nullptr ? nullptr : ahead + asked);
         pass.weigh(t, stop);
     }
 
     /// Adds looked-up values of some tokens of a part, with the planes that `round_weights` has made.
+    /// `ahead`: a part whose codes are asked for, or null.
     CRUMB_INLINE void add_values(const std::byte* values, std::size_t planes, range tokens,
                                  const std::byte* ahead) const noexcept {
-        pq_add_run<I>::run({codes(values, cache.values, ahead, tokens),
+        pq_add_run<I>::run({codes(values, cache.values,
+                                  ahead == nullptr ? nullptr : ahead + cache.values.codes_offset(), tokens),
                             cache.tables(pass.kv_head, false).entries, at.planes(work), planes});
     }
 
@@ -148,10 +153,10 @@ struct kv_scan<isa::CRUMB_THIS_ISA> {
         return count;
     }
 
-    /// o += sum over blocks of (sum of the block's weights) * mean. `next`: the part that is read next, or
-    /// null.
+    /// o += sum over blocks of (sum of the block's weights) * mean. `ahead`: a part whose means and scales
+    /// are asked for, or null.
     void add_means(const std::byte* part, const kv_part_weights& weights, std::size_t first, std::size_t stop,
-                   const std::byte* next) const noexcept {
+                   const std::byte* ahead) const noexcept {
         constexpr std::size_t blocks = kv_part_layout::mean_blocks;
         const std::size_t head = pass.piece(cache.values.codes_offset(), pass.vectors);
         for (std::size_t i = 0; i < pass.queries; ++i) {
@@ -170,7 +175,7 @@ struct kv_scan<isa::CRUMB_THIS_ISA> {
             float* o = pass.o + i * pass.padded;
             for (std::size_t c = 0; c < args.head_size; c += lanes) {
                 if (i == 0)
-                    pass.prefetch_piece(next, c / lanes, head);
+                    pass.prefetch_piece(ahead, c / lanes, head);
                 f32 y = I::load(o + c);
                 for (std::size_t b = begin; b < end; ++b)
                     y = I::fma(I::set1(sums[b]), M::load(mean(part, cache.values, b) + c, args.head_size - c),
@@ -187,7 +192,7 @@ struct kv_scan<isa::CRUMB_THIS_ISA> {
         return {layout.codec(),
                 args.head_size,
                 reinterpret_cast<const std::uint8_t*>(part + offset),
-                ahead == nullptr ? nullptr : reinterpret_cast<const std::uint8_t*>(ahead + offset),
+                reinterpret_cast<const std::uint8_t*>(ahead),
                 tokens.begin / kv_block_tokens,
                 (tokens.end + kv_block_tokens - 1) / kv_block_tokens};
     }
@@ -204,10 +209,10 @@ struct kv_scan<isa::CRUMB_THIS_ISA> {
         return to;
     }
 
-    /// From sums of tables to scores: s[t] * sum + q . mean, and -infinity for tokens before `first`. `next`:
-    /// the part that is read next, or null.
+    /// From sums of tables to scores: s[t] * sum + q . mean, and -infinity for tokens before `first`.
+    /// `ahead`: where as many bytes are asked for as means and scales have, or null.
     void finish_scores(const std::byte* part, std::size_t first, std::size_t stop,
-                       const std::byte* next) const noexcept {
+                       const std::byte* ahead) const noexcept {
         const float* s = nullptr;
         if (cache.keys.codec().residual) {
             s = scales(part, cache.keys, stop, at.numbers(work, 0));
@@ -228,7 +233,7 @@ struct kv_scan<isa::CRUMB_THIS_ISA> {
                 const float* q = pass.q + i * pass.padded;
                 for (std::size_t b = first / kv_mean_tokens; b * kv_mean_tokens < stop; ++b) {
                     if (i == 0)
-                        pass.prefetch_piece(next, b, head);
+                        pass.prefetch_piece(ahead, b, head);
                     f32 dot = I::zero();
                     for (std::size_t c = 0; c < args.head_size; c += lanes)
                         dot = I::fma(I::load(q + c),

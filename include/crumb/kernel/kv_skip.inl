@@ -21,10 +21,12 @@ struct kv_skip<isa::CRUMB_THIS_ISA> {
     CRUMB_INLINE kv_skip_report run() const noexcept {
         const kv_layer_view& cache = args.cache;
         const std::size_t parts = (cache.coded + kv_part_tokens - 1) / kv_part_tokens;
+        const std::byte* next = parts == 0 ? nullptr : cache.part(0, pass.kv_head, true);
         for (std::size_t p = 0; p < parts; ++p) {
             const std::size_t stop = end_of(p);
-            const std::byte* next = p + 1 < parts ? cache.part(p + 1, pass.kv_head, true) : nullptr;
-            scan.score_part(p, cache.sinks + p * kv_part_tokens, 0, stop, next, next);
+            const std::byte* here = next;
+            next = p + 1 < parts ? cache.part(p + 1, pass.kv_head, true) : nullptr;
+            scan.score_part(here, cache.sinks + p * kv_part_tokens, 0, stop, next);
             keep(p, stop);
         }
         kv_skip_report report;

@@ -20,14 +20,13 @@ struct kv_uniform<isa::CRUMB_THIS_ISA> {
         : pass(p), cache(a.cache), args(a), factors(a.memory.factors(a.memory.work(a.scratch))),
           codes(a.memory.codes(a.memory.work(a.scratch))) {}
 
-    /// Tokens first .. stop - 1 of part p, whose token 0 is the sequence's token t. `next`: what is read
-    /// after it, or nothing.
-    CRUMB_INLINE void attend(std::size_t p, std::size_t t, std::size_t first, std::size_t stop,
+    /// Tokens first .. stop - 1 of the parts `here`, whose token 0 is the sequence's token t. `next`: what is
+    /// read after them, or nothing.
+    CRUMB_INLINE void attend(const kv_parts& here, std::size_t t, std::size_t first, std::size_t stop,
                              const kv_parts& next) const noexcept {
-        const std::byte* values = cache.part(p, pass.kv_head, false);
-        score(cache.part(p, pass.kv_head, true), values, first, stop);
+        score(here.keys, here.values, first, stop);
         pass.weigh(t, stop);
-        add(values, next.keys, stop);
+        add(here.values, next.keys, stop);
     }
 
   private:
