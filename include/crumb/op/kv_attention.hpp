@@ -100,13 +100,16 @@ class kv_attention {
                      nullptr);
     }
 
-    /// As attention::partial_bytes, attention::partial and attention::merge.
+    /// As attention::partial_bytes, attention::partial and attention::merge. `errors` of a range bound what
+    /// it adds to the merged result, which is off by at most the largest `score` and the largest `weight` of
+    /// all ranges: the result is a mean of theirs.
     std::size_t partial_bytes(std::size_t rows, std::size_t splits) const noexcept {
         return dense_.partial_bytes(rows, splits);
     }
     status partial(const matrix_view<const float>& q, const kernel::kv_layer_view& cache,
                    std::size_t position, range tokens, std::span<std::byte> partials, std::size_t split,
-                   std::span<std::byte> scratch, const attention_part& part = {}) const noexcept {
+                   std::span<std::byte> scratch, const attention_part& part = {},
+                   kv_error* errors = nullptr) const noexcept {
         const std::size_t stride = partial_bytes(q.rows, 1);
         CRUMB_CHECK(check_buffer(partials, stride * (split + 1), "partials"),
                     "kv_attention::partial: partials are too small or not aligned");
@@ -114,7 +117,7 @@ class kv_attention {
             return status::error(errc::invalid_argument, "kv_attention: tokens %zu to %zu are out of order",
                                  tokens.begin, tokens.end);
         return start({}, q, cache, position, tokens, {},
-                     reinterpret_cast<float*>(partials.data() + stride * split), scratch, part, nullptr);
+                     reinterpret_cast<float*>(partials.data() + stride * split), scratch, part, errors);
     }
     void merge(std::span<const std::byte> partials, std::size_t splits, const matrix_view<float>& y,
                const attention_part& part = {}) const noexcept {
