@@ -401,9 +401,11 @@ TEST(KvCache, ChecksItsShape) {
     shape.codebooks = few.view(1, 0);
     EXPECT_EQ(why(shape), "");
     shape.page_tokens = 0;
-    EXPECT_EQ(why(shape), "kv_cache: pages of 0 tokens; they have a multiple of 256");
+    EXPECT_EQ(why(shape), "kv_cache: pages of 0 tokens; they have a multiple of 256, at most 134217728");
     shape.page_tokens = 300;
-    EXPECT_EQ(why(shape), "kv_cache: pages of 300 tokens; they have a multiple of 256");
+    EXPECT_EQ(why(shape), "kv_cache: pages of 300 tokens; they have a multiple of 256, at most 134217728");
+    shape.page_tokens = (std::size_t{1} << 27) + 256;
+    EXPECT_NE(why(shape), "");
     shape.page_tokens = 512;
     EXPECT_EQ(why(shape), "");
     shape.sinks = std::size_t{1} << 40;

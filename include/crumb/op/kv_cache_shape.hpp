@@ -13,8 +13,8 @@ struct kv_cache_shape {
     std::size_t head_size = 0;  ///< 1 .. 512, a multiple of codec.dims
     std::size_t max_tokens = 0; ///< of a sequence
     std::size_t max_rows = 1;   ///< most tokens that are written between two calls of `encode`
-    /// Tokens of a page, a multiple of 256. In a page, all tokens of a head lie one after another: the
-    /// longer, the faster a head is read from memory. One page for `max_tokens` is fastest.
+    /// Tokens of a page, a multiple of 256, at most 2^27. In a page, all tokens of a head lie one after
+    /// another: the longer, the faster a head is read from memory. One page for `max_tokens` is fastest.
     std::size_t page_tokens = kv_part_tokens;
     kv_codec codec = {};
     std::size_t sinks = 4;         ///< first tokens, kept as halves; f32, f16: unused
@@ -44,10 +44,12 @@ inline status check_shape(const kv_cache_shape& s) noexcept {
             errc::invalid_argument,
             "kv_cache: max_tokens %zu, max_rows %zu, sinks %zu, window %zu, slack %zu are out of range",
             s.max_tokens, s.max_rows, s.sinks, s.window, s.slack);
-    if (s.page_tokens == 0 || s.page_tokens % kv_part_tokens != 0 || s.page_tokens > most)
+    // Beyond that the bytes of a page of all layers might be no number of 64 bits.
+    constexpr std::size_t longest = std::size_t{1} << 27;
+    if (s.page_tokens == 0 || s.page_tokens % kv_part_tokens != 0 || s.page_tokens > longest)
         return status::error(errc::invalid_argument,
-                             "kv_cache: pages of %zu tokens; they have a multiple of %zu", s.page_tokens,
-                             kv_part_tokens);
+                             "kv_cache: pages of %zu tokens; they have a multiple of %zu, at most %zu",
+                             s.page_tokens, kv_part_tokens, longest);
     if (!is_known(c))
         return status::error(errc::invalid_argument,
                              "kv_cache: there is no codec of kind %d with %d bits for %d channels%s",
