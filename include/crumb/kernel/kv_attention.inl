@@ -70,7 +70,7 @@ struct kv_attention_run<isa::CRUMB_THIS_ISA> {
     static void skipping(const kv_attention_args& args, const range& heads, std::size_t r,
                          std::size_t rows) noexcept {
         for (std::size_t h = heads.begin; h < heads.end; ++h) {
-            const pass p(args, h, r, rows, 0);
+            pass p(args, h, r, rows, 0);
             p.start(false);
             p.window(false);
             const kv_scan<I> scan = p.scan();

@@ -221,7 +221,8 @@ struct kv_skip_report {
     float mass = 0;                      ///< largest share of a query's weights that these had
 };
 
-/// Scratch memory for attention that leaves values out: weights of all coded tokens.
+/// Scratch memory for attention that leaves values out: weights of all coded tokens, part by part, in a part
+/// 256 per query.
 class kv_skip_scratch {
   public:
     static constexpr std::size_t most_queries = 16;

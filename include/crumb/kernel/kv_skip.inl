@@ -9,12 +9,12 @@ struct kv_skip<isa::CRUMB_THIS_ISA> {
     static constexpr std::size_t lanes = M::lanes;
     static constexpr std::size_t part_blocks = kv_part_tokens / kv_block_tokens;
 
-    const attention_pass<I>& pass;
+    attention_pass<I>& pass;
     const kv_scan<I>& scan;
     const kv_attention_args& args;
     kv_skip_scratch at;
 
-    CRUMB_INLINE kv_skip(const attention_pass<I>& p, const kv_scan<I>& s, const kv_attention_args& a) noexcept
+    CRUMB_INLINE kv_skip(attention_pass<I>& p, const kv_scan<I>& s, const kv_attention_args& a) noexcept
         : pass(p), scan(s), args(a), at(a.cache.coded, a.row_block * a.group) {}
 
     /// All coded tokens, which all queries see: first keys, then the values that matter.
@@ -26,8 +26,9 @@ struct kv_skip<isa::CRUMB_THIS_ISA> {
             const std::size_t stop = end_of(p);
             const std::byte* here = next;
             next = p + 1 < parts ? cache.part(p + 1, pass.kv_head, true) : nullptr;
+            pass.scores = weights(p).weights;
             scan.score_part(here, cache.sinks + p * kv_part_tokens, 0, stop, next);
-            keep(p, stop);
+            sum(p, stop);
         }
         kv_skip_report report;
         report.blocks = (cache.coded + kv_block_tokens - 1) / kv_block_tokens;
@@ -43,7 +44,7 @@ struct kv_skip<isa::CRUMB_THIS_ISA> {
         return left < kv_part_tokens ? left : kv_part_tokens;
     }
     CRUMB_INLINE kv_part_weights weights(std::size_t p) const noexcept {
-        return {at.weights(args.skip_scratch) + p * kv_part_tokens, at.tokens(),
+        return {at.weights(args.skip_scratch) + p * pass.queries * kv_part_tokens, kv_part_tokens,
                 at.levels(args.skip_scratch) + p * pass.queries};
     }
     /// Per query the mass of a block of 64 tokens: relative to the part's level, later to all tokens.
@@ -51,21 +52,17 @@ struct kv_skip<isa::CRUMB_THIS_ISA> {
         return at.masses(args.skip_scratch) + block * pass.queries;
     }
 
-    /// Copies a part's weights, and sums them by blocks.
-    CRUMB_INLINE void keep(std::size_t p, std::size_t stop) const noexcept {
-        const kv_part_weights to = weights(p);
+    /// Sums a part's weights by blocks.
+    CRUMB_INLINE void sum(std::size_t p, std::size_t stop) const noexcept {
         float* levels = at.levels(args.skip_scratch) + p * pass.queries;
         for (std::size_t i = 0; i < pass.queries; ++i) {
-            const float* from = pass.scores + i * pass.stride;
+            const float* from = weights(p).row(i);
             levels[i] = pass.maxima[i];
             for (std::size_t t = 0; t < stop; t += kv_block_tokens) {
-                f32 sum = I::zero();
-                for (std::size_t j = t; j < t + kv_block_tokens; j += lanes) {
-                    const f32 x = M::load(from + j, stop - j < lanes ? stop - j : lanes);
-                    I::store(to.row(i) + j, x);
-                    sum = I::add(sum, x);
-                }
-                masses((p * kv_part_tokens + t) / kv_block_tokens)[i] = I::sum(sum);
+                f32 all = I::zero();
+                for (std::size_t j = t; j < t + kv_block_tokens; j += lanes)
+                    all = I::add(all, I::load(from + j));
+                masses((p * kv_part_tokens + t) / kv_block_tokens)[i] = I::sum(all);
             }
         }
     }
