@@ -97,15 +97,14 @@ struct attention_pass<isa::CRUMB_THIS_ISA> {
     CRUMB_INLINE kv_rows<float> block() const noexcept { return {converted, padded}; }
 
     // With few queries memory is the limit, and the hardware does not foresee jumps from row to row: the
-    // values of a block are asked for while its keys are read, the next keys while the values are. Into the
-    // second cache, which has more lines on their way at a time; and a few at a time, because what is read
-    // waits behind them.
+    // values of a block are asked for while its keys are read, the next keys while the values are; a few at a
+    // time, because what is read waits behind them.
     /// Asks for the lines of a row that begin in channels first .. last - 1.
     template <class T>
     static CRUMB_INLINE void prefetch(const T* r, std::size_t first, std::size_t last) noexcept {
         constexpr std::size_t line = 64 / sizeof(T);
         for (std::size_t c = (first + line - 1) / line * line; c < last; c += line)
-            __builtin_prefetch(r + c, 0, 2);
+            __builtin_prefetch(r + c, 0, attention_locality);
     }
     static CRUMB_INLINE void prefetch(const kv_byte_row& r, std::size_t first, std::size_t last) noexcept {
         prefetch(r.codes, first, last);
@@ -114,7 +113,7 @@ struct attention_pass<isa::CRUMB_THIS_ISA> {
     static CRUMB_INLINE void prefetch_piece(const std::byte* from, std::size_t i, std::size_t each) noexcept {
         if (from != nullptr)
             for (std::size_t at = i * each; at < (i + 1) * each; at += 64)
-                __builtin_prefetch(from + at, 0, 2);
+                __builtin_prefetch(from + at, 0, attention_locality);
     }
     /// Bytes of a piece, if n pieces have `bytes` or a few more.
     static CRUMB_INLINE std::size_t piece(std::size_t bytes, std::size_t n) noexcept {

@@ -7,6 +7,7 @@ struct kv_scan<isa::CRUMB_THIS_ISA> {
     using M = math<I>;
     using f32 = typename I::f32;
     static constexpr std::size_t lanes = M::lanes;
+    static constexpr std::size_t blocks = kv_part_layout::mean_blocks;
     static constexpr float levels = static_cast<float>(pq_most);
     /// Share of a part's weight that rounding may change before a second plane of weights is worth its time.
     static constexpr float most_lost = 1.0f / 64;
@@ -139,12 +140,18 @@ struct kv_scan<isa::CRUMB_THIS_ISA> {
                 continue;
             const float factor = relative(i, weights.levels[i]);
             std::int8_t* high = at.weights(work, 2 * i);
-            float lost = round(w, end, step, high);
-            planes[count++] = {reinterpret_cast<const std::uint8_t*>(high), step * factor, at.sums(own, i)};
-            if (lost > most_lost * I::sum(total)) {
+            float lost;
+            // A quarter of a step is what a weight loses on average.
+            if (0.25f * step * static_cast<float>(stop) <= most_lost * I::sum(total)) {
+                lost = round(w, end, step, high);
+                planes[count++] = {reinterpret_cast<const std::uint8_t*>(high), step * factor,
+                                   at.sums(own, i)};
+            } else {
                 // What rounding down leaves, in 128ths of a step.
                 std::int8_t* low = at.weights(work, 2 * i + 1);
                 lost = round_down(w, end, step, high, low);
+                planes[count++] = {reinterpret_cast<const std::uint8_t*>(high), step * factor,
+                                   at.sums(own, i)};
                 planes[count++] = {reinterpret_cast<const std::uint8_t*>(low), step / 128 * factor,
                                    at.sums(own, i)};
             }
@@ -157,7 +164,6 @@ struct kv_scan<isa::CRUMB_THIS_ISA> {
     /// are asked for, or null.
     void add_means(const std::byte* part, const kv_part_weights& weights, std::size_t first, std::size_t stop,
                    const std::byte* ahead) const noexcept {
-        constexpr std::size_t blocks = kv_part_layout::mean_blocks;
         const std::size_t head = pass.piece(cache.values.codes_offset(), pass.vectors);
         for (std::size_t i = 0; i < pass.queries; ++i) {
             const float* p = weights.row(i);
@@ -166,11 +172,17 @@ struct kv_scan<isa::CRUMB_THIS_ISA> {
             float sums[blocks];
             const std::size_t begin = first / kv_mean_tokens;
             const std::size_t end = (stop + kv_mean_tokens - 1) / kv_mean_tokens;
-            for (std::size_t b = begin; b < end; ++b) {
-                f32 sum = I::load(p + b * kv_mean_tokens);
-                for (std::size_t t = lanes; t < kv_mean_tokens; t += lanes)
-                    sum = I::add(sum, I::load(p + b * kv_mean_tokens + t));
-                sums[b] = level * I::sum(sum);
+            for (std::size_t b = begin / 4 * 4; b < end; b += 4) {
+                f32 of_block[4];
+                CRUMB_UNROLL
+                for (std::size_t j = 0; j < 4; ++j) {
+                    const float* w = p + (b + j) * kv_mean_tokens;
+                    of_block[j] = I::load(w);
+                    CRUMB_UNROLL
+                    for (std::size_t t = lanes; t < kv_mean_tokens; t += lanes)
+                        of_block[j] = I::add(of_block[j], I::load(w + t));
+                }
+                I::sum4(of_block[0], of_block[1], of_block[2], of_block[3], sums + b);
             }
             float* o = pass.o + i * pass.padded;
             for (std::size_t c = 0; c < args.head_size; c += lanes) {
@@ -178,8 +190,8 @@ struct kv_scan<isa::CRUMB_THIS_ISA> {
                     pass.prefetch_piece(ahead, c / lanes, head);
                 f32 y = I::load(o + c);
                 for (std::size_t b = begin; b < end; ++b)
-                    y = I::fma(I::set1(sums[b]), M::load(mean(part, cache.values, b) + c, args.head_size - c),
-                               y);
+                    y = I::fma(I::set1(level * sums[b]),
+                               M::load(mean(part, cache.values, b) + c, args.head_size - c), y);
                 I::store(o + c, y);
             }
         }
@@ -226,19 +238,17 @@ struct kv_scan<isa::CRUMB_THIS_ISA> {
             for (std::size_t i = 0; i < pass.queries; ++i)
                 states[i].scale = largest > states[i].scale ? largest : states[i].scale;
         }
-        const std::size_t head = pass.piece(cache.keys.codes_offset(), kv_part_layout::mean_blocks);
+        const std::size_t begin = first / kv_mean_tokens / 4 * 4,
+                          end = (stop + kv_mean_tokens - 1) / kv_mean_tokens;
         for (std::size_t i = 0; i < pass.queries; ++i) {
             float* x = pass.scores + i * pass.stride;
             if (s != nullptr) {
                 const float* q = pass.q + i * pass.padded;
-                for (std::size_t b = first / kv_mean_tokens; b * kv_mean_tokens < stop; ++b) {
-                    if (i == 0)
-                        pass.prefetch_piece(ahead, b, head);
-                    f32 dot = I::zero();
-                    for (std::size_t c = 0; c < args.head_size; c += lanes)
-                        dot = I::fma(I::load(q + c),
-                                     M::load(mean(part, cache.keys, b) + c, args.head_size - c), dot);
-                    const f32 level = I::set1(I::sum(dot));
+                float of_blocks[blocks];
+                for (std::size_t b = begin; b < end; b += 4)
+                    four_levels(part, q, b, end, i == 0 ? ahead : nullptr, of_blocks + b);
+                for (std::size_t b = begin; b < end; ++b) {
+                    const f32 level = I::set1(of_blocks[b]);
                     for (std::size_t t = b * kv_mean_tokens; t < (b + 1) * kv_mean_tokens; t += lanes)
                         I::store(x + t, I::fma(I::load(x + t), I::load(s + t), level));
                 }
@@ -246,6 +256,27 @@ struct kv_scan<isa::CRUMB_THIS_ISA> {
             for (std::size_t t = 0; t < first; ++t)
                 x[t] = -__builtin_inff();
         }
+    }
+
+    /// Products of a query with the means of 4 blocks from b on, of those before `end`.
+    CRUMB_INLINE void four_levels(const std::byte* part, const float* q, std::size_t b, std::size_t end,
+                                  const std::byte* ahead, float* out) const noexcept {
+        const std::size_t head = pass.piece(cache.keys.codes_offset(), blocks);
+        const half* means[4];
+        f32 dots[4];
+        CRUMB_UNROLL
+        for (std::size_t j = 0; j < 4; ++j) {
+            pass.prefetch_piece(ahead, b + j, head);
+            means[j] = mean(part, cache.keys, b + j < end ? b + j : end - 1);
+            dots[j] = I::zero();
+        }
+        for (std::size_t c = 0; c < args.head_size; c += lanes) {
+            const f32 x = I::load(q + c);
+            CRUMB_UNROLL
+            for (int j = 0; j < 4; ++j)
+                dots[j] = I::fma(x, M::load(means[j] + c, args.head_size - c), dots[j]);
+        }
+        I::sum4(dots[0], dots[1], dots[2], dots[3], out);
     }
 
     /// e^(level - reference) of query i, whose sums it brings to a newer reference where that is too far
@@ -267,37 +298,43 @@ struct kv_scan<isa::CRUMB_THIS_ISA> {
 
     /// out = round(w / step); the sum of |w - step * out|.
     static CRUMB_INLINE float round(const float* w, std::size_t end, float step, std::int8_t* out) noexcept {
-        for (std::size_t t = 0; t < end; t += 32)
-            I::round_group(w + t, 1 / step, out + t);
-        f32 lost = I::zero();
-        for (std::size_t t = 0; t < end; t += lanes)
-            lost = I::add(lost,
-                          I::abs(I::sub(I::load(w + t), I::mul(I::load_integers(out + t), I::set1(step)))));
-        return I::sum(lost);
-    }
-    /// high + low / 128 = w / step, as near as bytes of 7 bits come; overwrites w. The sum of what is left.
-    static CRUMB_INLINE float round_down(float* w, std::size_t end, float step, std::int8_t* high,
-                                         std::int8_t* low) noexcept {
-        const f32 half_step = I::set1(step / 2);
-        float down[32];
+        const f32 by = I::set1(1 / step), unit = I::set1(step);
         f32 lost = I::zero();
         for (std::size_t t = 0; t < end; t += 32) {
-            for (std::size_t j = 0; j < 32; j += lanes)
-                I::store(down + j, I::max(I::sub(I::load(w + t + j), half_step), I::zero()));
-            I::round_group(down, 1 / step, high + t);
-            for (std::size_t j = 0; j < 32; j += lanes) {
-                const f32 rest =
-                    I::sub(I::load(w + t + j), I::mul(I::load_integers(high + t + j), I::set1(step)));
-                I::store(down + j, I::min(I::max(rest, I::zero()), I::set1(step * (levels / 128))));
-                I::store(w + t + j, rest);
+            I::round_group(w + t, 1 / step, out + t);
+            CRUMB_UNROLL
+            for (std::size_t j = t; j < t + 32; j += lanes) {
+                const f32 x = I::load(w + j);
+                lost = I::add(lost, I::abs(I::sub(x, I::mul(nearest(I::mul(x, by)), unit))));
             }
-            I::round_group(down, 128 / step, low + t);
-            for (std::size_t j = 0; j < 32; j += lanes)
-                lost = I::add(lost, I::abs(I::sub(I::load(w + t + j), I::mul(I::load_integers(low + t + j),
-                                                                             I::set1(step / 128)))));
         }
         return I::sum(lost);
     }
+    /// high + low / 128 = w / step, as near as bytes of 7 bits come. The sum of what is left.
+    static CRUMB_INLINE float round_down(const float* w, std::size_t end, float step, std::int8_t* high,
+                                         std::int8_t* low) noexcept {
+        const f32 half_step = I::set1(step / 2), by = I::set1(1 / step), unit = I::set1(step);
+        const f32 fine_by = I::set1(128 / step), fine_unit = I::set1(step / 128);
+        const f32 most = I::set1(step * (levels / 128));
+        float down[32], fine[32];
+        f32 lost = I::zero();
+        for (std::size_t t = 0; t < end; t += 32) {
+            CRUMB_UNROLL
+            for (std::size_t j = 0; j < 32; j += lanes) {
+                const f32 x = I::load(w + t + j), d = I::max(I::sub(x, half_step), I::zero());
+                const f32 rest = I::sub(x, I::mul(nearest(I::mul(d, by)), unit));
+                const f32 r = I::min(I::max(rest, I::zero()), most);
+                I::store(down + j, d);
+                I::store(fine + j, r);
+                lost = I::add(lost, I::abs(I::sub(rest, I::mul(nearest(I::mul(r, fine_by)), fine_unit))));
+            }
+            I::round_group(down, 1 / step, high + t);
+            I::round_group(fine, 128 / step, low + t);
+        }
+        return I::sum(lost);
+    }
+    /// As `round_group` rounds.
+    static CRUMB_INLINE f32 nearest(f32 x) noexcept { return I::to_f32(I::round_to_i32(x)); }
 
     /// The largest magnitude of a centroid's component.
     CRUMB_INLINE float largest_component(const pq_tables& tables) const noexcept {

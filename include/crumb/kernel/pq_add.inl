@@ -35,7 +35,7 @@ struct pq_add_run<isa::CRUMB_THIS_ISA> {
     static void finish(const pq_finish_args& args) noexcept {
         for (std::size_t c = 0; c < args.head_size; ++c) {
             const float* s = args.sums + c * pq_sums;
-            args.out[c] += args.scales[c] * ((s[0] + s[1]) + (s[2] + s[3]));
+            args.out[c] += args.scales[c] * (s[0] + s[1]);
         }
     }
 
@@ -104,7 +104,13 @@ struct pq_add_run<isa::CRUMB_THIS_ISA> {
             }
             if constexpr (!L::loops) {
                 if (last - first == L::units) {
-                    whole_part<Dims, Planes>(codes.rows(), row, next, entries, planes);
+                    std::size_t rows = codes.rows();
+                    // Sums of two channels are brought together in fewer steps than those of each.
+                    if constexpr (Dims == 1 && channels(2, Planes) == 2) {
+                        whole_part<1, Planes, 2>(rows / 2, row, next, entries, planes);
+                        rows %= 2;
+                    }
+                    whole_part<Dims, Planes, 1>(rows, row, next, entries, planes);
                     return Planes;
                 }
             }
@@ -116,7 +122,7 @@ struct pq_add_run<isa::CRUMB_THIS_ISA> {
                             L::prefetch(next, u);
                         typename P::reg w[L::sets * Planes];
                         load_weights<Planes>(planes, u, w);
-                        run.unit(L::load(row, u), w);
+                        run.template unit<0, step>(L::load(row, u), w);
                     }
                     run.end(planes);
                     entries += step * L::entries;
@@ -127,11 +133,12 @@ struct pq_add_run<isa::CRUMB_THIS_ISA> {
             return Planes;
         }
 
-        template <int Dims, int Planes>
-        static CRUMB_INLINE void whole_part(std::size_t rows, const std::uint8_t* row,
-                                            const std::uint8_t* next, const std::int8_t* entries,
+        /// Takes `Rows` rows `times` times, and moves the pointers on.
+        template <int Dims, int Planes, std::size_t Rows>
+        static CRUMB_INLINE void whole_part(std::size_t times, const std::uint8_t*& row,
+                                            const std::uint8_t*& next, const std::int8_t*& entries,
                                             pq_plane* planes) noexcept {
-            constexpr int step = channels(Dims, Planes);
+            constexpr int each = channels(Dims, Planes), step = each * static_cast<int>(Rows);
             // Weights stay in registers where there is room.
             constexpr int per_unit = L::sets * Planes, all_weights = per_unit * static_cast<int>(L::units);
             constexpr bool keep = all_weights + step * (Planes + L::table_registers) <= I::registers - 8;
@@ -142,33 +149,38 @@ struct pq_add_run<isa::CRUMB_THIS_ISA> {
                     load_weights<Planes>(planes, u, kept + u * per_unit);
             }
             constexpr std::size_t pair = L::template loads_of<L::units>();
-            for (; rows > 0; --rows) {
-                for (int c = 0; c < Dims; c += step) {
+            for (; times > 0; --times) {
+                for (int c = 0; c < Dims; c += each) {
                     pass<step, Planes> run(entries);
                     CRUMB_UNROLL
                     for (std::size_t u = 0; u < L::units; u += pair) {
-                        typename L::unit x[pair];
+                        typename L::unit x[Rows][pair];
                         CRUMB_UNROLL
-                        for (std::size_t i = 0; i < pair; ++i)
-                            x[i] = L::load(row, u + i);
+                        for (std::size_t r = 0; r < Rows; ++r) {
+                            CRUMB_UNROLL
+                            for (std::size_t i = 0; i < pair; ++i)
+                                x[r][i] = L::load(row + r * L::row_bytes, u + i);
+                        }
                         CRUMB_UNROLL
                         for (std::size_t i = 0; i < pair; ++i) {
-                            if (L::begins_line(u + i))
-                                L::prefetch(next, u + i);
-                            if constexpr (keep) {
-                                run.unit(x[i], kept + (u + i) * per_unit);
-                            } else {
-                                typename P::reg w[per_unit];
-                                load_weights<Planes>(planes, u + i, w);
-                                run.unit(x[i], w);
-                            }
+                            CRUMB_UNROLL
+                            for (std::size_t r = 0; r < Rows; ++r)
+                                if (L::begins_line(u + i))
+                                    L::prefetch(next + r * L::row_bytes, u + i);
+                            typename P::reg loaded[keep ? 1 : per_unit];
+                            if constexpr (!keep)
+                                load_weights<Planes>(planes, u + i, loaded);
+                            const typename P::reg* w = keep ? kept + (u + i) * per_unit : loaded;
+                            run.template unit<0, each>(x[0][i], w);
+                            if constexpr (Rows == 2)
+                                run.template unit<each, 2 * each>(x[1][i], w);
                         }
                     }
                     run.end(planes);
                     entries += step * L::entries;
                 }
-                row += L::row_bytes;
-                next += L::row_bytes;
+                row += Rows * L::row_bytes;
+                next += Rows * L::row_bytes;
             }
         }
 
@@ -211,29 +223,34 @@ struct pq_add_run<isa::CRUMB_THIS_ISA> {
                 for (int i = 0; i < Channels * Planes; ++i)
                     sums[i] = P::start_dots();
             }
+            /// Takes codes of channels First .. Last - 1.
+            template <int First, int Last>
             CRUMB_INLINE void unit(const typename L::unit& x, const typename P::reg* w) noexcept {
                 CRUMB_UNROLL
                 for (int set = 0; set < L::sets; ++set) {
                     const typename L::index index = L::index_of(x, set);
                     CRUMB_UNROLL
-                    for (int i = 0; i < Channels; ++i) {
+                    for (int i = First; i < Last; ++i) {
                         const typename P::reg v = L::look_up(tables[i], index);
                         CRUMB_UNROLL
                         for (int p = 0; p < Planes; ++p)
                             P::dot(sums[i * Planes + p], w[set * Planes + p], v);
                     }
                 }
-                P::pin(sums[0]);
+                P::pin(sums[First * Planes]);
             }
             /// Goes on to the sums of the next channels.
             CRUMB_INLINE void end(pq_plane* planes) const noexcept {
                 CRUMB_UNROLL
                 for (int p = 0; p < Planes; ++p) {
                     CRUMB_UNROLL
-                    for (int i = 0; i < Channels; ++i) {
-                        P::add_to(planes[p].sums, planes[p].factor, sums[i * Planes + p]);
-                        planes[p].sums += pq_sums;
-                    }
+                    for (int i = 0; i + 2 <= Channels; i += 2)
+                        P::add_to(planes[p].sums + static_cast<std::size_t>(i) * pq_sums, planes[p].factor,
+                                  sums[i * Planes + p], sums[(i + 1) * Planes + p]);
+                    if constexpr (Channels % 2 == 1)
+                        P::add_to(planes[p].sums + (Channels - 1) * pq_sums, planes[p].factor,
+                                  sums[(Channels - 1) * Planes + p]);
+                    planes[p].sums += Channels * pq_sums;
                 }
             }
         };

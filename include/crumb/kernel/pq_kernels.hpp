@@ -96,7 +96,7 @@ struct pq_score_args {
 
 /// Floats that a channel of values is summed in. Few, because each part reads and writes those of all
 /// channels.
-inline constexpr std::size_t pq_sums = 4;
+inline constexpr std::size_t pq_sums = 2;
 
 /// Weights of a part's tokens for one sum of values.
 struct pq_plane {

@@ -84,16 +84,15 @@ struct pq_lookup<isa::CRUMB_THIS_ISA, Kind> {
         else
             return {P::load(row + u * width)};
     }
-    /// Asks for the lines that begin with unit u; there are some if `begins_line(u)`. Into the second cache:
-    /// the first is full of tables and sums, and has fewer lines on their way.
+    /// Asks for the lines that begin with unit u; there are some if `begins_line(u)`.
     static CRUMB_INLINE void prefetch(const std::uint8_t* row, std::size_t u) noexcept {
         if constexpr (six) {
-            __builtin_prefetch(row + kv_part_tokens / 2, 0, 2);
+            __builtin_prefetch(row + kv_part_tokens / 2, 0, attention_locality);
             if constexpr (units == 1)
-                __builtin_prefetch(row + 64, 0, 2);
-            __builtin_prefetch(row + u * 32, 0, 2);
+                __builtin_prefetch(row + 64, 0, attention_locality);
+            __builtin_prefetch(row + u * 32, 0, attention_locality);
         } else {
-            __builtin_prefetch(row + u * width, 0, 2);
+            __builtin_prefetch(row + u * width, 0, attention_locality);
         }
     }
     static constexpr bool begins_line(std::size_t u) noexcept { return u * (six ? 32 : width) % 64 == 0; }

@@ -103,7 +103,11 @@ struct pq_neon {
         s = vpadalq_s16(s, vmlal_high_s8(pairs, w, v));
     }
     static CRUMB_INLINE void add_to(float* sums, float factor, dots s) noexcept {
-        vst1q_f32(sums, vfmaq_n_f32(vld1q_f32(sums), vcvtq_f32_s32(s), factor));
+        const int32x2_t two = vpadd_s32(vget_low_s32(s), vget_high_s32(s));
+        vst1_f32(sums, vfma_n_f32(vld1_f32(sums), vcvt_f32_s32(two), factor));
+    }
+    static CRUMB_INLINE void add_to(float* sums, float factor, dots a, dots b) noexcept {
+        vst1q_f32(sums, vfmaq_n_f32(vld1q_f32(sums), vcvtq_f32_s32(vpaddq_s32(a, b)), factor));
     }
 };
 

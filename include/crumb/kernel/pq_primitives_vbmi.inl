@@ -11,8 +11,8 @@ struct pq_vbmi : pq_avx512 {
         __m512i part[4];
     };
     struct index_256 {
-        __m512i six;
-        __mmask64 bit6, bit7, both;
+        __m512i seven;
+        __mmask64 bit7;
     };
 
     static CRUMB_INLINE index_16 low_nibbles(reg raw) noexcept { return raw; }
@@ -41,18 +41,12 @@ struct pq_vbmi : pq_avx512 {
         return {{_mm512_loadu_si512(t), _mm512_loadu_si512(t + 64), _mm512_loadu_si512(t + 128),
                  _mm512_loadu_si512(t + 192)}};
     }
-    static CRUMB_INLINE index_256 eight_bits(reg raw) noexcept {
-        const __mmask64 bit6 = _mm512_movepi8_mask(_mm512_add_epi8(raw, raw));
-        const __mmask64 bit7 = _mm512_movepi8_mask(raw);
-        return {raw, bit6, bit7, _kand_mask64(bit6, bit7)};
-    }
-    /// Four lookups that are merged as they are made need 4 uops; of two vpermi2b and a blend each of the
-    /// former needs 3.
+    static CRUMB_INLINE index_256 eight_bits(reg raw) noexcept { return {raw, _mm512_movepi8_mask(raw)}; }
+    /// One uop each on Zen 5; where vpermi2b takes two of the port that shuffles, as four vpermb merged by
+    /// masks would.
     static CRUMB_INLINE reg look_up_256(const table_256& t, const index_256& i) noexcept {
-        __m512i x = _mm512_permutexvar_epi8(i.six, t.part[0]);
-        x = _mm512_mask_permutexvar_epi8(x, i.bit6, i.six, t.part[1]);
-        x = _mm512_mask_permutexvar_epi8(x, i.bit7, i.six, t.part[2]);
-        return _mm512_mask_permutexvar_epi8(x, i.both, i.six, t.part[3]);
+        return _mm512_mask_blend_epi8(i.bit7, _mm512_permutex2var_epi8(t.part[0], i.seven, t.part[1]),
+                                      _mm512_permutex2var_epi8(t.part[2], i.seven, t.part[3]));
     }
 
     /// Scores of additive codes, two rows at a time. With the four nibbles of a token beside each other a dot
@@ -74,7 +68,13 @@ struct pq_vbmi : pq_avx512 {
             const __m512i zero = _mm512_setzero_si512();
             return {{zero, zero, zero, zero}};
         }
-        /// `Rows` is 1 at the end of an odd number.
+        /// Four rows: two bytes that were looked up make one, of at most 254.
+        static CRUMB_INLINE void add(sums& s, const index& first, const index& second,
+                                     const std::uint8_t* low, const std::uint8_t* high) noexcept {
+            add_plane(s, first, second, load_tables<2>(low), load_tables<2>(low + 64), 1);
+            add_plane(s, first, second, load_tables<2>(high), load_tables<2>(high + 64), pq_most + 1);
+        }
+        /// Two rows, or one at the end of an odd number.
         template <int Rows>
         static CRUMB_INLINE void add(sums& s, const index& at, const std::uint8_t* low,
                                      const std::uint8_t* high) noexcept {
@@ -117,6 +117,15 @@ struct pq_vbmi : pq_avx512 {
                 return _mm512_loadu_si512(p);
             else
                 return _mm512_zextsi256_si512(_mm256_loadu_si256(reinterpret_cast<const __m256i*>(p)));
+        }
+        static CRUMB_INLINE void add_plane(sums& s, const index& first, const index& second, __m512i a,
+                                           __m512i b, int factor) noexcept {
+            CRUMB_UNROLL
+            for (int i = 0; i < 4; ++i)
+                subtract(s.part[i],
+                         _mm512_add_epi8(_mm512_permutexvar_epi8(first.part[i], a),
+                                         _mm512_permutexvar_epi8(second.part[i], b)),
+                         factor);
         }
         static CRUMB_INLINE void subtract(__m512i& sum, __m512i bytes, int factor) noexcept {
             sum = _mm512_dpbusd_epi32(sum, bytes, _mm512_set1_epi8(static_cast<char>(-factor)));

@@ -57,15 +57,14 @@ struct pq_score_run<isa::CRUMB_THIS_ISA> {
 
         /// Asks for lines in the order in which they lie, a line with every line that is read: memory is busy
         /// all the time, and its own prefetching sees a stream; several at a time take a quarter of the
-        /// bandwidth away. Into the second cache: the first is full of tables and sums, and has fewer lines
-        /// on their way.
+        /// bandwidth away.
         struct prefetcher {
             const std::uint8_t* at;
             /// The lines that begin in bytes first .. last - 1 from here on.
             CRUMB_INLINE void ask(std::size_t first, std::size_t last) const noexcept {
                 CRUMB_UNROLL
                 for (std::size_t i = (first + 63) / 64 * 64; i < last; i += 64)
-                    __builtin_prefetch(at + i, 0, 2);
+                    __builtin_prefetch(at + i, 0, attention_locality);
             }
         };
 
@@ -110,16 +109,27 @@ struct pq_score_run<isa::CRUMB_THIS_ISA> {
                 for (int i = 0; i < Queries; ++i)
                     s[i] = R::start();
                 std::size_t row = 0;
-                for (; row + 2 <= rows; row += 2) {
-                    const std::size_t at = row * L::row_bytes;
-                    const auto index = R::index_of(L::load(codes.codes + at, u).x,
-                                                   L::load(codes.codes + at + L::row_bytes, u).x);
+                const auto pair = [&](std::size_t r) {
+                    const std::uint8_t* at = codes.codes + r * L::row_bytes;
+                    const auto index = R::index_of(L::load(at, u).x, L::load(at + L::row_bytes, u).x);
                     next.ask(0, 128);
                     next.at += 128;
+                    return index;
+                };
+                for (; row + 4 <= rows; row += 4) {
+                    const auto first = pair(row), second = pair(row + 2);
+                    CRUMB_UNROLL
+                    for (int i = 0; i < Queries; ++i)
+                        R::add(s[i], first, second, queries[i].low + row * L::entries,
+                               queries[i].high + row * L::entries);
+                }
+                if (row + 2 <= rows) {
+                    const auto index = pair(row);
                     CRUMB_UNROLL
                     for (int i = 0; i < Queries; ++i)
                         R::template add<2>(s[i], index, queries[i].low + row * L::entries,
                                            queries[i].high + row * L::entries);
+                    row += 2;
                 }
                 if (row < rows) {
                     const auto x = L::load(codes.codes + row * L::row_bytes, u).x;
