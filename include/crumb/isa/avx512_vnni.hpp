@@ -155,6 +155,9 @@ struct avx512_vnni {
     /// Lane i: the half at p + Stride i, i < n; the others 0. Reads 4 bytes each.
     template <int Stride>
     static CRUMB_INLINE f32 gather_halves(const std::byte* p, std::size_t n) noexcept {
+        if constexpr (Stride == 10 || Stride == 18)
+            if (n == 16)
+                return _mm512_cvtph_ps(sixteen_halves<Stride>(p));
         const __m512i lane = _mm512_setr_epi32(0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15);
         const __m512i at = _mm512_mullo_epi32(lane, _mm512_set1_epi32(Stride));
         const __m512i all = _mm512_mask_i32gather_epi32(_mm512_setzero_si512(), mask(n), at, p, 1);
@@ -350,6 +353,26 @@ struct avx512_vnni {
     using four_rows = kernel::four_rows_avx512;
 
   private:
+    /// Gathers take a uop per lane and more, permutations of words four or five in all. Reads up to the last
+    /// half's byte 14 at most.
+    template <int Stride>
+    static CRUMB_INLINE __m256i sixteen_halves(const std::byte* p) noexcept {
+        if constexpr (Stride == 18) {
+            const __m512i at = _mm512_castsi128_si512(_mm_setr_epi16(0, 9, 18, 27, 36, 45, 54, 63));
+            const auto eight = [&](const std::byte* from) {
+                return _mm512_castsi512_si128(
+                    _mm512_permutex2var_epi16(_mm512_loadu_si512(from), at, _mm512_loadu_si512(from + 64)));
+            };
+            return _mm256_set_m128i(eight(p + 144), eight(p));
+        } else {
+            const __m512i at = _mm512_castsi256_si512(
+                _mm256_setr_epi16(0, 5, 10, 15, 20, 25, 30, 35, 40, 45, 50, 55, 60, 17, 22, 27));
+            const __m512i most =
+                _mm512_permutex2var_epi16(_mm512_loadu_si512(p), at, _mm512_loadu_si512(p + 64));
+            return _mm512_castsi512_si256(
+                _mm512_mask_permutexvar_epi16(most, 0xe000, at, _mm512_loadu_si512(p + 96)));
+        }
+    }
     static CRUMB_INLINE __m512i spread_bytes(__m512i low) noexcept {
         const __m128i order = _mm_setr_epi8(0, 0, 0, 0, 4, 4, 4, 4, 8, 8, 8, 8, 12, 12, 12, 12);
         return _mm512_shuffle_epi8(low, _mm512_broadcast_i32x4(order));
