@@ -397,6 +397,8 @@ struct avx512_vnni {
 #define CRUMB_THIS_ISA avx512_vnni
 #include <crumb/kernel/code_dots_avx512.inl>
 #include <crumb/kernel/four_rows_avx512.inl>
+#include <crumb/kernel/pq_tables_avx512.inl>
+
 #include <crumb/kernel/pq_primitives_avx512.inl>
 
 #include <crumb/kernel/all.inl>

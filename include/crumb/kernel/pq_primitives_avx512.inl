@@ -118,6 +118,9 @@ struct pq_avx512 {
         return _mm512_cvtepi32_ps(_mm512_cvtepu16_epi32(x));
     }
 
+    template <int Dims>
+    using wide_row = pq_wide_row<Dims>;
+
     using dots = __m512i;
     static CRUMB_INLINE dots start_dots() noexcept { return _mm512_setzero_si512(); }
     static CRUMB_INLINE void dot(dots& s, reg weights, reg values) noexcept {

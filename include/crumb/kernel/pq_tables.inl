@@ -1,14 +1,14 @@
 // Tables of queries for scans of product-quantized keys.
 namespace crumb::inline CRUMB_ABI::kernel {
 
-// The query becomes integers of 16 bits. Its products with entries are then exact in floats, whatever is
-// fused, and so all ISAs make the same tables.
+// The query becomes integers of two signed bytes. Its products with entries are then exact in floats,
+// whatever is fused, and so all ISAs make the same tables.
 template <>
 struct pq_table_run<isa::CRUMB_THIS_ISA> {
     using I = isa::CRUMB_THIS_ISA;
     using f32 = typename I::f32;
     static constexpr std::size_t lanes = static_cast<std::size_t>(I::lanes);
-    static constexpr float whole = 32767;                          ///< largest integer of a query
+    static constexpr float whole = 127 * 257;                      ///< largest integer of a query
     static constexpr float most_of_both = 128 * (pq_most + 1) - 1; ///< largest entry in both planes
     static constexpr float tiny = 0x1p-90f;                        ///< queries below are taken for 0
 
@@ -86,6 +86,10 @@ struct pq_table_run<isa::CRUMB_THIS_ISA> {
                                  rest);
         }
 
+        template <class P = typename I::pq>
+        CRUMB_INLINE typename P::template wide_row<Dims> wide(std::size_t row) const noexcept {
+            return {q + row * Dims, args.centroids.entries + row * Dims * size, size};
+        }
         /// Products of the query with entries e and on of a row.
         CRUMB_INLINE f32 products(std::size_t row, std::size_t e) const noexcept {
             const std::int8_t* p = args.centroids.entries + row * Dims * entries + e;
@@ -98,6 +102,12 @@ struct pq_table_run<isa::CRUMB_THIS_ISA> {
             return x;
         }
         CRUMB_INLINE void find_ranges() const noexcept {
+            if constexpr (has_wide_rows<typename I::pq>)
+                if (size >= 64) {
+                    for (std::size_t row = 0; row < rows; ++row)
+                        wide(row).find_range(least[row], range[row]);
+                    return;
+                }
             for (std::size_t t = 0; t < rows * halves; ++t) {
                 const std::size_t row = halves == 2 ? t / 2 : t, first = halves == 2 ? t % 2 * size : 0;
                 f32 most = products(row, first), low = most;
@@ -119,6 +129,12 @@ struct pq_table_run<isa::CRUMB_THIS_ISA> {
 
         /// Both planes of all entries, 32 or, at the end, 16 at a time. All numbers are integers below 2^24.
         CRUMB_INLINE void fill(float steps) const noexcept {
+            if constexpr (has_wide_rows<typename I::pq>)
+                if (size >= 64) {
+                    for (std::size_t row = 0; row < rows; ++row)
+                        wide(row).fill(least[row], steps, out.low + row * size, out.high + row * size);
+                    return;
+                }
             // Both are powers of two, by which the compiler would divide.
             const int row_shift = __builtin_ctzll(entries), table_shift = __builtin_ctzll(size);
             const std::size_t all = rows * entries;
