@@ -59,10 +59,10 @@ inline std::size_t cache_bytes(int level, std::size_t otherwise) {
 /// Size of the last-level cache.
 inline std::size_t last_level_cache() { return cache_bytes(0, std::size_t{32} << 20); }
 
-/// What rows that read from memory rotate over: one and a half last-level caches, at least 64 MiB, at most 1
-/// GiB.
+/// What rows that read from memory rotate over: four last-level caches, at least 64 MiB, at most 1 GiB.
+/// Caches that do not replace the oldest line first keep some of a rotation over one and a half.
 inline std::size_t dram_working_set() {
-    return std::clamp(last_level_cache() / 2 * 3, std::size_t{64} << 20, std::size_t{1} << 30);
+    return std::clamp(4 * last_level_cache(), std::size_t{64} << 20, std::size_t{1} << 30);
 }
 
 } // namespace crumb::bench

@@ -137,14 +137,17 @@ struct avx2 {
     static CRUMB_INLINE f32 load_integers(const std::int8_t* p) noexcept {
         return _mm256_cvtepi32_ps(_mm256_cvtepi8_epi32(_mm_loadl_epi64(reinterpret_cast<const __m128i*>(p))));
     }
-    /// Codes First .. First + lanes - 1 of a group in the order of `stored_indices<Bits>`, 0 .. 2^Bits - 1.
-    template <int Bits, int First>
+    /// Codes First .. First + lanes - 1 of a group of `Group`, 0 .. 2^Bits - 1: a group of 32 has the order
+    /// of `stored_indices<Bits>`, one of 64 that of blocks in a cache.
+    template <int Bits, int First, int Group = 32>
     static CRUMB_INLINE f32 load_field(const std::uint8_t* p) noexcept {
-        constexpr int stored = 32 * Bits / 8; // bytes, each with codes so far apart
+        constexpr int stored = Group * Bits / 8; // bytes, each with codes so far apart
         const __m256i wide =
             _mm256_cvtepu8_epi32(_mm_loadl_epi64(reinterpret_cast<const __m128i*>(p + First % stored)));
-        return _mm256_cvtepi32_ps(_mm256_and_si256(_mm256_srli_epi32(wide, First / stored * Bits),
-                                                   _mm256_set1_epi32((1 << Bits) - 1)));
+        const __m256i low = First < stored ? wide : _mm256_srli_epi32(wide, First / stored * Bits);
+        // Nothing is above the last code of a byte.
+        constexpr bool last = (First / stored + 1) * Bits == 8;
+        return _mm256_cvtepi32_ps(last ? low : _mm256_and_si256(low, _mm256_set1_epi32((1 << Bits) - 1)));
     }
     static CRUMB_INLINE f32 load_powers(const std::uint8_t* p) noexcept {
         const __m256i e = _mm256_cvtepu8_epi32(_mm_loadl_epi64(reinterpret_cast<const __m128i*>(p)));

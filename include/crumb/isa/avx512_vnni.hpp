@@ -134,16 +134,19 @@ struct avx512_vnni {
     static CRUMB_INLINE f32 load_integers(const std::int8_t* p) noexcept {
         return _mm512_cvtepi32_ps(_mm512_cvtepi8_epi32(_mm_loadu_si128(reinterpret_cast<const __m128i*>(p))));
     }
-    /// table[code] for codes First .. First + lanes - 1 of a group in the order of `stored_indices<Bits>`.
-    /// The table repeats after 2^Bits entries.
-    template <int Bits, int First>
+    /// table[code] for codes First .. First + lanes - 1 of a group of `Group`: one of 32 has the order of
+    /// `stored_indices<Bits>`, one of 64 that of blocks in a cache. The table repeats after 2^Bits entries.
+    template <int Bits, int First, int Group = 32>
     static CRUMB_INLINE f32 look_up_field(const std::uint8_t* p, f32 table) noexcept {
+        constexpr int stored = Group * Bits / 8; // bytes, each with codes so far apart
         // vpermps takes the low four bits of a lane: what is above a code needs no mask.
-        if constexpr (Bits == 4) {
-            const __m512i wide = _mm512_cvtepu8_epi32(_mm_loadu_si128(reinterpret_cast<const __m128i*>(p)));
-            return _mm512_permutexvar_ps(First == 0 ? wide : _mm512_srli_epi32(wide, 4), table);
+        if constexpr (stored >= lanes) {
+            const __m512i wide =
+                _mm512_cvtepu8_epi32(_mm_loadu_si128(reinterpret_cast<const __m128i*>(p + First % stored)));
+            return _mm512_permutexvar_ps(
+                First < stored ? wide : _mm512_srli_epi32(wide, First / stored * Bits), table);
         } else {
-            static_assert(Bits == 2);
+            static_assert(Bits == 2 && Group == 32);
             std::int64_t eight;
             __builtin_memcpy(&eight, p, sizeof eight);
             const __m512i wide = _mm512_cvtepu8_epi32(_mm_set1_epi64x(eight));

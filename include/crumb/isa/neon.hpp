@@ -124,15 +124,18 @@ struct neon {
     static CRUMB_INLINE f32 load_integers(const std::int8_t* p) noexcept {
         return vcvtq_f32_s32(vmovl_s16(vget_low_s16(vmovl_s8(vreinterpret_s8_u32(load_four(p))))));
     }
-    /// Codes First .. First + lanes - 1 of a group in the order of `stored_indices<Bits>`, 0 .. 2^Bits - 1.
-    template <int Bits, int First>
+    /// Codes First .. First + lanes - 1 of a group of `Group`, 0 .. 2^Bits - 1: a group of 32 has the order
+    /// of `stored_indices<Bits>`, one of 64 that of blocks in a cache.
+    template <int Bits, int First, int Group = 32>
     static CRUMB_INLINE f32 load_field(const std::uint8_t* p) noexcept {
-        constexpr int stored = 32 * Bits / 8; // bytes, each with codes so far apart
+        constexpr int stored = Group * Bits / 8; // bytes, each with codes so far apart
         const uint8x8_t four =
             vreinterpret_u8_u32(load_four(reinterpret_cast<const std::int8_t*>(p) + First % stored));
         const uint32x4_t wide = vmovl_u16(vget_low_u16(vmovl_u8(four)));
-        const int32x4_t right = vdupq_n_s32(-(First / stored * Bits));
-        return vcvtq_f32_u32(vandq_u32(vshlq_u32(wide, right), vdupq_n_u32((1u << Bits) - 1u)));
+        const uint32x4_t low = First < stored ? wide : vshlq_u32(wide, vdupq_n_s32(-(First / stored * Bits)));
+        // Nothing is above the last code of a byte.
+        constexpr bool last = (First / stored + 1) * Bits == 8;
+        return vcvtq_f32_u32(last ? low : vandq_u32(low, vdupq_n_u32((1u << Bits) - 1u)));
     }
     static CRUMB_INLINE f32 load_powers(const std::uint8_t* p) noexcept {
         const uint16x8_t e = vmovl_u8(vreinterpret_u8_u32(load_four(p)));

@@ -176,10 +176,11 @@ struct portable {
             x[i] = static_cast<float>(p[i]);
         return load(x);
     }
-    /// Codes First .. First + lanes - 1 of a group in the order of `stored_indices<Bits>`, 0 .. 2^Bits - 1.
-    template <int Bits, int First>
+    /// Codes First .. First + lanes - 1 of a group of `Group`, 0 .. 2^Bits - 1: a group of 32 has the order
+    /// of `stored_indices<Bits>`, one of 64 that of blocks in a cache.
+    template <int Bits, int First, int Group = 32>
     static CRUMB_INLINE f32 load_field(const std::uint8_t* p) noexcept {
-        constexpr int stored = 32 * Bits / 8; // bytes, each with codes so far apart
+        constexpr int stored = Group * Bits / 8; // bytes, each with codes so far apart
         float x[lanes];
         for (int i = 0; i < lanes; ++i)
             x[i] = static_cast<float>(p[(First + i) % stored] >> (First + i) / stored * Bits &

@@ -101,12 +101,6 @@ inline constexpr bool has_append_outside = requires(typename Isa::f32 u, std::ui
     Isa::append_outside(u, u, u, 0u, list);
 };
 
-/// Whether an ISA looks up what codes stand for: `look_up_field<Bits, First>(codes, table)`.
-template <class Isa>
-inline constexpr bool looks_up_fields = requires(const std::uint8_t* codes, typename Isa::f32 table) {
-    Isa::template look_up_field<4, 0>(codes, table);
-};
-
 /// Whether an ISA loads halves that lie apart: `gather_halves<Stride>(first, count)`.
 template <class Isa>
 inline constexpr bool gathers_halves = requires(const std::byte* first) {

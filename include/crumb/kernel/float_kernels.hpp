@@ -160,6 +160,12 @@ struct merge_args {
     range head_range; ///< query heads to merge, closed
 };
 
+/// Whether an ISA looks up what codes stand for: `look_up_field<Bits, First>(codes, table)`.
+template <class Isa>
+inline constexpr bool looks_up_fields = requires(const std::uint8_t* codes, typename Isa::f32 table) {
+    Isa::template look_up_field<4, 0>(codes, table);
+};
+
 // One specialization per ISA is compiled inside its target region.
 template <class Isa>
 struct math;

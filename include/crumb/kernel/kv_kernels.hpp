@@ -131,10 +131,8 @@ class kv_scratch {
 
         end = 0;
         (void)take(floats_.work_size() * sizeof(float));
-        if (goes_by_channels(codec, queries)) {
+        if (goes_by_channels(codec, queries))
             factors_ = take(queries * (2 * floats_.padded + kv_part_tokens) * sizeof(float));
-            codes_ = take((head_size < 128 ? 128 : head_size) * kv_block_tokens);
-        }
         if (by_tables) {
             weights_ = take(queries * 2 * kv_part_tokens);
             numbers_ = take(2 * kv_part_tokens * sizeof(float));
@@ -167,7 +165,7 @@ class kv_scratch {
         return codec.kind == kv_kind::uniform && queries <= 16;
     }
     /// Whether there is room to go through channels.
-    constexpr bool has_channels() const noexcept { return codes_ != 0; }
+    constexpr bool has_channels() const noexcept { return factors_ != 0; }
     /// Whether there is room for tables.
     constexpr bool has_tables() const noexcept { return query_bytes_ != 0; }
     /// Tokens whose scores are kept.
@@ -199,10 +197,6 @@ class kv_scratch {
     pq_plane* planes(float* work) const noexcept { return reinterpret_cast<pq_plane*>(at(work, planes_)); }
     /// Of scores 2 * padded floats per query, of values 256.
     float* factors(float* work) const noexcept { return reinterpret_cast<float*>(at(work, factors_)); }
-    /// Codes of 64 tokens of all channels, or of 256 of a group's.
-    std::uint8_t* codes(float* work) const noexcept {
-        return reinterpret_cast<std::uint8_t*>(at(work, codes_));
-    }
 
   private:
     static std::byte* at(float* memory, std::size_t bytes) noexcept {
@@ -212,7 +206,7 @@ class kv_scratch {
     std::size_t heads_ = 1, parts_ = 1, state_bytes_ = 0, work_bytes_ = 0;
     std::size_t query_bytes_ = 0, sum_floats_ = 0;
     std::size_t tables_ = 0, sums_ = 0, queries_ = 0, states_ = 0;
-    std::size_t weights_ = 0, numbers_ = 0, planes_ = 0, factors_ = 0, codes_ = 0;
+    std::size_t weights_ = 0, numbers_ = 0, planes_ = 0, factors_ = 0;
 };
 
 /// What was left out for a kv head.

@@ -9,176 +9,274 @@ struct kv_uniform<isa::CRUMB_THIS_ISA> {
     using f32 = typename I::f32;
     static constexpr std::size_t lanes = M::lanes;
     static constexpr std::size_t tile_channels = 4; ///< whose values are summed together
+    static constexpr int vectors =
+        static_cast<int>(kv_block_tokens / lanes); ///< registers of a block's codes
 
     const attention_pass<I>& pass;
     const kv_layer_view& cache;
     const kv_attention_args& args;
-    float* factors;      ///< per query 2 * padded of scores, or 256 of values
-    std::uint8_t* codes; ///< of a block of keys or a group of values
+    float* factors; ///< per query 2 * padded of scores, or 256 of values
 
     CRUMB_INLINE kv_uniform(const attention_pass<I>& p, const kv_attention_args& a) noexcept
-        : pass(p), cache(a.cache), args(a), factors(a.memory.factors(a.memory.work(a.scratch))),
-          codes(a.memory.codes(a.memory.work(a.scratch))) {}
+        : pass(p), cache(a.cache), args(a), factors(a.memory.factors(a.memory.work(a.scratch))) {}
 
     /// Tokens first .. stop - 1 of the parts `here`, whose token 0 is the sequence's token t. `next`: what is
     /// read after them, or nothing.
     CRUMB_INLINE void attend(const kv_parts& here, std::size_t t, std::size_t first, std::size_t stop,
                              const kv_parts& next) const noexcept {
-        score(here.keys, here.values, first, stop);
-        pass.weigh(t, stop);
-        add(here.values, next.keys, stop);
+        if (cache.keys.codec().bits == 4)
+            attend_to<4>(here, t, first, stop, next);
+        else
+            attend_to<2>(here, t, first, stop, next);
     }
 
   private:
+    template <int Bits>
+    CRUMB_INLINE void attend_to(const kv_parts& here, std::size_t t, std::size_t first, std::size_t stop,
+                                const kv_parts& next) const noexcept {
+        score<Bits>(here.keys, here.values, first, stop);
+        pass.weigh(t, stop);
+        add<Bits>(here.values, next.keys, stop);
+    }
+
+    /// The first token of register n of a block's codes: those whose codes share bytes follow each other, so
+    /// that these are loaded once.
+    template <int Bits>
+    static constexpr int token_of(int n) noexcept {
+        constexpr int shared = 8 / Bits;
+        return n % shared * (static_cast<int>(kv_block_tokens) / shared) +
+               n / shared * static_cast<int>(lanes);
+    }
+    /// Codes of the tokens from `First` on of a block.
+    template <int Bits, int First, class Isa = I>
+    static CRUMB_INLINE f32 field(const std::uint8_t* block) noexcept {
+        constexpr int group = static_cast<int>(kv_block_tokens);
+        if constexpr (looks_up_fields<Isa>) {
+            alignas(64) static constexpr float nibbles[] = {0, 1, 2,  3,  4,  5,  6,  7,
+                                                            8, 9, 10, 11, 12, 13, 14, 15};
+            alignas(64) static constexpr float pairs[] = {0, 1, 2, 3, 0, 1, 2, 3, 0, 1, 2, 3, 0, 1, 2, 3};
+            return Isa::template look_up_field<Bits, First, group>(block,
+                                                                   I::load(Bits == 4 ? nibbles : pairs));
+        } else {
+            return Isa::template load_field<Bits, First, group>(block);
+        }
+    }
+    /// The codes of a channel in block b.
+    template <int Bits>
+    static CRUMB_INLINE const std::uint8_t* codes_of(const std::byte* part, const kv_part_layout& l,
+                                                     std::size_t c, std::size_t b) noexcept {
+        return reinterpret_cast<const std::uint8_t*>(part + l.codes_offset()) + c * l.row_bytes() +
+               b * (kv_block_tokens * Bits / 8);
+    }
+
     // q . k = sum over channels of (q d) code + q . z, where d and z are those of the token's mean block.
+    template <int Bits>
     CRUMB_INLINE void score(const std::byte* part, const std::byte* ahead, std::size_t first,
                             std::size_t stop) const noexcept {
         const kv_part_layout& l = cache.keys;
         for (std::size_t b = first / kv_block_tokens; b * kv_block_tokens < stop; ++b) {
-            // Lines of the values, as many per channel as are all of them by the last block.
+            for (std::size_t i = 0; i < pass.queries; ++i)
+                for (std::size_t half_block = 0; half_block < 2; ++half_block)
+                    prepare(part, i, b, half_block);
+            // Bytes of the values per channel, less than a line, to have asked for all of them by the last
+            // block.
             const std::size_t each =
                 pass.piece(cache.values.bytes(), kv_part_tokens / kv_block_tokens * l.head_size());
-            unpack(part, l, 0, l.head_size(), b, b + 1, kv_block_tokens, ahead + b * l.head_size() * each,
-                   each);
-            for (std::size_t i = 0; i < pass.queries; ++i)
-                for (std::size_t half_block = 0; half_block < 2; ++half_block) {
-                    const std::size_t m = 2 * b + half_block;
-                    const half* d = halves(part) + m * l.head_size();
-                    const half* z = halves(part + l.origins_offset()) + m * l.head_size();
-                    const float* q = pass.q + i * pass.padded;
-                    float* f = factors + (2 * i + half_block) * pass.padded;
-                    f32 dot = I::zero();
-                    for (std::size_t c = 0; c < l.head_size(); c += lanes) {
-                        const std::size_t n = l.head_size() - c;
-                        I::store(f + c, I::mul(I::load(q + c), M::load(d + c, n)));
-                        dot = I::fma(I::load(q + c), M::load(z + c, n), dot);
-                    }
-                    const f32 sum = I::set1(I::sum(dot));
-                    float* s = pass.scores + i * pass.stride + m * kv_mean_tokens;
-                    for (std::size_t t = 0; t < kv_mean_tokens; t += lanes)
-                        I::store(s + t, sum);
-                }
-            std::size_t i = 0;
-            for (; i + 4 <= pass.queries; i += 4)
-                score_block<4>(i, b);
-            for (; i < pass.queries; ++i)
-                score_block<1>(i, b);
+            const std::byte* from = ahead + b * l.head_size() * each;
+            for (std::size_t i = 0; i < pass.queries; from = nullptr) {
+                const std::size_t left = pass.queries - i;
+                i += left >= 4   ? score_registers<Bits, 4, 0>(part, i, b, from, each)
+                     : left >= 2 ? score_registers<Bits, 2, 0>(part, i, b, from, each)
+                                 : score_registers<Bits, 1, 0>(part, i, b, from, each);
+            }
         }
         for (std::size_t i = 0; i < pass.queries; ++i)
             for (std::size_t t = 0; t < first; ++t)
                 pass.scores[i * pass.stride + t] = -__builtin_inff();
     }
 
-    /// Adds the sums over channels to the scores of block b.
-    template <int Queries>
-    CRUMB_INLINE void score_block(std::size_t i, std::size_t b) const noexcept {
+    /// The factors q d of a query in half a block, and q . z as its scores.
+    CRUMB_INLINE void prepare(const std::byte* part, std::size_t i, std::size_t b,
+                              std::size_t half_block) const noexcept {
+        const kv_part_layout& l = cache.keys;
+        const std::size_t m = 2 * b + half_block;
+        const half* d = halves(part) + m * l.head_size();
+        const half* z = halves(part + l.origins_offset()) + m * l.head_size();
+        const float* q = pass.q + i * pass.padded;
+        float* f = factors + (2 * i + half_block) * pass.padded;
+        f32 dot = I::zero();
+        for (std::size_t c = 0; c < l.head_size(); c += lanes) {
+            const std::size_t n = l.head_size() - c;
+            I::store(f + c, I::mul(I::load(q + c), M::load(d + c, n)));
+            dot = I::fma(I::load(q + c), M::load(z + c, n), dot);
+        }
+        const f32 sum = I::set1(I::sum(dot));
+        float* s = pass.scores + i * pass.stride + m * kv_mean_tokens;
+        for (std::size_t t = 0; t < kv_mean_tokens; t += lanes)
+            I::store(s + t, sum);
+    }
+
+    /// Adds the sums over channels to the scores of block b, registers N and on. Asks for `each` bytes from
+    /// `ahead` on per channel, or for nothing.
+    template <int Bits, int Queries, int N>
+    CRUMB_INLINE std::size_t score_registers(const std::byte* part, std::size_t i, std::size_t b,
+                                             const std::byte* ahead, std::size_t each) const noexcept {
         // One query needs more sums than several, because each waits for the one before.
-        constexpr int vectors = Queries == 1 && lanes < 16 ? 8 : I::registers >= 32 || Queries == 1 ? 4 : 2;
-        constexpr std::size_t tokens = vectors * lanes;
-        for (std::size_t t = 0; t < kv_block_tokens; t += tokens) {
-            f32 sum[Queries * vectors];
+        constexpr int most = I::registers >= 32 || Queries < 4 ? 8 / Queries : 2,
+                      wanted = most < 4 && I::registers >= 32 ? 4 : most,
+                      together = wanted < vectors ? wanted : vectors;
+        f32 sum[Queries * together];
+        CRUMB_UNROLL
+        for (int k = 0; k < Queries * together; ++k)
+            sum[k] = I::zero();
+        const float* f = factors + 2 * i * pass.padded;
+        const std::uint8_t* block = codes_of<Bits>(part, cache.keys, 0, b);
+        const std::size_t step = cache.keys.row_bytes();
+        // Asking for what is read anyway costs less than a branch.
+        const std::byte* next = ahead != nullptr ? ahead : part;
+        each = ahead != nullptr ? each : 0;
+        for (std::size_t c = 0; c < args.head_size; ++c, block += step, next += each) {
+            __builtin_prefetch(next, 0, attention_locality);
+            add_scores<Bits, Queries, together, N>(block, f + c, sum);
+        }
+        add_to_scores<Bits, Queries, together, N>(sum, pass.scores + i * pass.stride + b * kv_block_tokens);
+        if constexpr (N + together < vectors)
+            return score_registers<Bits, Queries, N + together>(part, i, b, nullptr, each);
+        else
+            return Queries;
+    }
+    /// A channel's share.
+    template <int Bits, int Queries, int Together, int N, int V = 0>
+    CRUMB_INLINE void add_scores(const std::uint8_t* block, const float* f, f32* sum) const noexcept {
+        constexpr int t = token_of<Bits>(N + V);
+        constexpr std::size_t half_block = static_cast<std::size_t>(t) / kv_mean_tokens;
+        const f32 code = field<Bits, t>(block);
+        CRUMB_UNROLL
+        for (std::size_t a = 0; a < std::size_t{Queries}; ++a)
+            sum[a * Together + V] =
+                I::fma(I::set1(f[(2 * a + half_block) * pass.padded]), code, sum[a * Together + V]);
+        if constexpr (V + 1 < Together)
+            add_scores<Bits, Queries, Together, N, V + 1>(block, f, sum);
+    }
+    template <int Bits, int Queries, int Together, int N>
+    CRUMB_INLINE void add_to_scores(const f32* sum, float* scores) const noexcept {
+        CRUMB_UNROLL
+        for (std::size_t a = 0; a < std::size_t{Queries}; ++a) {
             CRUMB_UNROLL
-            for (std::size_t a = 0; a < std::size_t{Queries}; ++a) {
-                CRUMB_UNROLL
-                for (std::size_t v = 0; v < std::size_t{vectors}; ++v)
-                    sum[a * vectors + v] = I::load(score_at(i + a, b, t + v * lanes));
-            }
-            const float* f = factors + 2 * i * pass.padded;
-            const std::int8_t* x = reinterpret_cast<const std::int8_t*>(codes) + t;
-            for (std::size_t c = 0; c < args.head_size; ++c) {
-                CRUMB_UNROLL
-                for (std::size_t v = 0; v < std::size_t{vectors}; ++v) {
-                    const f32 code = I::load_integers(x + c * kv_block_tokens + v * lanes);
-                    const std::size_t half_block = (t + v * lanes) / kv_mean_tokens;
-                    CRUMB_UNROLL
-                    for (std::size_t a = 0; a < std::size_t{Queries}; ++a)
-                        sum[a * vectors + v] = I::fma(I::set1(f[(2 * a + half_block) * pass.padded + c]),
-                                                      code, sum[a * vectors + v]);
-                }
-            }
-            CRUMB_UNROLL
-            for (std::size_t a = 0; a < std::size_t{Queries}; ++a) {
-                CRUMB_UNROLL
-                for (std::size_t v = 0; v < std::size_t{vectors}; ++v)
-                    I::store(score_at(i + a, b, t + v * lanes), sum[a * vectors + v]);
+            for (int v = 0; v < Together; ++v) {
+                float* s = scores + a * pass.stride + token_of<Bits>(N + v);
+                I::store(s, I::add(I::load(s), sum[a * Together + static_cast<std::size_t>(v)]));
             }
         }
-    }
-    CRUMB_INLINE float* score_at(std::size_t i, std::size_t b, std::size_t t) const noexcept {
-        return pass.scores + i * pass.stride + b * kv_block_tokens + t;
     }
 
     // o = sum over tokens of (p d) code + p . z, where d and z are those of the channel's group.
+    template <int Bits>
     CRUMB_INLINE void add(const std::byte* part, const std::byte* ahead, std::size_t stop) const noexcept {
         const kv_part_layout& l = cache.values;
-        const std::size_t blocks = (stop + kv_block_tokens - 1) / kv_block_tokens;
+        const std::size_t each = pass.piece(cache.keys.bytes(), l.head_size());
         for (std::size_t g = 0; g < l.groups(); ++g) {
-            const std::size_t c = g * kv_group_channels;
-            const std::size_t channels =
-                l.head_size() - c < kv_group_channels ? l.head_size() - c : kv_group_channels;
-            const std::size_t each = pass.piece(cache.keys.bytes(), l.head_size());
-            unpack(part, l, c, c + channels, 0, blocks, kv_part_tokens,
-                   ahead == nullptr ? nullptr : ahead + c * each, each);
-            const half* d = halves(part) + g * kv_part_tokens;
-            const half* z = halves(part + l.origins_offset()) + g * kv_part_tokens;
-            for (std::size_t i = 0; i < pass.queries; ++i) {
-                const float* p = pass.scores + i * pass.stride;
-                float* w = factors + i * kv_part_tokens;
-                f32 dot = I::zero();
-                std::size_t t = 0;
-                // `weigh` has filled the last register up with zeros.
-                for (; t < stop; t += lanes) {
-                    I::store(w + t, I::mul(I::load(p + t), I::load(d + t)));
-                    dot = I::fma(I::load(p + t), I::load(z + t), dot);
-                }
-                for (; t < blocks * kv_block_tokens; t += lanes)
-                    I::store(w + t, I::zero());
-                add_group(i, c, channels, blocks * kv_block_tokens, I::sum(dot));
+            float bases[attention_pass<I>::widest];
+            const std::byte* from = ahead;
+            for (std::size_t i = 0; i < pass.queries; from = nullptr) {
+                const std::size_t left = pass.queries - i;
+                if (attention_pass<I>::widest == 4 && left >= 4)
+                    i += add_group<Bits, attention_pass<I>::widest>(part, g, i, from, each, stop, bases);
+                else if (left >= 2)
+                    i += add_group<Bits, 2>(part, g, i, from, each, stop, bases);
+                else
+                    i += add_group<Bits, 1>(part, g, i, from, each, stop, bases);
             }
         }
     }
 
-    /// o[c + j] += base + sum over tokens of w * code.
-    CRUMB_INLINE void add_group(std::size_t i, std::size_t c, std::size_t channels, std::size_t tokens,
-                                float base) const noexcept {
-        const float* w = factors + i * kv_part_tokens;
-        float* o = pass.o + i * pass.padded + c;
-        for (std::size_t j = 0; j < channels; j += tile_channels) {
-            const std::int8_t* x[tile_channels];
-            for (std::size_t k = 0; k < tile_channels; ++k)
-                x[k] = reinterpret_cast<const std::int8_t*>(codes) +
-                       (j + k < channels ? j + k : channels - 1) * kv_part_tokens;
-            f32 sum[2 * tile_channels];
+    /// Of a group of channels and queries i and on: o[c] += p . z + sum over tokens of (p d) code.
+    template <int Bits, int Queries>
+    CRUMB_INLINE std::size_t add_group(const std::byte* part, std::size_t g, std::size_t i,
+                                       const std::byte* ahead, std::size_t each, std::size_t stop,
+                                       float* bases) const noexcept {
+        const kv_part_layout& l = cache.values;
+        const std::size_t blocks = (stop + kv_block_tokens - 1) / kv_block_tokens;
+        for (std::size_t a = 0; a < std::size_t{Queries}; ++a)
+            bases[a] = weigh(part, g, i + a, factors + a * kv_part_tokens, stop, blocks * kv_block_tokens);
+        const std::size_t begin = g * kv_group_channels, left = l.head_size() - begin,
+                          end = begin + (left < kv_group_channels ? left : kv_group_channels);
+        alignas(64) float out[Queries][kv_group_channels] = {};
+        for (std::size_t c = begin; c < end; c += tile_channels) {
+            constexpr std::size_t spread = Queries == 1 ? 2 : 1;
+            f32 sum[Queries * spread * tile_channels];
             CRUMB_UNROLL
-            for (std::size_t k = 0; k < 2 * tile_channels; ++k)
+            for (std::size_t k = 0; k < Queries * spread * tile_channels; ++k)
                 sum[k] = I::zero();
-            for (std::size_t t = 0; t < tokens; t += 2 * lanes) {
+            const std::uint8_t* x[tile_channels];
+            CRUMB_UNROLL
+            for (std::size_t k = 0; k < tile_channels; ++k)
+                x[k] = codes_of<Bits>(part, l, c + k < end ? c + k : end - 1, 0);
+            for (std::size_t b = 0; b < blocks; ++b) {
+                if (c + b < end)
+                    pass.prefetch_piece(ahead, c + b, each);
+                add_registers<Bits, Queries, 0>(x, factors + b * kv_block_tokens, sum);
                 CRUMB_UNROLL
-                for (std::size_t k = 0; k < 2 * tile_channels; ++k) {
-                    const std::size_t at = t + k / tile_channels * lanes;
-                    sum[k] = I::fma(I::load(w + at), I::load_integers(x[k % tile_channels] + at), sum[k]);
-                }
+                for (std::size_t k = 0; k < tile_channels; ++k)
+                    x[k] += kv_block_tokens * Bits / 8;
             }
-            float out[tile_channels];
-            I::sum4(I::add(sum[0], sum[4]), I::add(sum[1], sum[5]), I::add(sum[2], sum[6]),
-                    I::add(sum[3], sum[7]), out);
-            for (std::size_t k = 0; k < tile_channels && j + k < channels; ++k)
-                o[j + k] += base + out[k];
+            CRUMB_UNROLL
+            for (std::size_t a = 0; a < std::size_t{Queries}; ++a) {
+                f32* s = sum + a * spread * tile_channels;
+                if constexpr (spread == 2) {
+                    CRUMB_UNROLL
+                    for (std::size_t k = 0; k < tile_channels; ++k)
+                        s[k] = I::add(s[k], s[k + tile_channels]);
+                }
+                I::sum4(s[0], s[1], s[2], s[3], out[a] + (c - begin));
+            }
         }
+        for (std::size_t a = 0; a < std::size_t{Queries}; ++a) {
+            float* o = pass.o + (i + a) * pass.padded + begin;
+            const f32 base = I::set1(bases[a]);
+            for (std::size_t c = 0; c < end - begin; c += lanes)
+                I::store(o + c, I::add(I::load(o + c), I::add(I::load(out[a] + c), base)));
+        }
+        return Queries;
+    }
+    /// w[t] = p[t] d[t] for `end` tokens, 0 from `stop` on; p . z.
+    CRUMB_INLINE float weigh(const std::byte* part, std::size_t g, std::size_t i, float* w, std::size_t stop,
+                             std::size_t end) const noexcept {
+        const half* d = halves(part) + g * kv_part_tokens;
+        const half* z = halves(part + cache.values.origins_offset()) + g * kv_part_tokens;
+        const float* p = pass.scores + i * pass.stride;
+        f32 dot = I::zero();
+        std::size_t t = 0;
+        // `attention_pass::weigh` has filled the last register up with zeros.
+        for (; t < stop; t += lanes) {
+            I::store(w + t, I::mul(I::load(p + t), I::load(d + t)));
+            dot = I::fma(I::load(p + t), I::load(z + t), dot);
+        }
+        for (; t < end; t += lanes)
+            I::store(w + t, I::zero());
+        return I::sum(dot);
+    }
+    /// Registers N and on of a block's codes of some channels.
+    template <int Bits, int Queries, int N>
+    static CRUMB_INLINE void add_registers(const std::uint8_t* const* x, const float* w, f32* sum) noexcept {
+        constexpr std::size_t spread = Queries == 1 ? 2 : 1;
+        constexpr int t = token_of<Bits>(N);
+        f32 code[tile_channels];
+        CRUMB_UNROLL
+        for (std::size_t k = 0; k < tile_channels; ++k)
+            code[k] = field<Bits, t>(x[k]);
+        CRUMB_UNROLL
+        for (std::size_t a = 0; a < std::size_t{Queries}; ++a) {
+            const f32 by = I::load(w + a * kv_part_tokens + t);
+            f32* s = sum + (a * spread + N % spread) * tile_channels;
+            CRUMB_UNROLL
+            for (std::size_t k = 0; k < tile_channels; ++k)
+                s[k] = I::fma(by, code[k], s[k]);
+        }
+        if constexpr (N + 1 < vectors)
+            add_registers<Bits, Queries, N + 1>(x, w, sum);
     }
 
-    /// Codes of channels begin .. end - 1 and blocks first .. last - 1 as bytes, a row of `stride` per
-    /// channel. Asks for `each` bytes from `ahead` on per channel, or for nothing.
-    CRUMB_INLINE void unpack(const std::byte* part, const kv_part_layout& l, std::size_t begin,
-                             std::size_t end, std::size_t first, std::size_t last, std::size_t stride,
-                             const std::byte* ahead, std::size_t each) const noexcept {
-        const std::uint8_t* rows = reinterpret_cast<const std::uint8_t*>(part + l.codes_offset());
-        for (std::size_t c = begin; c < end; ++c) {
-            pass.prefetch_piece(ahead, c - begin, each);
-            kv_unpack<I>::run(rows + c * l.row_bytes(), l.codec().bits, first, last,
-                              codes + (c - begin) * stride);
-        }
-    }
     static CRUMB_INLINE const half* halves(const std::byte* p) noexcept {
         return reinterpret_cast<const half*>(p);
     }
