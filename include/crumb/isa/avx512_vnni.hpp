@@ -361,12 +361,7 @@ struct avx512_vnni {
     template <int Stride>
     static CRUMB_INLINE __m256i sixteen_halves(const std::byte* p) noexcept {
         if constexpr (Stride == 18) {
-            const __m512i at = _mm512_castsi128_si512(_mm_setr_epi16(0, 9, 18, 27, 36, 45, 54, 63));
-            const auto eight = [&](const std::byte* from) {
-                return _mm512_castsi512_si128(
-                    _mm512_permutex2var_epi16(_mm512_loadu_si512(from), at, _mm512_loadu_si512(from + 64)));
-            };
-            return _mm256_set_m128i(eight(p + 144), eight(p));
+            return _mm256_set_m128i(eight_of_18(p + 144), eight_of_18(p));
         } else {
             const __m512i at = _mm512_castsi256_si512(
                 _mm256_setr_epi16(0, 5, 10, 15, 20, 25, 30, 35, 40, 45, 50, 55, 60, 17, 22, 27));
@@ -375,6 +370,12 @@ struct avx512_vnni {
             return _mm512_castsi512_si256(
                 _mm512_mask_permutexvar_epi16(most, 0xe000, at, _mm512_loadu_si512(p + 96)));
         }
+    }
+    /// Eight halves, 18 bytes apart.
+    static CRUMB_INLINE __m128i eight_of_18(const std::byte* p) noexcept {
+        const __m512i at = _mm512_castsi128_si512(_mm_setr_epi16(0, 9, 18, 27, 36, 45, 54, 63));
+        return _mm512_castsi512_si128(
+            _mm512_permutex2var_epi16(_mm512_loadu_si512(p), at, _mm512_loadu_si512(p + 64)));
     }
     static CRUMB_INLINE __m512i spread_bytes(__m512i low) noexcept {
         const __m128i order = _mm_setr_epi8(0, 0, 0, 0, 4, 4, 4, 4, 8, 8, 8, 8, 12, 12, 12, 12);

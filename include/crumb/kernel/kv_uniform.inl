@@ -77,7 +77,7 @@ struct kv_uniform<isa::CRUMB_THIS_ISA> {
         for (std::size_t b = first / kv_block_tokens; b * kv_block_tokens < stop; ++b) {
             for (std::size_t i = 0; i < pass.queries; ++i)
                 for (std::size_t half_block = 0; half_block < 2; ++half_block)
-                    prepare(part, i, b, half_block);
+                    score_factors(part, i, b, half_block);
             // Bytes of the values per channel, less than a line, to have asked for all of them by the last
             // block.
             const std::size_t each =
@@ -96,8 +96,8 @@ struct kv_uniform<isa::CRUMB_THIS_ISA> {
     }
 
     /// The factors q d of a query in half a block, and q . z as its scores.
-    CRUMB_INLINE void prepare(const std::byte* part, std::size_t i, std::size_t b,
-                              std::size_t half_block) const noexcept {
+    CRUMB_INLINE void score_factors(const std::byte* part, std::size_t i, std::size_t b,
+                                    std::size_t half_block) const noexcept {
         const kv_part_layout& l = cache.keys;
         const std::size_t m = 2 * b + half_block;
         const half* d = halves(part) + m * l.head_size();
@@ -122,9 +122,10 @@ struct kv_uniform<isa::CRUMB_THIS_ISA> {
     CRUMB_INLINE std::size_t score_registers(const std::byte* part, std::size_t i, std::size_t b,
                                              const std::byte* ahead, std::size_t each) const noexcept {
         // One query needs more sums than several, because each waits for the one before.
-        constexpr int most = I::registers >= 32 || Queries < 4 ? 8 / Queries : 2,
-                      wanted = most < 4 && I::registers >= 32 ? 4 : most,
-                      together = wanted < vectors ? wanted : vectors;
+        constexpr int most = Queries == 1                         ? 8
+                             : Queries == 2 || I::registers >= 32 ? 4
+                                                                  : 2,
+                      together = most < vectors ? most : vectors;
         f32 sum[Queries * together];
         CRUMB_UNROLL
         for (int k = 0; k < Queries * together; ++k)
@@ -176,16 +177,15 @@ struct kv_uniform<isa::CRUMB_THIS_ISA> {
         const kv_part_layout& l = cache.values;
         const std::size_t each = pass.piece(cache.keys.bytes(), l.head_size());
         for (std::size_t g = 0; g < l.groups(); ++g) {
-            float bases[attention_pass<I>::widest];
             const std::byte* from = ahead;
             for (std::size_t i = 0; i < pass.queries; from = nullptr) {
                 const std::size_t left = pass.queries - i;
                 if (attention_pass<I>::widest == 4 && left >= 4)
-                    i += add_group<Bits, attention_pass<I>::widest>(part, g, i, from, each, stop, bases);
+                    i += add_group<Bits, attention_pass<I>::widest>(part, g, i, from, each, stop);
                 else if (left >= 2)
-                    i += add_group<Bits, 2>(part, g, i, from, each, stop, bases);
+                    i += add_group<Bits, 2>(part, g, i, from, each, stop);
                 else
-                    i += add_group<Bits, 1>(part, g, i, from, each, stop, bases);
+                    i += add_group<Bits, 1>(part, g, i, from, each, stop);
             }
         }
     }
@@ -193,12 +193,14 @@ struct kv_uniform<isa::CRUMB_THIS_ISA> {
     /// Of a group of channels and queries i and on: o[c] += p . z + sum over tokens of (p d) code.
     template <int Bits, int Queries>
     CRUMB_INLINE std::size_t add_group(const std::byte* part, std::size_t g, std::size_t i,
-                                       const std::byte* ahead, std::size_t each, std::size_t stop,
-                                       float* bases) const noexcept {
+                                       const std::byte* ahead, std::size_t each,
+                                       std::size_t stop) const noexcept {
         const kv_part_layout& l = cache.values;
         const std::size_t blocks = (stop + kv_block_tokens - 1) / kv_block_tokens;
+        float bases[Queries];
         for (std::size_t a = 0; a < std::size_t{Queries}; ++a)
-            bases[a] = weigh(part, g, i + a, factors + a * kv_part_tokens, stop, blocks * kv_block_tokens);
+            bases[a] =
+                value_factors(part, g, i + a, factors + a * kv_part_tokens, stop, blocks * kv_block_tokens);
         const std::size_t begin = g * kv_group_channels, left = l.head_size() - begin,
                           end = begin + (left < kv_group_channels ? left : kv_group_channels);
         alignas(64) float out[Queries][kv_group_channels] = {};
@@ -240,8 +242,8 @@ struct kv_uniform<isa::CRUMB_THIS_ISA> {
         return Queries;
     }
     /// w[t] = p[t] d[t] for `end` tokens, 0 from `stop` on; p . z.
-    CRUMB_INLINE float weigh(const std::byte* part, std::size_t g, std::size_t i, float* w, std::size_t stop,
-                             std::size_t end) const noexcept {
+    CRUMB_INLINE float value_factors(const std::byte* part, std::size_t g, std::size_t i, float* w,
+                                     std::size_t stop, std::size_t end) const noexcept {
         const half* d = halves(part) + g * kv_part_tokens;
         const half* z = halves(part + cache.values.origins_offset()) + g * kv_part_tokens;
         const float* p = pass.scores + i * pass.stride;
