@@ -1,6 +1,7 @@
 // Rows of attention: one decode step over caches of every codec.
 #include "rows.hpp"
 
+#include <crumb/core/must.hpp>
 #include <crumb/op/kv_attention.hpp>
 #include <crumb/reference/attention.hpp>
 #include <crumb/reference/kv_codec.hpp>
@@ -44,7 +45,13 @@ struct fixture {
         const std::size_t layer_bytes =
             s.kv_heads * (keys.bytes() + values.bytes()) * (s.tokens / kv_part_tokens);
         shape.layers = std::max<std::size_t>(1, (dram_working_set() + layer_bytes - 1) / layer_bytes);
-        shape.codebooks = {entries.data(), scales.data(), 0, 1, s.kv_heads};
+        if (c.codec.has_codebooks())
+            shape.codebooks = must(pq_codebooks::make({.codec = c.codec,
+                                                       .head_size = head_size,
+                                                       .head_step = 1,
+                                                       .sets = s.kv_heads,
+                                                       .entries = entries,
+                                                       .scales = scales}));
         state = buffer(kv_cache::state_bytes(shape).value());
         cache = std::make_unique<kv_cache>(kv_cache::create(shape, {state.data(), state.size()}).value());
         const std::size_t pages = (s.tokens + shape.page_tokens) / shape.page_tokens;
@@ -189,15 +196,15 @@ struct task {
             error = f.check(*plan, {scratch.data(), scratch.size()});
     }
     void run() {
-        (void)plan->run(matrix<const float>(f.q.data(), 1, f.q.size()), f.cache->layer(layer), f.position(),
-                        matrix(f.y.data(), 1, f.y.size()), {scratch.data(), scratch.size()});
+        must(plan->run(matrix<const float>(f.q.data(), 1, f.q.size()), f.cache->layer(layer), f.position(),
+                       matrix(f.y.data(), 1, f.y.size()), {scratch.data(), scratch.size()}));
         layer = layer + 1 == f.shape.layers ? 0 : layer + 1;
     }
     /// With an epsilon of 0.
     void run_skipping(std::span<std::byte> memory, kv_skip_report* reports) {
-        (void)plan->run_skipping(matrix<const float>(f.q.data(), 1, f.q.size()), f.cache->layer(layer),
-                                 f.position(), matrix(f.y.data(), 1, f.y.size()), 0, reports,
-                                 {scratch.data(), scratch.size()}, memory);
+        must(plan->run_skipping(matrix<const float>(f.q.data(), 1, f.q.size()), f.cache->layer(layer),
+                                f.position(), matrix(f.y.data(), 1, f.y.size()), 0, reports,
+                                {scratch.data(), scratch.size()}, memory));
         layer = layer + 1 == f.shape.layers ? 0 : layer + 1;
     }
     fixture& f;

@@ -204,7 +204,8 @@ struct folded_task {
                 parts.down = matrices->down.plan(i % matrices->count(), isa);
             }
             plans.push_back(
-                folded_ffn::plan(parts, {.max_rows = x.rows, .batches = batches, .isa = isa}).value());
+                folded_ffn::plan({d, h, d}, parts, {.max_rows = x.rows, .batches = batches, .isa = isa})
+                    .value());
         }
         scratch = buffer(plans[0].scratch_bytes(x.rows));
         balance(f.predictor.plan(0, isa), inputs);

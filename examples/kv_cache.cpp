@@ -83,7 +83,7 @@ struct filled_cache {
                                             .max_rows = 64,
                                             .page_tokens = tokens,
                                             .codec = codec,
-                                            .codebooks = books.view(),
+                                            .codebooks = checked(books.view()),
                                             .codebook_id = books.identity()},
           state(checked(crumb::kv_cache::state_bytes(shape))),
           cache(checked(crumb::kv_cache::create(shape, state.bytes))), page(cache.page_bytes()) {

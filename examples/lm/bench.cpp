@@ -68,23 +68,25 @@ class benchmark {
 
     void fill() {
         s_.reset();
-        if (o_.depth != 0)
-            s_.feed(std::span(text_).first(o_.depth), 0);
+        feed(std::span(text_).first(o_.depth), 0);
     }
     measurement prompt() {
-        return measure(o_.prompt, [&] { last_ = s_.feed(std::span(text_).first(o_.prompt), 1); });
+        return measure(o_.prompt, [&] { feed(std::span(text_).first(o_.prompt), 1); });
     }
     measurement generation() {
         return measure(o_.generate, [&] {
             for (std::size_t i = 0; i < o_.generate; ++i)
-                last_ = s_.feed({&text_[i], 1}, 1);
+                feed({&text_[i], 1}, 1);
         });
     }
-    bool is_finite() const {
-        return std::all_of(last_.begin(), last_.end(), [](float x) { return std::isfinite(x); });
-    }
+    /// What has gone wrong first, if something has.
+    const crumb::status& error() const { return error_; }
 
   private:
+    void feed(std::span<const std::int32_t> tokens, std::size_t wanted) {
+        if (const auto fed = s_.feed(tokens, wanted); !fed && error_)
+            error_ = fed.error();
+    }
     template <class F>
     measurement measure(std::size_t tokens, F&& f) {
         measurement out;
@@ -113,7 +115,7 @@ class benchmark {
     progress_line& progress_;
     std::size_t all_, done_ = 0;
     std::vector<std::int32_t> text_;
-    std::span<const float> last_;
+    crumb::status error_;
 };
 
 std::string test_name(const char* kind, std::size_t tokens, std::size_t depth) {
@@ -189,8 +191,8 @@ status bench(const bench_options& o) {
         w.bytes += ffn.bytes / static_cast<double>(ffn.tokens);
     progress.clear();
     best.measure();
-    if (!run.is_finite())
-        return status::error(errc::not_finite, "the model's output is not finite: its weights are too large");
+    if (!run.error())
+        return run.error();
 
     // A generated token reads every weight, and the keys and values of all tokens before it.
     const double cached = static_cast<double>(o.depth) + 0.5 * static_cast<double>(o.generate + 1);

@@ -127,10 +127,11 @@ crumb::status schedules(const schedules_options& options);
 crumb::status synth(const synth_options& options);
 crumb::status bench(const bench_options& options);
 
-/// Writes `count` tokens after `start` (at least one token), window by window of the session's context.
-std::vector<std::int32_t> write_text(session& s, const std::vector<std::int32_t>& start, std::size_t count,
-                                     float temperature, std::size_t top_k, std::uint64_t seed,
-                                     const std::function<void(std::int32_t)>& each);
+/// `count` tokens after `start` (at least one token), window by window of the session's context.
+crumb::result<std::vector<std::int32_t>> write_text(session& s, const std::vector<std::int32_t>& start,
+                                                    std::size_t count, float temperature, std::size_t top_k,
+                                                    std::uint64_t seed,
+                                                    const std::function<void(std::int32_t)>& each);
 
 /// A model with a session over it, loaded as the options say.
 struct loaded_model {
@@ -138,6 +139,12 @@ struct loaded_model {
     std::unique_ptr<crumb::kv_codebooks> codebooks; ///< of the cache, or null
     std::optional<session> run;
 };
+/// The model with its codebooks, without a session.
+crumb::result<loaded_model> load(const common_options& options);
+/// Its session. A context of 0 is the model's; of another one it is checked that there is memory for it.
+crumb::status start(loaded_model& model, const common_options& options, std::size_t context,
+                    std::size_t batch);
+/// Both.
 crumb::result<loaded_model> load(const common_options& options, std::size_t context, std::size_t batch);
 
 /// The model that `--against` names, in full precision with an f16 cache; nothing loaded if that is empty.

@@ -17,6 +17,19 @@ double seconds_since(std::chrono::steady_clock::time_point start) {
     return std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
 }
 
+/// Tokens per second of a session that reads the beginning of a text one by one.
+crumb::result<double> generation_speed(session& s, std::span<const std::int32_t> text, std::size_t ctx) {
+    s.reset();
+    const std::size_t steps = std::min<std::size_t>(256, ctx - 1);
+    if (const auto begun = s.feed(text.first(1), 1); !begun)
+        return begun.error();
+    const auto start = std::chrono::steady_clock::now();
+    for (std::size_t i = 0; i < steps; ++i)
+        if (const auto step = s.feed(text.subspan(1 + i, 1), 1); !step)
+            return step.error();
+    return static_cast<double>(steps) / seconds_since(start);
+}
+
 /// One copy of nested weights at every precision, and under a schedule that falls as a text goes on.
 crumb::status show_precisions(const common_options& of, session& reference,
                               std::span<const std::int32_t> text, std::size_t ctx) {
@@ -47,7 +60,8 @@ crumb::status show_precisions(const common_options& of, session& reference,
         const std::size_t steps = std::min<std::size_t>(256, ctx - 1);
         const auto start = std::chrono::steady_clock::now();
         for (std::size_t i = 0; i < steps; ++i)
-            (void)d.step(text[1 + i]);
+            if (const auto step = d.step(text[1 + i]); !step)
+                return step.error();
         std::printf("  %-20s %12.3f %14.0f %12.6f %11.2f%%\n", precision, e->bits,
                     static_cast<double>(steps) / seconds_since(start), e->kl, 100 * e->agreement);
         std::fflush(stdout);
@@ -109,20 +123,16 @@ crumb::status show_networks(const common_options& of, const model& full, session
         for (const model_layer& l : m->layers())
             bytes += static_cast<double>(l.up.stored_bytes() + l.down.stored_bytes());
         s->count_ffn(false);
-        s->reset();
-        (void)s->feed(text.first(1), 1);
-        const std::size_t steps = std::min<std::size_t>(256, ctx - 1);
-        const auto start = std::chrono::steady_clock::now();
-        for (std::size_t i = 0; i < steps; ++i)
-            (void)s->feed(text.subspan(1 + i, 1), 1);
-        const double speed = static_cast<double>(steps) / seconds_since(start);
+        const auto speed = generation_speed(*s, text, ctx);
+        if (!speed)
+            return speed.error();
         char name[32] = "as they are, 8 bits";
         const double all = static_cast<double>(std::max<std::size_t>(counts.neurons, 1)) / 100;
         const double fixed = static_cast<double>(counts.fixed) / all;
         if (left != 0)
             std::snprintf(name, sizeof name, "folded, %.3f", how.recipe.left(d.width, d.hidden, fixed / 100));
         std::printf("  %-26s %10.2f %10.2f %14.1f %14.0f %12.6f %11.2f%%\n", name, left == 0 ? 100 : fixed,
-                    static_cast<double>(counts.missed.value_or(0)) / all, bytes / 1e3, speed, e->kl,
+                    static_cast<double>(counts.missed.value_or(0)) / all, bytes / 1e3, *speed, e->kl,
                     100 * e->agreement);
         std::fflush(stdout);
     }
@@ -162,7 +172,10 @@ crumb::status show_caches(const common_options& of, std::span<const std::int32_t
             books = std::move(*made);
             trained = seconds_since(start);
         }
-        auto s = session::make(m, team(how.threads), kv, ctx, 1, books.view());
+        const auto tables = books.view();
+        if (!tables)
+            return tables.error();
+        auto s = session::make(m, team(how.threads), kv, ctx, 1, *tables);
         if (!s)
             return s.error();
         progress_line measuring(name);
@@ -208,22 +221,29 @@ crumb::status show(const std::string& path, std::size_t threads) {
     const std::string prompt = "It was a dark evening, and ";
     std::printf("  %s", prompt.c_str());
     std::size_t column = prompt.size();
-    write_text(*writer->run, m.vocabulary().encode(prompt, true), 400, 0.7f, 20, 3, [&](std::int32_t token) {
+    const auto print = [&](std::int32_t token) {
         for (const char c : m.vocabulary().decode(token)) {
             const bool wrap = c == '\n' || (c == ' ' && column > 90);
             std::fputs(wrap ? "\n  " : std::string(1, c).c_str(), stdout);
             column = wrap ? 0 : column + 1;
         }
         std::fflush(stdout);
-    });
+    };
+    if (const auto shown =
+            write_text(*writer->run, m.vocabulary().encode(prompt, true), 400, 0.7f, 20, 3, print);
+        !shown)
+        return shown.error();
     std::printf("\n\n");
 
     const std::size_t windows = 4, ctx = std::min<std::size_t>(d.context, 512);
     progress_line writing("the full-precision model writes a text");
     std::size_t written = 0;
-    const auto text = write_text(*reference->run, m.vocabulary().encode(" ", true), windows * ctx, 1.0f, 0, 7,
-                                 [&](std::int32_t) { writing(++written, windows * ctx); });
+    const auto sample = write_text(*reference->run, m.vocabulary().encode(" ", true), windows * ctx, 1.0f, 0,
+                                   7, [&](std::int32_t) { writing(++written, windows * ctx); });
     writing.clear();
+    if (!sample)
+        return sample.error();
+    const std::vector<std::int32_t>& text = *sample;
 
     std::printf("  %-8s %-12s %12s %10s %14s %14s %12s %12s\n", "weights", "activations", "bits/weight",
                 "size", "prompt", "generation", "KL", "top-1");
@@ -251,20 +271,15 @@ crumb::status show(const std::string& path, std::size_t threads) {
         measuring.clear();
         if (!e)
             return e.error();
-        s.reset();
-        auto logits = s.feed(std::span(text).first(1), 1);
-        const std::size_t steps = std::min<std::size_t>(256, ctx - 1);
-        const auto start = std::chrono::steady_clock::now();
-        for (std::size_t i = 0; i < steps; ++i)
-            logits = s.feed(std::span(text).subspan(1 + i, 1), 1);
-        const double seconds = seconds_since(start);
+        const auto speed = generation_speed(s, text, ctx);
+        if (!speed)
+            return speed.error();
         std::printf("  %-8s %-12s %12.3f %10.2f %14.0f %14.0f %12.6f %11.2f%%\n",
                     weight_names[static_cast<std::size_t>(type)].data(),
                     activation_names[static_cast<std::size_t>(o.activations)].data(),
                     each->weights->bits_per_weight(),
                     static_cast<double>(each->weights->weight_bytes()) / 1e6,
-                    static_cast<double>(e->fed) / e->seconds, static_cast<double>(steps) / seconds, e->kl,
-                    100 * e->agreement);
+                    static_cast<double>(e->fed) / e->seconds, *speed, e->kl, 100 * e->agreement);
         std::fflush(stdout);
     }
     if (const crumb::status done = show_precisions(stored, *reference->run, text, ctx); !done)

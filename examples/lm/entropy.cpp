@@ -69,11 +69,10 @@ std::array<double, 3> entropies(const std::vector<float>& rows, std::size_t size
 /// Keys or values of a head: rows as they are, what codes stand for, and the codes' entropies.
 class head_samples {
   public:
-    head_samples(const crumb::kv_samples& samples, const crumb::kv_codebooks& books, std::size_t layer,
+    head_samples(const crumb::kv_samples& samples, const crumb::pq_codebooks& books, std::size_t layer,
                  std::size_t head, bool keys, const crumb::dispatch::kv_cache_functions& functions)
-        : size_(books.head_size), codec_(books.codec), layout_(codec_, size_, keys),
-          tables_(books.view().tables(codec_, size_, layer, head, keys)), page_(layout_.bytes()),
-          rows_of_(layout_.rows()) {
+        : size_(books.head_size()), codec_(books.codec()), layout_(codec_, size_, keys),
+          tables_(books.tables(layer, head, keys)), page_(layout_.bytes()), rows_of_(layout_.rows()) {
         std::vector<half> mean(size_);
         std::vector<float> rest(tokens * size_), scale(tokens);
         const buffer both(2 * tokens * size_ * sizeof(half));
@@ -129,6 +128,9 @@ status write_entropies(const std::string& path, const crumb::kv_samples& samples
     const auto isa = crumb::choose_isa();
     if (!isa)
         return isa.error();
+    const auto tables = books.view();
+    if (!tables)
+        return tables.error();
     std::FILE* out = std::fopen(path.c_str(), "w");
     if (out == nullptr)
         return status::error(errc::invalid_argument, "%s: cannot create it", path.c_str());
@@ -140,7 +142,7 @@ status write_entropies(const std::string& path, const crumb::kv_samples& samples
         for (std::size_t head = 0; head < shape.kv_heads; ++head)
             for (const bool keys : {true, false}) {
                 const head_samples of(
-                    samples, books, layer, head, keys,
+                    samples, *tables, layer, head, keys,
                     crumb::dispatch::functions_at<crumb::dispatch::kv_cache_functions>(*isa));
                 for (std::size_t c = 0; c + 1 < shape.head_size; c += 2) {
                     const auto plain = entropies(of.plain(), shape.head_size, c);

@@ -84,19 +84,27 @@ crumb::result<evaluation> evaluate(session& s, session* reference, std::span<con
             stepped.assign(behind->begin(), behind->end());
             for (const std::int32_t token : tokens.subspan(first + 1)) {
                 const auto next = steps->step(token);
-                stepped.insert(stepped.end(), next.begin(), next.end());
+                if (!next)
+                    return next.error();
+                stepped.insert(stepped.end(), next->begin(), next->end());
             }
             logits = stepped;
         } else {
             s.reset();
-            logits = s.feed(tokens, ctx - first);
+            const auto fed = s.feed(tokens, ctx - first);
+            if (!fed)
+                return fed.error();
+            logits = *fed;
         }
         e.seconds += std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
         e.fed += ctx;
         std::span<const float> exact;
         if (reference != nullptr) {
             reference->reset();
-            exact = reference->feed(tokens, ctx - first);
+            const auto fed = reference->feed(tokens, ctx - first);
+            if (!fed)
+                return fed.error();
+            exact = *fed;
             if (exact.size() != logits.size())
                 return status::error(errc::bad_shape, "the reference has another vocabulary");
         }
@@ -113,8 +121,9 @@ crumb::result<evaluation> evaluate(session& s, session* reference, std::span<con
         if (progress)
             progress(w + 1, windows);
     }
+    // Finite logits can lie so far apart that a probability is 0.
     if (!std::isfinite(nll.average) || !std::isfinite(kl.average))
-        return status::error(errc::not_finite, "the model's output is not finite: its weights are too large");
+        return status::error(errc::not_finite, "a token of the text has probability 0: logits are too large");
     e.tokens = windows * scored;
     e.nll = nll.average;
     e.nll_error = nll.error();

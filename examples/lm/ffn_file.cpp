@@ -214,6 +214,8 @@ result<std::vector<folded_layer>> read_ffns(const model& m, const model_options&
             if ((*t)->type != ggml_type::f16 || (*t)->rank != 1 || (*t)->dims[0] != d.hidden * columns)
                 return status::error(errc::corrupt, "tensor %s is not of %zu x %zu halves",
                                      name_of(l, "bounds").c_str(), d.hidden, columns);
+            if (const status s = crumb::check_scales((*t)->data.data(), d.hidden * columns, "bounds"); !s)
+                return status::error(s.code(), "tensor %s: %s", name_of(l, "bounds").c_str(), s.message());
             const auto plan = crumb::dense_linear<crumb::half>::plan(crumb::matrix<const crumb::half>(
                 reinterpret_cast<const crumb::half*>((*t)->data.data()), d.hidden, columns));
             if (!plan)
@@ -230,11 +232,12 @@ result<std::vector<folded_layer>> read_ffns(const model& m, const model_options&
             parts.down = *down;
         }
         const float share = (*fixed)[l];
-        const auto plan = crumb::folded_ffn::plan(
-            parts, {.max_rows = std::max<std::size_t>(d.context, 1),
-                    .expected_share = share >= 0 && share <= 1 ? double{share} : 1.0,
-                    .batches = options.ffn_by_lists ? crumb::folded_batches::lists
-                                                    : crumb::folded_batches::automatic});
+        const auto plan =
+            crumb::folded_ffn::plan({d.width, d.hidden, d.width}, parts,
+                                    {.max_rows = std::max<std::size_t>(d.context, 1),
+                                     .expected_share = share >= 0 && share <= 1 ? double{share} : 1.0,
+                                     .batches = options.ffn_by_lists ? crumb::folded_batches::lists
+                                                                     : crumb::folded_batches::automatic});
         if (!plan)
             return status::error(plan.error().code(), "folded network of layer %zu: %s", l,
                                  plan.error().message());

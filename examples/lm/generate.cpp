@@ -53,7 +53,7 @@ result<crumb::kv_codebooks> codebooks_for(const model& m, const common_options& 
 
 } // namespace
 
-result<loaded_model> load(const common_options& options, std::size_t context, std::size_t batch) {
+result<loaded_model> load(const common_options& options) {
     bool is_rounded = options.weights != weight_type::nested;
     with_format(options.weights,
                 [&]<class F>(std::type_identity<F>) { is_rounded = crumb::rounding_format<F>; });
@@ -90,12 +90,29 @@ result<loaded_model> load(const common_options& options, std::size_t context, st
             return books.error();
         l.codebooks = std::make_unique<crumb::kv_codebooks>(std::move(*books));
     }
+    return l;
+}
+
+status start(loaded_model& l, const common_options& options, std::size_t context, std::size_t batch) {
+    const auto books = l.codebooks ? l.codebooks->view() : crumb::pq_codebooks();
+    if (!books)
+        return books.error();
     auto s = session::make(*l.weights, team(options.threads), options.kv,
-                           context == 0 ? l.weights->shape().context : context, batch,
-                           l.codebooks ? l.codebooks->view() : crumb::pq_codebooks());
+                           context == 0 ? l.weights->shape().context : context, batch, *books);
     if (!s)
         return s.error();
+    if (const status fits = context == 0 ? status() : s->fits(context); !fits)
+        return fits;
     l.run.emplace(std::move(*s));
+    return {};
+}
+
+result<loaded_model> load(const common_options& options, std::size_t context, std::size_t batch) {
+    auto l = load(options);
+    if (!l)
+        return l;
+    if (const status started = start(*l, options, context, batch); !started)
+        return started;
     return l;
 }
 
@@ -116,16 +133,19 @@ result<loaded_model> load_against(const std::string& against, const model& other
     return reference;
 }
 
-std::vector<std::int32_t> write_text(session& s, const std::vector<std::int32_t>& start, std::size_t count,
-                                     float temperature, std::size_t top_k, std::uint64_t seed,
-                                     const std::function<void(std::int32_t)>& each) {
+result<std::vector<std::int32_t>> write_text(session& s, const std::vector<std::int32_t>& start,
+                                             std::size_t count, float temperature, std::size_t top_k,
+                                             std::uint64_t seed,
+                                             const std::function<void(std::int32_t)>& each) {
     sampler next(temperature, top_k, seed);
     std::vector<std::int32_t> text;
     while (text.size() < count) {
         s.reset();
         auto logits = s.feed(start, 1);
         while (text.size() < count) {
-            const std::int32_t token = next(logits);
+            if (!logits)
+                return logits.error();
+            const std::int32_t token = next(*logits);
             text.push_back(token);
             if (each)
                 each(token);
@@ -178,18 +198,22 @@ std::string weights_name(const model& m, weight_type type) {
 }
 
 status generate(const generate_options& o) {
-    auto loaded = load(o, 0, 128);
+    auto loaded = load(o);
     if (!loaded)
         return loaded.error();
     const model& m = *loaded->weights;
-    session& s = *loaded->run;
-    s.count_ffn(false);
     const auto prompt = m.vocabulary().encode(o.prompt, true);
     if (prompt.empty())
         return status::error(errc::invalid_argument, "the prompt is empty");
-    if (prompt.size() > s.context())
+    if (prompt.size() > m.shape().context)
         return status::error(errc::invalid_argument, "the prompt has %zu tokens, the model's context is %zu",
-                             prompt.size(), s.context());
+                             prompt.size(), m.shape().context);
+    // What is used, and no more.
+    const std::size_t left = m.shape().context - prompt.size();
+    if (const status started = start(*loaded, o, prompt.size() + std::min(o.tokens, left), 128); !started)
+        return started;
+    session& s = *loaded->run;
+    s.count_ffn(false);
 
     std::optional<schedule_source> source;
     std::optional<decoder> steps;
@@ -204,15 +228,7 @@ status generate(const generate_options& o) {
     using clock = std::chrono::steady_clock;
     const auto seconds = [](clock::duration d) { return std::chrono::duration<double>(d).count(); };
     const auto start = clock::now();
-    std::span<const float> logits;
-    if (steps) {
-        const auto behind = steps->begin(prompt);
-        if (!behind)
-            return behind.error();
-        logits = *behind;
-    } else {
-        logits = s.feed(prompt, 1);
-    }
+    auto logits = steps ? steps->begin(prompt) : s.feed(prompt, 1);
     const double prompt_seconds = seconds(clock::now() - start);
 
     sampler next(o.temperature, o.top_k, o.seed);
@@ -226,11 +242,10 @@ status generate(const generate_options& o) {
     const auto generation_start = clock::now();
     const char* stop = "length";
     while (produced < o.tokens) {
-        if (!std::all_of(logits.begin(), logits.end(), [](float x) { return std::isfinite(x); }))
-            return status::error(errc::not_finite,
-                                 "the model's output is not finite: its weights are too large");
-        const std::int32_t token = next(logits);
-        nll += (surprise(logits, token) - nll) / static_cast<double>(++produced);
+        if (!logits)
+            return logits.error();
+        const std::int32_t token = next(*logits);
+        nll += (surprise(*logits, token) - nll) / static_cast<double>(++produced);
         // Byte-level models have every byte as text, and their end-of-sequence number is one of them.
         if (m.vocabulary().eos() == token && m.vocabulary().decode(token).empty()) {
             stop = "end of sequence";
@@ -242,7 +257,7 @@ status generate(const generate_options& o) {
             std::fwrite(piece.data(), 1, piece.size(), stdout);
             std::fflush(stdout);
         }
-        if (s.length() == s.context()) {
+        if (s.length() == m.shape().context) {
             stop = "context is full";
             break;
         }

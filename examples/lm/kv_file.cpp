@@ -26,20 +26,6 @@ result<std::vector<T>> read_numbers(const gguf& file, const std::string& name, s
     return t == nullptr ? std::vector<T>() : t->numbers<T>(count);
 }
 
-/// Whether the entries of every channel's two tables add to -127 .. 127, as kernels sum them in bytes.
-bool adds_to_bytes(const std::vector<std::int8_t>& entries) {
-    const auto largest = [&](std::size_t first) {
-        int most = 0;
-        for (std::size_t i = first; i < first + 16; ++i)
-            most = std::max(most, std::abs(int{entries[i]}));
-        return most;
-    };
-    for (std::size_t i = 0; i < entries.size(); i += 32)
-        if (largest(i) + largest(i + 16) > 127)
-            return false;
-    return true;
-}
-
 } // namespace
 
 std::uint64_t model_identity(const model& m) {
@@ -108,17 +94,11 @@ result<std::optional<crumb::kv_codebooks>> read_codebooks(const model& m, const 
             return s;
     if (entries->empty() || scales->empty())
         return status::error(errc::corrupt, "the codebooks of %s are incomplete", codec_name(codec).c_str());
-    for (const auto* numbers : {&*scales, &*metric})
-        for (const float x : *numbers)
-            if (!std::isfinite(x) || (numbers == &*scales && x < 0))
-                return status::error(errc::not_finite, "the codebooks of %s hold %g",
-                                     codec_name(codec).c_str(), double{x});
-    if (codec.additive && !adds_to_bytes(*entries))
-        return status::error(errc::corrupt, "the codebooks of %s hold entries whose sum is beyond 127",
-                             codec_name(codec).c_str());
     books.entries = std::move(*entries);
     books.scales = std::move(*scales);
     books.metric = std::move(*metric);
+    if (const auto view = books.view(); !view)
+        return status::error(view.error().code(), "tensors %s: %s", key("*").c_str(), view.message());
     return std::optional<crumb::kv_codebooks>(std::move(books));
 }
 
@@ -164,11 +144,10 @@ result<crumb::kv_samples> collect_samples(const model& m, const kv_training& how
     for (std::size_t w = 0; w < windows; ++w) {
         s->reset();
         samples->begin_sequence(how.sinks);
-        (void)s->feed(std::span(*text).subspan(w * window, window), 1);
-        if (!error)
-            return error;
-        if (!s->cache_error())
-            return s->cache_error();
+        const auto fed = s->feed(std::span(*text).subspan(w * window, window), 0);
+        for (const status& each : {error, fed.error()})
+            if (!each)
+                return each;
         if (progress)
             progress("calibration", w + 1, windows);
     }

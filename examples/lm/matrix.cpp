@@ -451,7 +451,9 @@ void matrix::run(const matrix_input& input, const crumb::matrix_view<float>& y, 
                 const auto& chosen = plan.for_rows(y.rows);
                 chosen.run(bits, input.copy(chosen.activation_layout()), y, part);
             } else if constexpr (std::is_same_v<type, nested_floats>) {
-                plan.at[static_cast<std::size_t>(bits - precisions_->seed)].run(input.x(), y, part);
+                plan.at[static_cast<std::size_t>(std::clamp(bits, precisions_->seed, precisions_->parent) -
+                                                 precisions_->seed)]
+                    .run(input.x(), y, part);
             } else if constexpr (requires { plan.exact; }) {
                 const auto& chosen = plan.for_rows(y.rows);
                 chosen.run(input.copy(chosen.activation_layout()), y, part);

@@ -223,15 +223,22 @@ class model::loader {
                 m_.stored_type_ += static_cast<char>(c >= 'A' && c <= 'Z' ? c - 'A' + 'a' : c);
         m_.weight_bytes_ += out.stored_bytes();
         m_.weight_count_ += n * k;
-        if (!find_role(name))
-            return;
-        // A pass through the model has one precision.
-        if (!first_matrix_.empty() && out.precisions() != m_.precisions_)
-            error_ = status::error(errc::unsupported, "tensors %s and %s have different precisions",
-                                   first_matrix_.c_str(), name.c_str());
-        m_.precisions_ = out.precisions();
-        if (first_matrix_.empty())
+        // A pass through the model has one precision, for all matrices of the layers and, if it is nested
+        // too, for that of the vocabulary.
+        if (first_matrix_.empty()) {
             first_matrix_ = name;
+            m_.precisions_ = out.precisions();
+        } else if (out.precisions() != m_.precisions_ && (out.precisions() || find_role(name))) {
+            const auto precision = [](const std::optional<crumb::precision_range>& p) {
+                return p ? std::to_string(p->seed) + " to " + std::to_string(p->parent) + " bits"
+                         : "not nested";
+            };
+            error_ = status::error(errc::unsupported,
+                                   "tensor %s is %s, tensor %s is %s: all matrices have the same "
+                                   "precisions",
+                                   first_matrix_.c_str(), precision(m_.precisions_).c_str(), name.c_str(),
+                                   precision(out.precisions()).c_str());
+        }
     }
 
     void layer(model_layer& l, const std::string& blk) {

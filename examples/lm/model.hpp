@@ -87,6 +87,10 @@ class model {
     const std::vector<float>& output_norm() const noexcept { return output_norm_; }
     const std::vector<float>& output_norm_bias() const noexcept { return output_norm_bias_; }
     const matrix& output() const noexcept { return output_; }
+    /// The name of its tensor: a model without an output matrix uses its embedding.
+    const char* output_tensor() const noexcept {
+        return file_.find_tensor("output.weight") != nullptr ? "output.weight" : "token_embd.weight";
+    }
     /// Attention and feed-forward matrices in the order of their inputs.
     std::vector<named_matrix> matrices() const;
     /// The weights of one of `matrices()`, to be changed in place: see `matrix::floats`.

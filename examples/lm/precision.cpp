@@ -122,7 +122,10 @@ result<schedule_source> source_of(const precision_option& option, const model& m
 result<std::span<const float>> decoder::begin(std::span<const std::int32_t> prompt, std::size_t number) {
     s_.reset();
     s_.precision(source_.prefill);
-    logits_ = s_.feed(prompt, 1);
+    const auto fed = s_.feed(prompt, 1);
+    if (!fed)
+        return fed.error();
+    logits_ = *fed;
     const auto schedule = source_.choose(s_, number);
     if (!schedule)
         return schedule.error();
@@ -137,14 +140,17 @@ result<std::span<const float>> decoder::begin(std::span<const std::int32_t> prom
     return logits_;
 }
 
-std::span<const float> decoder::step(std::int32_t token) {
+result<std::span<const float>> decoder::step(std::int32_t token) {
     const int bits =
         source_.sure.bits != 0 ? scheduler_.next(at_, uncertainty(logits_)) : scheduler_.next(at_);
     ++at_;
     ++steps_;
     bits_ += static_cast<std::size_t>(bits);
     s_.precision(bits);
-    return logits_ = s_.feed({&token, 1}, 1);
+    auto fed = s_.feed({&token, 1}, 1);
+    if (fed)
+        logits_ = *fed;
+    return fed;
 }
 
 } // namespace lm

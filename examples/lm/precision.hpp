@@ -57,8 +57,8 @@ class decoder {
 
     /// Forgets the sequence and reads a prompt; the logits behind it, valid until the next call.
     crumb::result<std::span<const float>> begin(std::span<const std::int32_t> prompt, std::size_t number = 0);
-    /// Reads one more token.
-    std::span<const float> step(std::int32_t token);
+    /// Reads one more token; the logits behind it, likewise.
+    crumb::result<std::span<const float>> step(std::int32_t token);
     /// Mean bits of all steps since construction; of none, those of the next one.
     double average_bits() const noexcept {
         return steps_ == 0 ? scheduler_.schedule().next(0) : double(bits_) / double(steps_);

@@ -23,8 +23,11 @@ result<std::vector<std::int32_t>> calibration_text(const std::string& text, cons
     } else if (text == "self") {
         progress_line progress("the model writes a text");
         std::size_t done = 0;
-        tokens = write_text(s, m.vocabulary().encode(" ", true), chunks * window, 1.0f, 0, seed,
-                            [&](std::int32_t) { progress(++done, chunks * window); });
+        auto written = write_text(s, m.vocabulary().encode(" ", true), chunks * window, 1.0f, 0, seed,
+                                  [&](std::int32_t) { progress(++done, chunks * window); });
+        if (!written)
+            return written.error();
+        tokens = std::move(*written);
     } else {
         std::string error;
         const auto file = mapped_file::open(text, error);
@@ -97,7 +100,8 @@ status calibration::watch(
     });
     for (std::size_t w = 0; w < windows() && error; ++w) {
         s_.reset();
-        (void)s_.feed(text_.subspan(w * window_, window_), 1);
+        if (const auto fed = s_.feed(text_.subspan(w * window_, window_), 0); !fed && error)
+            error = fed.error();
         if (progress)
             progress(w + 1, windows());
     }

@@ -1,13 +1,14 @@
 #include "session.hpp"
 
 #include "ffn_file.hpp"
+#include "first_failure.hpp"
+#include "memory.hpp"
 
 #include <crumb/op/kv_attention.hpp>
 
+#include <cmath>
 #include <initializer_list>
-#include <mutex>
-
-#include <unistd.h>
+#include <limits>
 
 namespace lm {
 
@@ -24,9 +25,15 @@ matrix_view<float> columns(const matrix_view<float>& m, range part) {
     return {m.data + part.begin, m.rows, part.size(), m.stride};
 }
 
-/// Bytes of memory that this machine has.
-double machine_memory() {
-    return static_cast<double>(::sysconf(_SC_PHYS_PAGES)) * static_cast<double>(::sysconf(_SC_PAGESIZE));
+/// Tokens that the cache takes memory for at a time: long pages are read faster than short ones.
+constexpr std::size_t page_tokens = 16384;
+
+/// The column of the first number of a row that is NaN or infinite; part.end if there is none.
+std::size_t first_not_finite(const float* row, range part) {
+    std::size_t i = part.begin;
+    while (i < part.end && std::fabs(row[i]) <= std::numeric_limits<float>::max())
+        ++i;
+    return i;
 }
 
 } // namespace
@@ -68,12 +75,12 @@ struct session::state {
     std::optional<crumb::float_ops> ops;
     std::optional<crumb::kv_cache> cache;
     std::optional<crumb::kv_attention> attend;
-    std::mutex failure_guard;
-    status failure;
+    first_failure failure;
     buffer rope_memory;
     crumb::rope_table rope;
     buffer cache_state;
-    buffer page; ///< of the cache, for the whole context
+    std::size_t capacity = 0;  ///< tokens that there is memory for
+    std::vector<buffer> pages; ///< of the cache
     std::vector<worker> workers;
     buffer copies;
     buffer ffn_scratch; ///< of folded networks
@@ -90,13 +97,30 @@ struct session::state {
         return crumb::matrix(hidden.data(), rows, m.shape().width);
     }
 
+    /// Reports the first number of some columns that is not finite. `tensor` has made it, row 0 is token
+    /// `first`.
+    void require_finite(pass_place at, const char* tensor, const matrix_view<const float>& of, range part,
+                        std::size_t first) {
+        for (at.row = 0; at.row < of.rows; ++at.row) {
+            const float* row = of.row(at.row);
+            if (at.column = first_not_finite(row, part); at.column >= part.end)
+                continue;
+            const bool in_layer =
+                at.at != pass_place::stage::embedding && at.at != pass_place::stage::vocabulary;
+            const std::string layer = in_layer ? "blk." + std::to_string(at.layer) + "." : std::string();
+            return failure.report(
+                at, status::error(errc::not_finite, "tensor %s%s: channel %zu of token %zu is %g",
+                                  layer.c_str(), tensor, at.column, first + at.row, double{row[at.column]}));
+        }
+    }
     /// Keys and values of kv heads [heads) of all rows to the cache.
     void keep(std::size_t layer, const projections& of, range heads) {
-        const status written = cache->write(layer, of.k, of.v, heads);
-        if (written.ok())
-            return;
-        const std::lock_guard lock(failure_guard);
-        failure = written;
+        if (const status s = cache->write(layer, of.k, of.v, heads); !s)
+            failure.report({layer, pass_place::stage::keys, 0, heads.begin},
+                           status::error(s.code(),
+                                         is_llama() ? "tensors blk.%zu.attn_k.weight and attn_v.weight: %s"
+                                                    : "tensor blk.%zu.attn_qkv.weight: %s",
+                                         layer, s.message()));
     }
     /// Encodes what is older than the window.
     void encode() {
@@ -107,6 +131,9 @@ struct session::state {
             cache->end_encoding(e);
         }
     }
+
+    /// Makes room for `tokens` tokens: pages of the cache, rotations, weights of all coded tokens.
+    status grow(std::size_t tokens);
 
     void wait(share& s) const {
         threads.barrier();
@@ -124,15 +151,16 @@ struct session::state {
                           std::initializer_list<const matrix*> readers);
     matrix_input prepared(share& s, const matrix_view<const float>& from, const std::vector<float>& w,
                           const std::vector<float>& bias, std::initializer_list<const matrix*> readers);
-    void add(share& s, const matrix& w, const matrix_input& from, section kind);
+    void add(share& s, const matrix& w, const matrix_input& from, section kind, const pass_place& at,
+             const char* tensor);
 
     void forward(std::span<const std::int32_t> tokens, std::size_t wanted, std::size_t part,
                  std::size_t parts);
     void attention_block(const model_layer& l, std::size_t layer, share& s);
     void project(const model_layer& l, std::size_t layer, const matrix_input& input, share& s,
                  const projections& to, range heads, range kv_heads);
-    void ffn_block(const model_layer& l, share& s);
-    void folded_block(const model_layer& l, share& s);
+    void ffn_block(const model_layer& l, std::size_t layer, share& s);
+    void folded_block(const model_layer& l, std::size_t layer, share& s);
 };
 
 // Every thread runs this with its part. Rows are a thread's own in norms and quantization, channels in
@@ -150,12 +178,14 @@ void session::state::forward(std::span<const std::int32_t> tokens, std::size_t w
         if (const float* position = m.position(length + r); position != nullptr)
             for (std::size_t i = 0; i < d.width; ++i)
                 h.row(r)[i] += position[i];
+        require_finite({}, is_llama() ? "token_embd.weight" : "position_embd.weight",
+                       crumb::matrix<const float>(h.row(r), 1, d.width), {0, d.width}, length + r);
     }
     s.own.watch.lap(section::floats);
     wait(s);
     for (std::size_t i = 0; i < d.layers; ++i) {
         attention_block(m.layers()[i], i, s);
-        ffn_block(m.layers()[i], s);
+        ffn_block(m.layers()[i], i, s);
     }
     if (wanted == 0)
         return;
@@ -163,7 +193,10 @@ void session::state::forward(std::span<const std::int32_t> tokens, std::size_t w
     s.rows = wanted;
     s.mine = crumb::split(wanted, parts, part);
     const auto input = prepared(s, last, m.output_norm(), m.output_norm_bias(), {&m.output()});
-    m.output().run(input, crumb::matrix(logits.data(), wanted, d.vocabulary), s.split(d.vocabulary), bits);
+    const auto all = crumb::matrix(logits.data(), wanted, d.vocabulary);
+    m.output().run(input, all, s.split(d.vocabulary), bits);
+    require_finite({d.layers, pass_place::stage::vocabulary}, m.output_tensor(), all, s.split(d.vocabulary),
+                   length + tokens.size() - wanted);
     s.own.watch.lap(section::vocabulary);
 }
 
@@ -193,12 +226,14 @@ matrix_input session::state::prepared(share& s, const matrix_view<const float>& 
 }
 
 /// Adds a product to the residual stream: this thread's channels of all rows.
-void session::state::add(share& s, const matrix& w, const matrix_input& from, section kind) {
+void session::state::add(share& s, const matrix& w, const matrix_input& from, section kind,
+                         const pass_place& at, const char* tensor) {
     const range channels = s.split(w.n());
     const auto h = residual(s.rows);
     const auto sum = crumb::matrix(added.data(), s.rows, w.n());
     w.run(from, sum, channels, bits);
     ops->add(columns(h, channels), columns(sum, channels), columns(h, channels));
+    require_finite(at, tensor, h, channels, length);
     s.own.watch.lap(kind);
     wait(s);
 }
@@ -223,6 +258,8 @@ void session::state::project(const model_layer& l, std::size_t layer, const matr
         ops->rope(columns(to.q, q_channels), d.head_size, rope, length);
         ops->rope(columns(to.k, kv_channels), d.head_size, rope, length);
     }
+    require_finite({layer, pass_place::stage::queries}, is_llama() ? "attn_q.weight" : "attn_qkv.weight",
+                   to.q, q_channels, length);
     keep(layer, to, kv_heads);
     if (cache_observer && s.parts == 1)
         cache_observer(layer, to.k, to.v);
@@ -260,26 +297,30 @@ void session::state::attention_block(const model_layer& l, std::size_t layer, sh
             part = {.rows = s.mine};
     }
     const auto out = crumb::matrix(attended.data(), s.rows, d.width);
+    status attended_to;
     if (kv.skip > 0 && s.rows == 1) {
         std::vector<crumb::kv_skip_report>& reports = s.own.reports;
-        static_cast<void>(attend->run_skipping(to.q, cache->layer(layer), length, out, kv.skip,
-                                               reports.data(), s.own.scratch.bytes(), s.own.weights.bytes(),
-                                               part.kv_heads));
+        attended_to = attend->run_skipping(to.q, cache->layer(layer), length, out, kv.skip, reports.data(),
+                                           s.own.scratch.bytes(), s.own.weights.bytes(), part.kv_heads);
         for (std::size_t head = part.kv_heads.begin; head < part.kv_heads.end; ++head) {
             s.own.blocks += reports[head].blocks;
             s.own.unread += reports[head].skipped;
         }
     } else {
-        static_cast<void>(attend->run(to.q, cache->layer(layer), length, out, s.own.scratch.bytes(), part));
+        attended_to = attend->run(to.q, cache->layer(layer), length, out, s.own.scratch.bytes(), part);
     }
+    if (!attended_to)
+        failure.report({layer, pass_place::stage::attention, part.rows.begin, part.kv_heads.begin},
+                       attended_to);
     s.own.watch.lap(section::attention);
     wait(s);
-    add(s, l.output, prepared(s, out, {&l.output}), section::output);
+    add(s, l.output, prepared(s, out, {&l.output}), section::output, {layer, pass_place::stage::output},
+        "attn_output.weight");
 }
 
-void session::state::ffn_block(const model_layer& l, share& s) {
+void session::state::ffn_block(const model_layer& l, std::size_t layer, share& s) {
     if (l.folded)
-        return folded_block(l, s);
+        return folded_block(l, layer, s);
     const auto& d = m.shape();
     const auto h = residual(s.rows);
     const auto input = is_llama() ? prepared(s, h, l.ffn_norm, l.ffn_norm_bias, {&l.up, &l.gate})
@@ -295,12 +336,15 @@ void session::state::ffn_block(const model_layer& l, share& s) {
     } else {
         ops->gelu_tanh(part, part);
     }
+    require_finite({layer, pass_place::stage::up}, is_llama() ? "ffn_up.weight, gated" : "ffn_up.weight",
+                   inner, channels, length);
     s.own.watch.lap(section::up);
     wait(s);
-    add(s, l.down, prepared(s, inner, {&l.down}), section::down);
+    add(s, l.down, prepared(s, inner, {&l.down}), section::down, {layer, pass_place::stage::down},
+        "ffn_down.weight");
 }
 
-void session::state::folded_block(const model_layer& l, share& s) {
+void session::state::folded_block(const model_layer& l, std::size_t layer, share& s) {
     const std::size_t width = m.shape().width;
     const auto h = residual(s.rows);
     const auto from = crumb::matrix(x.data(), s.rows, width), to = crumb::matrix(added.data(), s.rows, width);
@@ -327,6 +371,7 @@ void session::state::folded_block(const model_layer& l, share& s) {
     }
     const range channels = s.split(width);
     ops->add(columns(h, channels), columns(to, channels), columns(h, channels));
+    require_finite({layer, pass_place::stage::down}, "ffn, folded", h, channels, length);
     s.own.watch.lap(section::floats);
     wait(s);
 }
@@ -342,22 +387,22 @@ result<session> session::make(const model& m, team threads, const kv_type& kv, s
     if (context == 0 || context > d.context)
         return status::error(errc::invalid_argument, "a context of %zu tokens: the model allows 1 to %zu",
                              context, d.context);
-    // The system would promise more memory than there is, and kill the program that uses it.
     auto s = std::make_unique<state>(m, std::move(threads));
     s->kv = kv;
     s->bits = m.precisions() ? m.precisions()->parent : 0;
     s->context = context;
     s->batch = batch = std::max<std::size_t>(1, std::min(batch, context));
-    const crumb::kv_cache_shape shape{.layers = d.layers,
-                                      .kv_heads = d.kv_heads,
-                                      .head_size = d.head_size,
-                                      .max_tokens = context,
-                                      .max_rows = batch,
-                                      .page_tokens = crumb::round_up(context, crumb::kv_part_tokens),
-                                      .codec = kv.codec,
-                                      .sinks = kv.sinks,
-                                      .window = kv.window,
-                                      .codebooks = codebooks};
+    const crumb::kv_cache_shape shape{
+        .layers = d.layers,
+        .kv_heads = d.kv_heads,
+        .head_size = d.head_size,
+        .max_tokens = context,
+        .max_rows = batch,
+        .page_tokens = crumb::round_up(std::min(context, page_tokens), crumb::kv_part_tokens),
+        .codec = kv.codec,
+        .sinks = kv.sinks,
+        .window = kv.window,
+        .codebooks = codebooks};
     const auto state_bytes = crumb::kv_cache::state_bytes(shape);
     if (!state_bytes)
         return state_bytes.error();
@@ -366,15 +411,6 @@ result<session> session::make(const model& m, team threads, const kv_type& kv, s
     if (!cache)
         return cache.error();
     s->cache.emplace(*cache);
-    const double cached =
-        static_cast<double>(cache->page_bytes()) + static_cast<double>(context * d.rope_dims * sizeof(float));
-    if (cached > machine_memory())
-        return status::error(errc::invalid_argument,
-                             "a context of %zu tokens needs %.0f MB of memory, this machine has %.0f MB",
-                             context, cached / 1e6, machine_memory() / 1e6);
-    s->page = buffer(cache->page_bytes(), buffer::untouched);
-    if (const status added = s->cache->add_page(s->page.bytes()); !added)
-        return added;
     const auto ops = crumb::float_ops::plan();
     if (!ops)
         return ops.error();
@@ -391,26 +427,23 @@ result<session> session::make(const model& m, team threads, const kv_type& kv, s
             "heads each",
             kv.name().c_str(), d.head_size, d.heads / d.kv_heads);
     s->attend.emplace(*attend);
-    if (d.arch == architecture::llama) {
-        s->rope_memory = buffer(crumb::rope_table_bytes(context, d.rope_dims));
-        const auto table = crumb::rope_table::create(s->rope_memory.bytes(), context,
-                                                     {.dims = d.rope_dims, .base = double{d.rope_base}});
-        if (!table)
-            return table.error();
-        s->rope = *table;
-    }
     // The largest layout that any ISA asks for: sums included, widest input.
     const std::size_t widest = std::max({d.width, d.hidden});
     const crumb::activation_layout most{.k = widest, .row_block = 16, .offset = 1};
     const auto copies = [&](std::size_t rows) {
         return buffer(matrix_input::most_copies * crumb::round_up(most.bytes(rows), crumb::alignment));
     };
+    // Rows of a batch: eight of the model's width, two of the network's, copies, and keys and values.
+    const double batch_bytes = static_cast<double>(batch) *
+                               (4.0 * static_cast<double>(8 * d.width + 2 * d.hidden + 2 * s->kv_width()) +
+                                static_cast<double>(matrix_input::most_copies * most.bytes(1)));
+    if (const status fits = check_memory(batch_bytes, "a batch of the model's tokens"); !fits)
+        return fits;
     s->copies = copies(batch);
     s->workers.resize(s->threads.size());
     for (state::worker& w : s->workers) {
         w.scratch = buffer(std::max(attend->scratch_bytes(batch), cache->encode_scratch_bytes()));
         if (kv.skip > 0) {
-            w.weights = buffer(attend->skip_scratch_bytes(context));
             w.reports.resize(d.kv_heads);
         }
         w.copies = copies(1);
@@ -429,7 +462,52 @@ result<session> session::make(const model& m, team threads, const kv_type& kv, s
         for (std::size_t rows = 1; l.folded && rows <= batch; ++rows)
             most_scratch = std::max(most_scratch, l.folded->plan().scratch_bytes(rows, s->threads.size()));
     s->ffn_scratch = buffer(most_scratch);
+    if (const status grown = s->grow(std::min(context, page_tokens)); !grown)
+        return grown;
     return session(std::move(s));
+}
+
+status session::fits(std::size_t tokens) const {
+    const state& s = *state_;
+    const auto& d = s.m.shape();
+    const double pages = static_cast<double>(s.cache->pages_for(tokens));
+    const double bytes = pages * static_cast<double>(s.cache->page_bytes()) +
+                         static_cast<double>(tokens) * static_cast<double>(d.rope_dims * sizeof(float));
+    const double taken = static_cast<double>(s.pages.size()) * static_cast<double>(s.cache->page_bytes());
+    char what[64];
+    std::snprintf(what, sizeof what, "a context of %zu tokens", tokens);
+    return check_memory(bytes - taken, what);
+}
+
+status session::state::grow(std::size_t tokens) {
+    const auto& d = m.shape();
+    while (cache->page_count() < cache->pages_for(tokens)) {
+        const double bytes = static_cast<double>(cache->page_bytes());
+        char what[64];
+        std::snprintf(what, sizeof what, "a cache of %zu tokens", tokens);
+        if (const status fits = check_memory(bytes, what); !fits)
+            return fits;
+        pages.emplace_back(cache->page_bytes(), buffer::untouched);
+        if (const status s = cache->add_page(pages.back().bytes()); !s)
+            return s;
+    }
+    if (tokens <= capacity)
+        return {};
+    const std::size_t more = std::min(context, std::max(tokens, 2 * capacity));
+    if (d.arch == architecture::llama) {
+        buffer memory(crumb::rope_table_bytes(more, d.rope_dims));
+        const auto table = crumb::rope_table::create(memory.bytes(), more,
+                                                     {.dims = d.rope_dims, .base = double{d.rope_base}});
+        if (!table)
+            return table.error();
+        rope = *table;
+        rope_memory = std::move(memory);
+    }
+    if (kv.skip > 0)
+        for (worker& w : workers)
+            w.weights = buffer(attend->skip_scratch_bytes(more));
+    capacity = more;
+    return {};
 }
 
 void session::reset() noexcept { rewind(0); }
@@ -472,24 +550,39 @@ section_times session::times() const noexcept {
     return mean;
 }
 
-std::span<const float> session::feed(std::span<const std::int32_t> tokens, std::size_t wanted) {
+result<std::span<const float>> session::feed(std::span<const std::int32_t> tokens, std::size_t wanted) {
     state& s = *state_;
     const std::size_t vocabulary = s.m.shape().vocabulary;
-    s.logits.resize(std::max(s.logits.size(), wanted * vocabulary));
+    if (tokens.size() > s.context - s.length)
+        return status::error(errc::invalid_argument, "%zu tokens behind %zu others, the context has %zu",
+                             tokens.size(), s.length, s.context);
+    if (wanted > tokens.size())
+        return status::error(errc::invalid_argument, "logits behind %zu tokens are wanted, %zu are fed",
+                             wanted, tokens.size());
+    for (const std::int32_t token : tokens)
+        if (token < 0 || static_cast<std::size_t>(token) >= vocabulary)
+            return status::error(errc::invalid_argument, "token %d, the vocabulary has %zu", token,
+                                 vocabulary);
+    if (const status grown = s.grow(s.length + tokens.size()); !grown)
+        return grown;
+    if (wanted * vocabulary > s.logits.size()) {
+        if (const status fits =
+                check_memory(static_cast<double>(wanted * vocabulary * sizeof(float)), "the output");
+            !fits)
+            return fits;
+        s.logits.resize(wanted * vocabulary);
+    }
     const std::span<float> all(s.logits.data(), wanted * vocabulary);
     std::vector<float> collected;
     std::size_t left = tokens.size();
-    s.failure = {};
+    s.failure.clear();
     while (left > 0) {
         const auto batch = tokens.subspan(tokens.size() - left, std::min(left, s.batch));
         left -= batch.size();
         const std::size_t rows = wanted > left ? std::min(wanted - left, batch.size()) : 0;
-        if (s.failure.ok())
-            s.threads.run([&](std::size_t part, std::size_t parts) { s.forward(batch, rows, part, parts); });
-        if (!s.failure.ok()) {
-            std::fill(s.logits.begin(), s.logits.end(), std::numeric_limits<float>::quiet_NaN());
-            return all;
-        }
+        s.threads.run([&](std::size_t part, std::size_t parts) { s.forward(batch, rows, part, parts); });
+        if (!s.failure.error())
+            return s.failure.error();
         s.length += batch.size();
         s.cache->advance(batch.size());
         s.encode();
@@ -499,7 +592,7 @@ std::span<const float> session::feed(std::span<const std::int32_t> tokens, std::
     }
     if (!collected.empty())
         std::copy(collected.begin(), collected.end(), s.logits.begin());
-    return all;
+    return std::span<const float>(all);
 }
 
 double session::kv_left_unread() const noexcept {
@@ -512,7 +605,6 @@ double session::kv_left_unread() const noexcept {
 }
 
 double session::kv_bytes_per_token() const noexcept { return state_->cache->bytes_per_token(); }
-const status& session::cache_error() const noexcept { return state_->failure; }
 
 void session::observe_cache(
     std::function<void(std::size_t, const matrix_view<const float>&, const matrix_view<const float>&)> f) {

@@ -23,13 +23,16 @@ struct ffn_counts {
 /// One sequence: its key-value cache and the buffers of a forward pass. The model must outlive it.
 class session {
   public:
-    /// Space for `context` tokens (at most the model's), fed in batches of at most `batch`.
-    /// `codebooks`: of kv's codec, if that needs some; must outlive the session.
+    /// For up to `context` tokens (at most the model's), fed in batches of at most `batch`. Memory for them
+    /// is taken as they come. `codebooks`: of kv's codec, if that needs some; must outlive the session.
     static crumb::result<session> make(const model& m, team threads, const kv_type& kv, std::size_t context,
                                        std::size_t batch, const crumb::pq_codebooks& codebooks = {});
     session(session&&) noexcept;
     session& operator=(session&&) noexcept;
     ~session();
+
+    /// An error if this machine lacks the memory for so many tokens.
+    crumb::status fits(std::size_t tokens) const;
 
     /// Forgets the sequence.
     void reset() noexcept;
@@ -46,9 +49,12 @@ class session {
     /// highest one at first.
     void precision(int bits) noexcept;
 
-    /// Appends tokens, which must fit into the context, and returns the logits behind the last `wanted` of
-    /// them: wanted x vocabulary floats, valid until the next call.
-    std::span<const float> feed(std::span<const std::int32_t> tokens, std::size_t wanted);
+    /// Appends tokens and returns the logits behind the last `wanted` of them: wanted x vocabulary finite
+    /// floats, valid until the next call. Refuses tokens that do not fit into the context or are none of the
+    /// vocabulary. A number that is not finite ends the pass: the error names the tensor, the layer and the
+    /// token where it appears first, the same for every number of threads, and the batch that it is in is not
+    /// appended.
+    crumb::result<std::span<const float>> feed(std::span<const std::int32_t> tokens, std::size_t wanted);
 
     /// Bytes that the cache holds per token: codes, scales and means; sinks, window and codebooks not
     /// counted.
@@ -60,8 +66,6 @@ class session {
     /// misses computes all neurons.
     void count_ffn(bool missed) noexcept;
     ffn_counts ffn() const noexcept;
-    /// Why the last `feed` has yielded NaN: keys or values that the cache refuses.
-    const crumb::status& cache_error() const noexcept;
 
     /// Calls f(matrix, input) with what a matrix reads, for the first of those that read the same, in every
     /// batch from now on. An empty function ends that.

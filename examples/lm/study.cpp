@@ -11,6 +11,7 @@
 #include <atomic>
 #include <cctype>
 #include <cmath>
+#include <exception>
 #include <mutex>
 #include <numeric>
 #include <thread>
@@ -40,25 +41,38 @@ interval bootstrap(std::span<const double> a, std::span<const double> b, std::ui
 }
 
 template <class F>
-void study::for_each(const std::string& progress, F&& f) {
+status study::for_each(const std::string& progress, F&& f) {
     std::optional<progress_line> line;
     if (!progress.empty())
         line.emplace(progress);
     std::atomic<std::size_t> next = 0;
     std::mutex guard;
     std::size_t done = 0;
+    std::vector<status> errors(prompts_.size());
+    std::exception_ptr thrown;
     std::vector<std::jthread> threads;
     for (std::size_t t = 0; t < sessions_.size(); ++t)
         threads.emplace_back([&, t] {
-            for (std::size_t i; (i = next++) < prompts_.size();) {
-                f(t, i);
+            try {
+                for (std::size_t i; (i = next++) < prompts_.size();) {
+                    errors[i] = f(t, i);
+                    const std::lock_guard lock(guard);
+                    ++done;
+                    if (line)
+                        (*line)(done, prompts_.size());
+                }
+            } catch (...) {
                 const std::lock_guard lock(guard);
-                ++done;
-                if (line)
-                    (*line)(done, prompts_.size());
+                thrown = std::current_exception();
             }
         });
     threads.clear();
+    if (thrown)
+        std::rethrow_exception(thrown);
+    for (const status& s : errors)
+        if (!s)
+            return s;
+    return {};
 }
 
 /// Words are runs of letters and digits, in lower case, each a number of its own.
@@ -148,25 +162,30 @@ status study::read_exactly(const model& full) {
     if (!exact)
         return exact.error();
     full_rouge_.resize(prompts_.size());
-    for_each("full precision", [&](std::size_t t, std::size_t i) {
+    return for_each("full precision", [&](std::size_t t, std::size_t i) -> status {
         prompt& p = prompts_[i];
         std::vector<std::int32_t> written;
         session& s = (*exact)[t];
         s.reset();
         auto logits = s.feed(p.tokens, 1);
-        while (written.size() < options_.tokens) {
-            written.push_back(likeliest(logits));
-            if (written.size() < options_.tokens)
-                logits = s.feed({&written.back(), 1}, 1);
+        while (logits) {
+            written.push_back(likeliest(*logits));
+            if (written.size() == options_.tokens)
+                break;
+            logits = s.feed({&written.back(), 1}, 1);
         }
+        if (!logits)
+            return logits.error();
         full_rouge_[i] = crumb::rouge_l(words(written), p.words)->f;
         s.rewind(p.tokens.size() - 1);
         std::vector<std::int32_t> rest = {p.tokens.back()};
         rest.insert(rest.end(), p.continuation.begin(), p.continuation.end() - 1);
         const auto all = s.feed(rest, rest.size());
-        p.exact.assign(all.begin(), all.end());
+        if (!all)
+            return all.error();
+        p.exact.assign(all->begin(), all->end());
+        return {};
     });
-    return {};
 }
 
 result<study_result> study::run(const schedule_source& source, measure what, const std::string& progress) {
@@ -176,55 +195,38 @@ result<study_result> study::run(const schedule_source& source, measure what, con
     const bool by_rouge = what != measure::divergence, by_kl = what != measure::rouge;
     std::vector<double> bits(n);
     std::vector<std::vector<double>> at(n);
-    std::vector<status> errors(n);
     if (by_rouge)
         out.rouge.resize(n);
-    for_each(progress, [&](std::size_t t, std::size_t i) {
+    const status done = for_each(progress, [&](std::size_t t, std::size_t i) -> status {
         const prompt& p = prompts_[i];
         decoder d(sessions_[t], source);
-        const auto finite = [&](std::span<const float> logits) {
-            const bool ok =
-                std::all_of(logits.begin(), logits.end(), [](float x) { return std::isfinite(x); });
-            if (!ok)
-                errors[i] = status::error(errc::not_finite, "the model's output is not finite");
-            return ok;
-        };
         if (by_rouge) {
-            auto behind = d.begin(p.tokens, i);
-            if (!behind) {
-                errors[i] = behind.error();
-                return;
-            }
-            std::span<const float> logits = *behind;
             std::vector<std::int32_t> written;
-            while (finite(logits)) {
-                written.push_back(likeliest(logits));
-                if (written.size() == length)
-                    break;
-                logits = d.step(written.back());
+            for (auto logits = d.begin(p.tokens, i); written.size() < length;) {
+                if (!logits)
+                    return logits.error();
+                written.push_back(likeliest(*logits));
+                if (written.size() < length)
+                    logits = d.step(written.back());
             }
             out.rouge[i] = crumb::rouge_l(words(written), p.words)->f;
         }
         if (by_kl) {
-            auto behind = d.begin(p.tokens, i);
-            if (!behind) {
-                errors[i] = behind.error();
-                return;
-            }
-            std::span<const float> logits = *behind;
-            const std::size_t vocabulary = logits.size();
-            for (std::size_t k = 0; finite(logits); ++k) {
-                at[i].push_back(divergence({p.exact.data() + k * vocabulary, vocabulary}, logits));
-                if (at[i].size() == length)
-                    break;
-                logits = d.step(p.continuation[k]);
+            auto logits = d.begin(p.tokens, i);
+            for (std::size_t k = 0; k < length; ++k) {
+                if (!logits)
+                    return logits.error();
+                const std::size_t vocabulary = logits->size();
+                at[i].push_back(divergence({p.exact.data() + k * vocabulary, vocabulary}, *logits));
+                if (k + 1 < length)
+                    logits = d.step(p.continuation[k]);
             }
         }
         bits[i] = d.average_bits();
+        return {};
     });
-    for (const status& s : errors)
-        if (!s)
-            return s;
+    if (!done)
+        return done;
     out.bits = mean_of(bits);
     if (by_kl) {
         out.kl_at.resize(length);
@@ -239,7 +241,7 @@ result<study_result> study::run(const schedule_source& source, measure what, con
 
 result<std::vector<study::features>> study::read_features(std::size_t layer, bool activations) {
     std::vector<features> out(prompts_.size());
-    for_each("features", [&](std::size_t t, std::size_t i) {
+    const status done = for_each("features", [&](std::size_t t, std::size_t i) -> status {
         session& s = sessions_[t];
         features& f = out[i];
         const auto copy = [](const crumb::matrix_view<const float>& x, std::vector<float>& to) {
@@ -269,10 +271,13 @@ result<std::vector<study::features>> study::read_features(std::size_t layer, boo
             });
         s.reset();
         s.precision(m_.precisions()->parent);
-        (void)s.feed(prompts_[i].tokens, 1);
+        const auto fed = s.feed(prompts_[i].tokens, 0);
         s.observe({});
         s.observe_cache({});
+        return fed.error();
     });
+    if (!done)
+        return done;
     return out;
 }
 
@@ -293,9 +298,10 @@ result<study_subject> study_subject::load(const common_options& o, const std::st
     if (!full)
         return full.error();
     s.full = std::move(*full);
-    auto prompts = study::make(m, s.full.weights.get(), o.kv,
-                               s.nested.codebooks ? s.nested.codebooks->view() : crumb::pq_codebooks(), text,
-                               how, o.threads);
+    const auto books = s.nested.codebooks ? s.nested.codebooks->view() : crumb::pq_codebooks();
+    if (!books)
+        return books.error();
+    auto prompts = study::make(m, s.full.weights.get(), o.kv, *books, text, how, o.threads);
     if (!prompts)
         return prompts.error();
     s.prompts.emplace(std::move(*prompts));

@@ -62,9 +62,9 @@ class study {
         std::vector<std::int32_t> words; ///< of the continuation
     };
     study(const model& m, const study_options& o) : m_(m), options_(o) {}
-    /// Calls f(thread, prompt) for all prompts.
+    /// Calls f(thread, prompt) for all prompts; the error of the first prompt that has one.
     template <class F>
-    void for_each(const std::string& progress, F&& f);
+    crumb::status for_each(const std::string& progress, F&& f);
     std::vector<std::int32_t> words(std::span<const std::int32_t> tokens) const;
     /// Sessions of one thread each.
     crumb::result<std::vector<session>> sessions_of(const model& m, const kv_type& kv,

@@ -1,6 +1,7 @@
 // Models with folded networks: recipes, files, and what they compute.
 #include "commands.hpp"
 #include "evaluate.hpp"
+#include "fed.hpp"
 #include "ffn_training.hpp"
 #include "gguf_writer.hpp"
 #include "tiny_model.hpp"
@@ -97,7 +98,7 @@ std::vector<float> logits(lm::session& s, std::size_t batch = 40) {
     s.reset();
     std::vector<float> out;
     for (std::size_t i = 0; i < tokens.size(); i += batch) {
-        const auto part = s.feed(std::span(tokens).subspan(i, std::min(batch, tokens.size() - i)), 1);
+        const auto part = fed(s, std::span(tokens).subspan(i, std::min(batch, tokens.size() - i)), 1);
         out.assign(part.begin(), part.end());
     }
     return out;
@@ -208,7 +209,7 @@ TEST(FoldedModel, MissesAsMuchAsAsked) {
             loaded.run->reset();
             const std::vector<std::int32_t> tokens(text.begin() + std::ptrdiff_t(w),
                                                    text.begin() + std::ptrdiff_t(w + 48));
-            (void)loaded.run->feed(tokens, 1);
+            fed(*loaded.run, tokens, 1);
         }
         const auto counts = loaded.run->ffn();
         return double(*counts.missed) / double(counts.missed.value() + counts.fixed);

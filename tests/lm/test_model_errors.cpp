@@ -1,4 +1,5 @@
 // What can be wrong with a model: always an error, which names the culprit.
+#include "fed.hpp"
 #include "session.hpp"
 #include "tiny_model.hpp"
 
@@ -328,7 +329,10 @@ TEST(ModelErrors, AnyByteMayBeAnything) {
             auto s = lm::session::make(*m, lm::team(1), lm::kv_type::f16,
                                        std::min<std::size_t>(4, m->shape().context), 4);
             if (s && s->context() == 4) {
-                EXPECT_EQ(s->feed(text, 1).size(), m->shape().vocabulary);
+                // Damaged weights may be too large; then that is said.
+                const auto logits = s->feed(text, 1);
+                EXPECT_EQ(logits ? logits->size() : 0, logits ? m->shape().vocabulary : 0);
+                EXPECT_EQ(logits.error().code(), logits ? crumb::errc::ok : crumb::errc::not_finite);
             }
         }
     }

@@ -1,4 +1,5 @@
 // Pruning against its definitions, computed plainly.
+#include "fed.hpp"
 #include "pruning.hpp"
 
 #include "quantizer.hpp"
@@ -207,7 +208,7 @@ TEST_P(Pruning, TheModelRunsOnWhatIsLeft) {
     const auto tokens = random_tokens(20, 9);
     const auto logits = [&](const lm::model& of) {
         auto s = lm::session::make(of, lm::team(1), lm::kv_type::f16, 32, 32);
-        const auto out = s->feed(tokens, tokens.size());
+        const auto out = fed(*s, tokens, tokens.size());
         return std::vector<float>(out.begin(), out.end());
     };
     EXPECT_EQ(logits(m), logits(*read));

@@ -1,4 +1,5 @@
 // Random models of a given shape.
+#include "fed.hpp"
 #include "session.hpp"
 #include "synth.hpp"
 #include "tiny_model.hpp"
@@ -56,7 +57,7 @@ TEST_P(Synth, LoadsAndRuns) {
     std::vector<std::int32_t> text;
     for (std::int32_t i = 0; i < 40; ++i)
         text.push_back(i * 27);
-    const auto logits = s->feed(text, 40);
+    const auto logits = fed(*s, text, 40);
     double squares = 0;
     for (const float x : logits) {
         ASSERT_TRUE(std::isfinite(x));

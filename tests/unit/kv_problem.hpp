@@ -46,13 +46,17 @@ class aligned_bytes {
 };
 
 /// Tables with random entries, in the order and range that training would give them.
-struct random_codebooks {
+struct random_kv_codebooks {
     std::vector<std::int8_t> entries;
     std::vector<float> scales;
     std::size_t sets;
 
-    random_codebooks(const crumb::kv_codec& codec, std::size_t head_size, std::size_t sets_, unsigned seed)
-        : sets(sets_) {
+    crumb::kv_codec codec;
+    std::size_t head_size;
+
+    random_kv_codebooks(const crumb::kv_codec& codec_, std::size_t head_size_, std::size_t sets_,
+                        unsigned seed)
+        : sets(sets_), codec(codec_), head_size(head_size_) {
         std::mt19937 engine(seed);
         std::uniform_int_distribution<int> entry(codec.additive ? -63 : -127, codec.additive ? 63 : 127);
         std::uniform_real_distribution<float> scale(0.01f, 0.03f);
@@ -66,14 +70,24 @@ struct random_codebooks {
             s = scale(engine);
     }
     crumb::pq_codebooks view(std::size_t layer_step, std::size_t head_step) const {
-        return {entries.data(), scales.data(), layer_step, head_step, sets};
+        if (!codec.has_codebooks())
+            return {};
+        const auto made = crumb::pq_codebooks::make({.codec = codec,
+                                                     .head_size = head_size,
+                                                     .layer_step = layer_step,
+                                                     .head_step = head_step,
+                                                     .sets = sets,
+                                                     .entries = entries,
+                                                     .scales = scales});
+        EXPECT_TRUE(made) << made.message();
+        return made ? *made : crumb::pq_codebooks();
     }
 };
 
 /// A cache of one or more layers in memory of its own.
 struct cache_problem {
     crumb::kv_cache_shape shape;
-    random_codebooks codebooks;
+    random_kv_codebooks codebooks;
     std::unique_ptr<aligned_bytes> state;
     std::vector<std::unique_ptr<aligned_bytes>> pages;
     std::unique_ptr<aligned_bytes> scratch;

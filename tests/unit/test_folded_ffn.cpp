@@ -27,6 +27,11 @@ double soft_exactly(double u) { return u > 0 ? u : 0.25 * u; }
 struct sizes {
     std::size_t inputs, neurons, outputs;
 };
+/// The network that the neurons are of.
+crumb::ffn_shape size_of(const crumb::folded_ffn_parts& p) {
+    const crumb::neuron_shape& s = p.neurons.shape();
+    return {s.inputs, s.neurons, s.outputs};
+}
 const sizes shapes[] = {{32, 16, 32},  {64, 48, 96},   {33, 31, 17},  {1, 1, 1},
                         {100, 70, 45}, {256, 300, 64}, {600, 40, 540}};
 
@@ -95,7 +100,7 @@ struct network {
                            crumb::activation_function activation = soft) const {
         auto p = parts(isa);
         p.activation = activation;
-        const auto f = crumb::folded_ffn::plan(p, {.batches = batches, .isa = isa});
+        const auto f = crumb::folded_ffn::plan(size_of(p), p, {.batches = batches, .isa = isa});
         EXPECT_TRUE(f) << f.message();
         return *f;
     }
@@ -603,7 +608,7 @@ TEST(FoldedFfn, DenseBatchesTakeMatricesWhereThereAre) {
                 parts.up = up;
                 parts.down = down;
                 const auto f = crumb::folded_ffn::plan(
-                    parts, {.batches = crumb::folded_batches::dense, .isa = Isa::name});
+                    size_of(parts), parts, {.batches = crumb::folded_batches::dense, .isa = Isa::name});
                 ASSERT_TRUE(f) << f.message();
                 EXPECT_TRUE(f->is_dense(m));
                 const outcome got = run(*f, x, m, 1);
@@ -633,8 +638,10 @@ TEST(FoldedFfn, DenseBatchesTakeMatricesWhereThereAre) {
 TEST(FoldedFfn, ChoosesByCost) {
     const network net({256, 1024, 256}, row_codec::q4_0, row_codec::q4_0, false, 19);
     const auto parts = net.parts(nullptr);
-    const auto cheap = crumb::folded_ffn::plan(parts, {.max_rows = 512, .expected_share = 0.0});
-    const auto costly = crumb::folded_ffn::plan(parts, {.max_rows = 512, .expected_share = 0.5});
+    const auto cheap =
+        crumb::folded_ffn::plan(size_of(parts), parts, {.max_rows = 512, .expected_share = 0.0});
+    const auto costly =
+        crumb::folded_ffn::plan(size_of(parts), parts, {.max_rows = 512, .expected_share = 0.5});
     ASSERT_TRUE(cheap && costly);
     EXPECT_FALSE(cheap->is_dense(512)); // the predictor and the folded matrix are less than the network
     EXPECT_FALSE(costly->is_dense(1));
@@ -644,29 +651,42 @@ TEST(FoldedFfn, ChoosesByCost) {
     ready.up = parts.predictor;
     const network across({1024, 256, 16}, row_codec::q4_0, row_codec::q4_0, false, 23);
     ready.down = across.parts(nullptr).predictor;
-    const auto with = crumb::folded_ffn::plan(ready, {.max_rows = 512, .expected_share = 0.1});
+    const auto with =
+        crumb::folded_ffn::plan(size_of(ready), ready, {.max_rows = 512, .expected_share = 0.1});
     ASSERT_TRUE(with) << with.message();
     EXPECT_FALSE(with->is_dense(1));
     EXPECT_TRUE(with->is_dense(8));
-    EXPECT_FALSE(crumb::folded_ffn::plan(parts, {.max_rows = 512, .expected_share = 0.1})->is_dense(8));
+    EXPECT_FALSE(crumb::folded_ffn::plan(size_of(parts), parts, {.max_rows = 512, .expected_share = 0.1})
+                     ->is_dense(8));
 }
 
 TEST(FoldedFfn, RefusesWhatDoesNotFit) {
     const network net({64, 48, 32}, row_codec::f32, row_codec::f32, false, 20);
     const network other({64, 80, 32}, row_codec::f32, row_codec::f32, false, 21);
     auto parts = net.parts(nullptr);
-    EXPECT_TRUE(crumb::folded_ffn::plan(parts));
+    EXPECT_TRUE(crumb::folded_ffn::plan(size_of(parts), parts));
+    for (const crumb::ffn_shape& wrong : {crumb::ffn_shape{32, 48, 32}, {64, 47, 32}, {64, 48, 64}}) {
+        const auto plan = crumb::folded_ffn::plan(wrong, parts);
+        EXPECT_EQ(plan.error().code(), crumb::errc::bad_shape);
+        EXPECT_NE(
+            std::string(plan.message()).find("neurons: 48 of 64 inputs and 32 outputs, the network has"),
+            std::string::npos)
+            << plan.message();
+    }
     parts.predictor = other.parts(nullptr).predictor;
-    EXPECT_EQ(crumb::folded_ffn::plan(parts).error().code(), crumb::errc::bad_shape);
+    EXPECT_EQ(crumb::folded_ffn::plan(size_of(parts), parts).error().code(), crumb::errc::bad_shape);
     parts = net.parts(nullptr);
     parts.fold = parts.predictor;
-    EXPECT_EQ(crumb::folded_ffn::plan(parts).error().code(), crumb::errc::bad_shape);
+    EXPECT_EQ(crumb::folded_ffn::plan(size_of(parts), parts).error().code(), crumb::errc::bad_shape);
     parts = net.parts(nullptr);
-    EXPECT_EQ(crumb::folded_ffn::plan(parts, {.expected_share = 1.5}).error().code(),
+    EXPECT_EQ(crumb::folded_ffn::plan(size_of(parts), parts, {.expected_share = 1.5}).error().code(),
               crumb::errc::invalid_argument);
-    EXPECT_EQ(crumb::folded_ffn::plan(parts, {.batches = crumb::folded_batches::dense}).error().code(),
+    EXPECT_EQ(crumb::folded_ffn::plan(size_of(parts), parts, {.batches = crumb::folded_batches::dense})
+                  .error()
+                  .code(),
               crumb::errc::unsupported);
-    EXPECT_EQ(crumb::folded_ffn::plan(parts, {.isa = "none"}).error().code(), crumb::errc::unsupported);
+    EXPECT_EQ(crumb::folded_ffn::plan(size_of(parts), parts, {.isa = "none"}).error().code(),
+              crumb::errc::unsupported);
     // A predictor in floats has no rest that whole batches could add.
     const network rest({64, 48, 32}, row_codec::q4_0, row_codec::q4_0, true, 24);
     EXPECT_EQ(crumb::neuron_products::plan(rest.rows, {}).error().code(), crumb::errc::bad_shape);
@@ -675,13 +695,13 @@ TEST(FoldedFfn, RefusesWhatDoesNotFit) {
     EXPECT_EQ(crumb::neuron_products::plan(rest.rows, {}, nullptr, floats).error().code(),
               crumb::errc::unsupported);
     parts.up = parts.predictor; // and nothing that goes down
-    EXPECT_EQ(crumb::folded_ffn::plan(parts).error().code(), crumb::errc::bad_shape);
+    EXPECT_EQ(crumb::folded_ffn::plan(size_of(parts), parts).error().code(), crumb::errc::bad_shape);
     parts.down = parts.predictor;
-    EXPECT_EQ(crumb::folded_ffn::plan(parts).error().code(), crumb::errc::bad_shape);
+    EXPECT_EQ(crumb::folded_ffn::plan(size_of(parts), parts).error().code(), crumb::errc::bad_shape);
     parts.up = parts.down = {};
-    EXPECT_TRUE(crumb::folded_ffn::plan(parts));
+    EXPECT_TRUE(crumb::folded_ffn::plan(size_of(parts), parts));
     parts.output_bias = std::span(net.output_bias).first(3);
-    EXPECT_EQ(crumb::folded_ffn::plan(parts).error().code(), crumb::errc::bad_shape);
+    EXPECT_EQ(crumb::folded_ffn::plan(size_of(parts), parts).error().code(), crumb::errc::bad_shape);
 }
 
 TEST(NeuronRows, RefusesDamagedBytes) {

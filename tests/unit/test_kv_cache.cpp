@@ -395,7 +395,7 @@ TEST(KvCache, ChecksItsShape) {
     EXPECT_EQ(why(shape), "kv_cache: head_size 66 is no multiple of the codec's 4 channels");
     shape = shape_of(kv_codec::pq(3, 8, false, true), 66);
     EXPECT_EQ(why(shape), "kv_cache: there is no codec of kind 4 with 8 bits for 3 channels");
-    const crumb_test::random_codebooks few(kv_codec::pq(2, 8, true, true), 64, 3, 1);
+    const crumb_test::random_kv_codebooks few(kv_codec::pq(2, 8, true, true), 64, 3, 1);
     shape = shape_of(kv_codec::pq(2, 8, true, true), 64, 2, 2);
     shape.codebooks = few.view(2, 1);
     EXPECT_EQ(why(shape), "kv_cache: 3 sets of codebooks do not serve 2 layers of 2 heads");
@@ -518,8 +518,8 @@ TEST(KvSnapshot, RefusesWhatDoesNotMatch) {
         change(shape);
         aligned_bytes state(*crumb::kv_cache::state_bytes(shape));
         auto cache = *crumb::kv_cache::create(shape, state.span());
-        for (auto& page : to.pages)
-            (void)cache.add_page(page->span());
+        for (std::size_t i = 0; i < cache.pages_for(shape.max_tokens); ++i)
+            EXPECT_TRUE(cache.add_page(to.pages[i]->span()));
         const auto restored = crumb::restore(cache, saved);
         EXPECT_EQ(cache.length(), restored.ok() ? 300u : 0u);
         return std::string(restored.ok() ? "" : restored.message());

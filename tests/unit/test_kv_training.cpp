@@ -326,7 +326,7 @@ struct part_memory {
 /// Squared error of encoded tokens as a share of their squares.
 double relative_error(const kv_codec& codec, const kv_codebooks& books, const std::vector<float>& x,
                       std::size_t head_size) {
-    part_memory p(codec, head_size, books.view().tables(codec, head_size, 0, 0, true));
+    part_memory p(codec, head_size, books.view()->tables(0, 0, true));
     crumb::reference::kv_error sum;
     for (std::size_t t = 0; t + kv_block_tokens <= x.size() / head_size; t += kv_block_tokens) {
         const auto block = crumb::matrix(x.data() + t * head_size, kv_block_tokens, head_size);
@@ -433,14 +433,13 @@ TEST(KvCodebooks, SharingAndIdentity) {
         for (std::size_t l = 0; l < 3; ++l)
             for (std::size_t h = 0; h < 2; ++h)
                 for (const bool keys : {true, false})
-                    tables.push_back(b.view().tables(codec, 4, l, h, keys).entries);
+                    tables.push_back(b.view()->tables(l, h, keys).entries);
         for (const auto* t : tables)
             EXPECT_LE(t + 4 * 16, b.entries.data() + b.entries.size());
         std::sort(tables.begin(), tables.end());
         EXPECT_EQ(std::unique(tables.begin(), tables.end()) - tables.begin(), 2 * sets);
         if (sharing == kv_sharing::none || sharing == kv_sharing::layers) {
-            EXPECT_GT(b.view().tables(codec, 4, 0, 1, true).scales[0],
-                      2 * b.view().tables(codec, 4, 0, 0, true).scales[0]);
+            EXPECT_GT(b.view()->tables(0, 1, true).scales[0], 2 * b.view()->tables(0, 0, true).scales[0]);
         }
         seen.push_back(b.identity());
     }
@@ -486,7 +485,7 @@ TEST(KvCodebooks, WeightedErrorsKeepScores) {
     ASSERT_TRUE(s.weigh(0, true, rows_of(q, 2 * size)).ok());
     ASSERT_TRUE(s.weigh(0, false, rows_of(q, 2 * size)).ok());
     const auto score_error = [&](const kv_codebooks& b) {
-        part_memory p(codec, size, b.view().tables(codec, size, 0, 0, true));
+        part_memory p(codec, size, b.view()->tables(0, 0, true));
         double sum = 0;
         for (std::size_t block = 0; block < 4; ++block)
             EXPECT_TRUE(p.part.encode(block, crumb::matrix(k.data() + block * 64 * size, 64, size)).ok());

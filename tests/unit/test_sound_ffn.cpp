@@ -63,8 +63,8 @@ struct network {
             .fold = *fold_plan, .predictor = *predictor, .neurons = *writer.finish(), .activation = {}};
         if (sound)
             parts.bounds = *crumb::dense_linear<crumb::half>::plan(bounds.view(), {.isa = isa});
-        const auto plan =
-            crumb::folded_ffn::plan(parts, {.batches = crumb::folded_batches::lists, .isa = isa});
+        const auto plan = crumb::folded_ffn::plan({inputs, neurons, outputs}, parts,
+                                                  {.batches = crumb::folded_batches::lists, .isa = isa});
         EXPECT_TRUE(plan) << plan.message();
         std::vector<float> y(outputs);
         guarded<std::byte> scratch(plan->scratch_bytes(1));

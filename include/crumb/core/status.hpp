@@ -7,6 +7,7 @@
 #include <cstdint>
 #include <cstdio>
 #include <cstdlib>
+#include <cstring>
 #include <optional>
 #include <utility>
 
@@ -26,8 +27,9 @@ enum class errc : std::uint8_t {
     unsupported       ///< an ISA that this CPU or this build does not have
 };
 
-/// Success, or an error code with a message. Holds its text itself: never allocates.
-class status {
+/// Success, or an error code with a message. Holds its text itself: never allocates. Longer messages than it
+/// has room for end in "...".
+class [[nodiscard]] status {
   public:
     status() noexcept = default;
 
@@ -37,8 +39,10 @@ class status {
         s.code_ = code;
         va_list args;
         va_start(args, format);
-        std::vsnprintf(s.message_, sizeof s.message_, format, args);
+        const int length = std::vsnprintf(s.message_, sizeof s.message_, format, args);
         va_end(args);
+        if (length >= static_cast<int>(sizeof s.message_))
+            std::memcpy(s.message_ + sizeof s.message_ - 4, "...", 4);
         return s;
     }
 
@@ -49,7 +53,7 @@ class status {
 
   private:
     errc code_ = errc::ok;
-    char message_[191] = {};
+    char message_[383] = {};
 };
 
 /// A value, or the status that says why there is none.

@@ -205,32 +205,4 @@ constexpr void set_kv_code(std::uint8_t* row, int bits, std::size_t t, unsigned 
     }
 }
 
-/// The trained tables of one head's keys or values; the caller owns them.
-struct pq_tables {
-    const std::int8_t* entries = nullptr; ///< [head_size / dims][dims][kv_codec::entries()]
-    const float* scales = nullptr;        ///< [head_size], of channels; finite, >= 0
-    /// [head_size / dims][dims][dims], or null: errors of a sub-space are measured as |W e|^2 when codes are
-    /// chosen. Decoding does not read it.
-    const float* metric = nullptr;
-};
-
-/// Tables for all layers and heads: those of layer l, head h lie at index l * layer_step + h * head_step;
-/// a step of 0 shares them. Keys and values follow each other.
-struct pq_codebooks {
-    const std::int8_t* entries = nullptr; ///< per index: keys, then values: head_size * codec.entries() each
-    const float* scales = nullptr;        ///< per index: keys, then values, head_size each
-    std::size_t layer_step = 0, head_step = 0;
-    std::size_t sets = 0;          ///< indices that exist
-    const float* metric = nullptr; ///< per index: keys, then values, head_size * dims each; or null
-
-    constexpr pq_tables tables(const kv_codec& codec, std::size_t head_size, std::size_t layer,
-                               std::size_t head, bool keys) const noexcept {
-        if (entries == nullptr)
-            return {};
-        const std::size_t i = 2 * (layer * layer_step + head * head_step) + (keys ? 0 : 1);
-        return {entries + i * head_size * codec.entries(), scales + i * head_size,
-                metric == nullptr ? nullptr : metric + i * head_size * codec.dims};
-    }
-};
-
 } // namespace crumb::inline CRUMB_ABI

@@ -1,7 +1,7 @@
 // The search for codes of a product-quantized cache, in arithmetic that gives the same codes on every CPU.
 #pragma once
 
-#include <crumb/format/kv_codec.hpp>
+#include <crumb/format/pq_codebooks.hpp>
 
 #include <algorithm>
 #include <cmath>

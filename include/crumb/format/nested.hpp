@@ -140,8 +140,8 @@ class nested_view {
 
     nested_view() noexcept = default;
 
-    /// Checks tag, version, precisions, levels, shape and size, and refers to the bytes, which must be
-    /// aligned to `crumb::alignment` and outlive the view.
+    /// Checks packed bytes (see format/invariants.hpp), which takes a pass over the scales, and refers to
+    /// them. They must be aligned to `crumb::alignment` and outlive the view.
     static result<nested_view> open(std::span<const std::byte> bytes) noexcept {
         const auto read = read_packed_header(bytes, name);
         if (!read)
@@ -156,6 +156,15 @@ class nested_view {
                     v.levels_.levels.size());
         if (auto s = check_levels(v.levels_); !s)
             return s;
+        if (auto s =
+                check_zero(std::as_bytes(std::span(header.reserved)).subspan(2), "nested weights, reserved");
+            !s)
+            return s;
+        constexpr std::size_t levels_end = nested_layout::levels_offset + sizeof v.levels_.levels;
+        if (auto s = check_zero(bytes.subspan(levels_end, nested_layout::corrections_offset - levels_end),
+                                "nested weights, behind the levels");
+            !s)
+            return s;
         const auto layout = nested_layout::of(header.n, header.k, v.levels_.parent);
         if (!layout)
             return layout.error();
@@ -168,6 +177,23 @@ class nested_view {
         v.n_ = header.n;
         v.k_ = header.k;
         v.layout_ = *layout;
+        const auto precisions = static_cast<std::size_t>(v.levels_.parent - fewest_nested_bits + 1);
+        if (auto s = check_scales(v.corrections(fewest_nested_bits), precisions * v.tiles() * tile_channels,
+                                  "nested weights, corrections");
+            !s)
+            return s;
+        if (auto s =
+                check_scales(v.scales(), v.tiles() * v.groups() * tile_channels, "nested weights, scales");
+            !s)
+            return s;
+        return v;
+    }
+    /// The same for n x k weights, as the caller needs them.
+    static result<nested_view> open(std::span<const std::byte> bytes, std::size_t n, std::size_t k) noexcept {
+        auto v = open(bytes);
+        if (v && (v->n() != n || v->k() != k))
+            return status::error(errc::bad_shape, "packed nested weights: %zu x %zu, %zu x %zu are needed",
+                                 v->n(), v->k(), n, k);
         return v;
     }
 

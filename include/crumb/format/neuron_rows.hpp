@@ -8,6 +8,7 @@
 #include <crumb/format/u2.hpp>
 
 #include <array>
+#include <cmath>
 #include <cstring>
 
 namespace crumb::inline CRUMB_ABI {
@@ -124,6 +125,26 @@ inline float row_weight(row_codec codec, const std::byte* row, std::size_t i) no
     });
 }
 
+/// Refuses rows with weights or scales that are not finite.
+inline status check_row(row_codec codec, const std::byte* row, std::size_t weights,
+                        const char* what) noexcept {
+    return with_row_codec(codec, [&]<row_codec C>() -> status {
+        if constexpr (C == row_codec::f32)
+            return check_floats(row, weights, what);
+        else if constexpr (C == row_codec::f16)
+            return check_scales(row, weights, what);
+        else
+            for (std::size_t b = 0; b * group_size < weights; ++b) {
+                typename row_block<C>::format::block block;
+                std::memcpy(&block, row + b * row_block<C>::bytes, sizeof block);
+                if (const half d = row_block<C>::format::scale(block); !is_finite(d))
+                    return status::error(errc::not_finite, "%s: scale %zu is %g", what, b,
+                                         double{to_float(d)});
+            }
+        return {};
+    });
+}
+
 /// What a fix needs of a neuron besides its weights: 32 bytes at the beginning of its record.
 struct neuron_line {
     float slope = 0;     ///< a of the line a u + b that stands for sigma(u) while u is in the range
@@ -134,6 +155,16 @@ struct neuron_line {
     float reserved[3] = {};
 };
 static_assert(sizeof(neuron_line) == 32);
+
+/// Refuses lines with numbers that are not finite (the range may be open), and reserved bytes that are not 0.
+inline status check_line(const neuron_line& line) noexcept {
+    if (!std::isfinite(line.slope) || !std::isfinite(line.intercept) || !std::isfinite(line.bias) ||
+        std::isnan(line.low) || std::isnan(line.high))
+        return status::error(errc::not_finite, "slope %g, intercept %g, bias %g, range %g to %g",
+                             double{line.slope}, double{line.intercept}, double{line.bias}, double{line.low},
+                             double{line.high});
+    return check_zero(std::as_bytes(std::span(line.reserved)), "reserved");
+}
 
 /// Sizes and codecs of a network's neurons.
 struct neuron_shape {
@@ -196,8 +227,8 @@ class neuron_rows {
   public:
     neuron_rows() noexcept = default;
 
-    /// Checks tag, version, shape and size, and refers to `bytes`, which must be aligned to
-    /// `crumb::alignment` and outlive this. Thresholds, lines and scales are not looked at.
+    /// Checks stored neurons (see format/invariants.hpp), which takes a pass over all of them, and refers to
+    /// `bytes`, which must be aligned to `crumb::alignment` and outlive this.
     static result<neuron_rows> open(std::span<const std::byte> bytes) noexcept {
         if (auto s = check_buffer(bytes, sizeof(neuron_header), "neurons"); !s)
             return s;
@@ -222,9 +253,16 @@ class neuron_rows {
                                  static_cast<unsigned long long>(header.bytes));
         if (auto s = check_buffer(bytes, layout->bytes, "neurons"); !s)
             return s;
+        if (auto s = check_zero(std::as_bytes(std::span(header.reserved)), "neurons, reserved"); !s)
+            return s;
         neuron_rows r;
         r.base_ = bytes.data();
         r.layout_ = *layout;
+        if (auto s = check_thresholds(r.low(), r.high(), layout->shape.neurons, layout->padded); !s)
+            return s;
+        for (std::size_t n = 0; n < layout->shape.neurons; ++n)
+            if (auto s = r.check_record(n); !s)
+                return status::error(s.code(), "neurons: record %zu: %s", n, s.message());
         return r;
     }
 
@@ -242,6 +280,14 @@ class neuron_rows {
     const std::byte* out(std::size_t n) const noexcept { return record(n) + layout_.out_offset; }
 
   private:
+    status check_record(std::size_t n) const noexcept {
+        if (auto s = check_line(line(n)); !s)
+            return s;
+        if (auto s = check_row(shape().in, in(n), shape().inputs, "input weights"); !s)
+            return s;
+        return check_row(shape().out, out(n), shape().outputs, "output weights");
+    }
+
     const std::byte* base_ = nullptr;
     neuron_layout layout_;
 };

@@ -3,6 +3,7 @@
 
 #include <crumb/core/memory.hpp>
 #include <crumb/core/view.hpp>
+#include <crumb/format/invariants.hpp>
 #include <crumb/format/traits.hpp>
 
 #include <array>
@@ -195,8 +196,8 @@ class packed_view {
   public:
     packed_view() noexcept = default;
 
-    /// Checks tag, version, shape and size of packed bytes, and refers to them. `bytes` must be aligned to
-    /// `crumb::alignment` and outlive the view.
+    /// Checks packed bytes (see format/invariants.hpp), which takes a pass over the scales, and refers to
+    /// them. `bytes` must be aligned to `crumb::alignment` and outlive the view.
     static result<packed_view> open(std::span<const std::byte> bytes) noexcept {
         const auto read = read_packed_header(bytes, F::name);
         if (!read)
@@ -210,11 +211,23 @@ class packed_view {
                                  layout->bytes, static_cast<unsigned long long>(header.bytes));
         if (auto s = check_buffer(bytes, layout->bytes, "packed weights"); !s)
             return s;
+        if (auto s = check_zero(std::as_bytes(std::span(header.reserved)), "packed weights, reserved"); !s)
+            return s;
         packed_view v;
         v.base_ = bytes.data();
         v.n_ = header.n;
         v.k_ = header.k;
         v.layout_ = *layout;
+        if (auto s = v.check_contents(); !s)
+            return s;
+        return v;
+    }
+    /// The same for n x k weights, as the caller needs them.
+    static result<packed_view> open(std::span<const std::byte> bytes, std::size_t n, std::size_t k) noexcept {
+        auto v = open(bytes);
+        if (v && (v->n() != n || v->k() != k))
+            return status::error(errc::bad_shape, "packed weights: %zu x %zu, %zu x %zu are needed", v->n(),
+                                 v->k(), n, k);
         return v;
     }
 
@@ -241,6 +254,14 @@ class packed_view {
     }
 
   private:
+    status check_contents() const noexcept {
+        if constexpr (packed_layout<F>::has_exponents)
+            return check_exponents(exponents(), tiles() * blocks() * tile_channels,
+                                   "packed weights, exponents");
+        else
+            return check_scales(scales(), tiles() * groups() * tile_channels, "packed weights, scales");
+    }
+
     const std::byte* base_ = nullptr;
     std::size_t n_ = 0;
     std::size_t k_ = 0;

@@ -36,7 +36,7 @@ struct kv_layer_view {
         return of_keys ? of.keys : of.values;
     }
     pq_tables tables(std::size_t kv_head, bool of_keys) const noexcept {
-        return codebooks.tables(keys.codec(), keys.head_size(), layer, kv_head, of_keys);
+        return codebooks.tables(layer, kv_head, of_keys);
     }
 };
 

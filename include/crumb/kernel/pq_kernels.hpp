@@ -3,7 +3,7 @@
 #pragma once
 
 #include <crumb/core/memory.hpp>
-#include <crumb/format/kv_codec.hpp>
+#include <crumb/format/pq_codebooks.hpp>
 
 #include <cstddef>
 #include <cstdint>

@@ -37,13 +37,22 @@ struct kv_codebooks {
     kv_codec codec;
     std::size_t head_size = 0;
     std::size_t layer_step = 0, head_step = 0, sets = 0;
-    std::vector<std::int8_t> entries; ///< as in `pq_codebooks`
+    std::vector<std::int8_t> entries; ///< as in `pq_codebook_parts`
     std::vector<float> scales;
     std::vector<float> metric; ///< or empty
 
-    pq_codebooks view() const noexcept {
-        return {entries.data(), scales.data(), layer_step,
-                head_step,      sets,          metric.empty() ? nullptr : metric.data()};
+    /// For a cache; none where the codec has none.
+    result<pq_codebooks> view() const noexcept {
+        if (!codec.has_codebooks())
+            return pq_codebooks();
+        return pq_codebooks::make({.codec = codec,
+                                   .head_size = head_size,
+                                   .layer_step = layer_step,
+                                   .head_step = head_step,
+                                   .sets = sets,
+                                   .entries = entries,
+                                   .scales = scales,
+                                   .metric = metric});
     }
     /// Bytes of entries, scales and metric.
     std::size_t bytes() const noexcept {
@@ -91,10 +100,8 @@ class kv_codebook_trainer {
         out.scales.resize(2 * out.sets * shape.head_size);
         if (o.weighted)
             out.metric.resize(2 * out.sets * shape.head_size * codec.dims);
-        const pq_tables first = out.view().tables(codec, shape.head_size, 0, 0, true);
-        if (const status s = reference::kv_part::check(kv_part_layout(codec, shape.head_size, true), first);
-            !s)
-            return s;
+        if (const auto view = out.view(); !view)
+            return view.error();
         if (o.most_samples == 0)
             return status::error(errc::invalid_argument, "kv codebooks: no samples are allowed");
         for (std::size_t l = 0; l < shape.layers; ++l)

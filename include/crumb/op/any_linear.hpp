@@ -21,9 +21,11 @@ class any_linear {
         keep(plan.tables_);
     }
     /// At `bits` bits, one of the plan's precisions.
-    any_linear(const nested_linear& plan, int bits) noexcept
-        : functions_(&plan.functions(bits)), args_(plan.weights(bits)), k_(plan.k()),
-          bytes_(plan.bytes(bits)) {
+    any_linear(const nested_linear& plan, int bits) noexcept : k_(plan.k()) {
+        bits = plan.stored(bits);
+        functions_ = &plan.functions(bits);
+        args_ = plan.weights(bits);
+        bytes_ = plan.bytes(bits);
         keep(plan.tables_[nested_linear::index_of(bits)]);
     }
     template <class T>

@@ -23,6 +23,13 @@ struct folded_ffn_parts {
     std::optional<dense_linear<half>> bounds = {};
 };
 
+/// The size of the network that is folded, as its model says it.
+struct ffn_shape {
+    std::size_t inputs = 0;
+    std::size_t neurons = 0;
+    std::size_t outputs = 0;
+};
+
 /// How batches of several rows are computed.
 enum class folded_batches : std::uint8_t {
     automatic, ///< what costs less
@@ -73,8 +80,8 @@ class folded_ffn {
   public:
     static constexpr std::size_t phases = 4;
 
-    /// Checks that the parts fit together and chooses ISAs for what they have not chosen.
-    static result<folded_ffn> plan(const folded_ffn_parts& parts,
+    /// Checks that all parts are those of such a network, and chooses ISAs for what they have not chosen.
+    static result<folded_ffn> plan(const ffn_shape& network, const folded_ffn_parts& parts,
                                    const folded_ffn_options& options = {}) noexcept {
         const auto isa = choose_isa(options.isa);
         if (!isa)
@@ -83,6 +90,11 @@ class folded_ffn {
         if (!ops)
             return ops.error();
         const auto& s = parts.neurons.shape();
+        if (s.inputs != network.inputs || s.neurons != network.neurons || s.outputs != network.outputs)
+            return status::error(
+                errc::bad_shape,
+                "neurons: %zu of %zu inputs and %zu outputs, the network has %zu of %zu and %zu", s.neurons,
+                s.inputs, s.outputs, network.neurons, network.inputs, network.outputs);
         if (const status ok = check(parts.fold, "folded matrix", s.outputs, s.inputs); !ok)
             return ok;
         if (const status ok = check(parts.predictor, "predictor", s.neurons, s.inputs); !ok)

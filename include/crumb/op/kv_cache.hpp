@@ -179,7 +179,7 @@ class kv_cache {
                 const std::size_t layer = i / shape_.kv_heads, h = i % shape_.kv_heads;
                 kernel::kv_block_args args;
                 args.layout = part_layout(keys);
-                args.tables = shape_.codebooks.tables(shape_.codec, shape_.head_size, layer, h, keys);
+                args.tables = shape_.codebooks.tables(layer, h, keys);
                 args.scratch = reinterpret_cast<float*>(scratch.data());
                 for (std::size_t t = e.first; t < e.first + e.tokens; t += kv_block_tokens) {
                     args.block = t % kv_part_tokens / kv_block_tokens;
@@ -359,10 +359,8 @@ inline void kv_cache::truncate(std::size_t tokens) noexcept {
                 for (const bool keys : {true, false})
                     for (std::size_t u = first; u < kept; ++u) {
                         const std::size_t t = u % kv_part_tokens;
-                        functions_->decode(
-                            {part_layout(keys),
-                             shape_.codebooks.tables(shape_.codec, shape_.head_size, layer, h, keys),
-                             part_at(u / kv_part_tokens, layer, h, keys), t, t + 1, row, 512});
+                        functions_->decode({part_layout(keys), shape_.codebooks.tables(layer, h, keys),
+                                            part_at(u / kv_part_tokens, layer, h, keys), t, t + 1, row, 512});
                         functions_->to_halves(row, window_row(layer, h, keys, u), shape_.head_size);
                     }
         control_->coded.store(first, std::memory_order_release);

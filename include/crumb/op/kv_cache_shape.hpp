@@ -2,7 +2,7 @@
 #pragma once
 
 #include <crumb/core/memory.hpp>
-#include <crumb/format/kv_codec.hpp>
+#include <crumb/format/pq_codebooks.hpp>
 
 namespace crumb::inline CRUMB_ABI {
 
@@ -60,13 +60,21 @@ inline status check_shape(const kv_cache_shape& s) noexcept {
         return status::error(errc::bad_shape,
                              "kv_cache: head_size %zu is no multiple of the codec's %d channels", s.head_size,
                              int(c.dims));
-    if (s.codebooks.entries == nullptr || s.codebooks.scales == nullptr)
+    if (s.codebooks.empty())
         return status::error(errc::invalid_argument, "kv_cache: the codec needs codebooks");
-    if ((s.layers - 1) * s.codebooks.layer_step + (s.kv_heads - 1) * s.codebooks.head_step >=
-        s.codebooks.sets)
+    const kv_codec& of = s.codebooks.codec();
+    if (!(of == c) || s.codebooks.head_size() != s.head_size)
+        return status::error(
+            errc::bad_shape,
+            "kv_cache: codebooks of %d bits for %d channels%s%s in heads of %zu, the cache has %d bits "
+            "for %d channels%s%s in heads of %zu",
+            int(of.bits), int(of.dims), of.additive ? ", additive" : "", of.residual ? ", residual" : "",
+            s.codebooks.head_size(), int(c.bits), int(c.dims), c.additive ? ", additive" : "",
+            c.residual ? ", residual" : "", s.head_size);
+    if (!s.codebooks.serves(s.layers, s.kv_heads))
         return status::error(errc::bad_shape,
                              "kv_cache: %zu sets of codebooks do not serve %zu layers of %zu heads",
-                             s.codebooks.sets, s.layers, s.kv_heads);
+                             s.codebooks.sets(), s.layers, s.kv_heads);
     return {};
 }
 

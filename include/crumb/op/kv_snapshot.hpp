@@ -101,8 +101,23 @@ inline result<std::size_t> snapshot_length(std::span<const std::byte> from) noex
     return static_cast<std::size_t>(h.length);
 }
 
+namespace detail {
+/// Refuses a part of a snapshot whose numbers beside the codes are not finite.
+inline status check_part(const kv_part_layout& layout, std::span<const std::byte> part) noexcept {
+    switch (layout.codec().kind) {
+    case kv_kind::f32:
+        return check_floats(part.data(), part.size() / sizeof(float), "kv snapshot");
+    case kv_kind::f16:
+        return check_scales(part.data(), part.size() / sizeof(half), "kv snapshot");
+    default:
+        return check_scales(part.data(), layout.codes_offset() / sizeof(half), "kv snapshot");
+    }
+}
+} // namespace detail
+
 /// Makes the cache what `save` wrote. Refuses, with the cache unchanged, what another model, shape, codec or
-/// other codebooks wrote, and bytes that were cut or changed. The cache needs pages for the saved tokens.
+/// other codebooks wrote, bytes that were cut or changed, and numbers that are not finite, as no writer of a
+/// cache lets them in. The cache needs pages for the saved tokens.
 inline status restore(kv_cache& cache, std::span<const std::byte> from) noexcept {
     const auto length = snapshot_length(from);
     if (!length)
@@ -154,21 +169,29 @@ inline status restore(kv_cache& cache, std::span<const std::byte> from) noexcept
                              cache.page_count());
     const auto content = from.subspan(sizeof h, h.bytes - sizeof h);
     std::uint64_t hash = 0;
+    status finite;
     const auto each = [&](auto&& f) {
         std::size_t at = 0;
-        const auto next = [&](std::span<std::byte> to) {
-            f(content.subspan(at, to.size()), to);
+        const auto next = [&](std::span<std::byte> to, const kv_part_layout& layout) {
+            f(content.subspan(at, to.size()), to, layout);
             at += to.size();
         };
-        next(cache.halves());
+        // Sinks and window are halves, whatever the codec is.
+        next(cache.halves(), {kv_codec::f16(), h.head_size, true});
         cache.for_each_part(h.parts, [&](std::size_t p, std::size_t layer, std::size_t head, bool keys) {
-            next(cache.part(p, layer, head, keys));
+            next(cache.part(p, layer, head, keys), {cache.shape().codec, h.head_size, keys});
         });
     };
-    each([&](std::span<const std::byte> bytes, std::span<std::byte>) { hash = kv_hash(bytes, hash); });
+    each([&](std::span<const std::byte> bytes, std::span<std::byte>, const kv_part_layout& layout) {
+        hash = kv_hash(bytes, hash);
+        if (finite)
+            finite = detail::check_part(layout, bytes);
+    });
     if (hash != h.content)
         return status::error(errc::corrupt, "kv snapshot: its contents were changed");
-    each([](std::span<const std::byte> bytes, std::span<std::byte> to) {
+    if (!finite)
+        return finite;
+    each([](std::span<const std::byte> bytes, std::span<std::byte> to, const kv_part_layout&) {
         __builtin_memcpy(to.data(), bytes.data(), to.size());
     });
     cache.assume(h.length, h.coded);

@@ -28,7 +28,9 @@ class nested_linear {
         std::size_t at = 0;
         precision_list::for_each([&]<class P>() {
             p.functions_[at] = &dispatch::functions_of<P>(static_cast<std::size_t>(options.mode), *isa);
-            p.tables_[at++] = nested_lookup_tables<P>(weights.levels());
+            if (weights.levels().has(P::codes::bits))
+                p.tables_[at] = nested_lookup_tables<P>(weights.levels());
+            ++at;
         });
         if (options.mode == linear_mode::absorbed || p.functions_[0]->gemm == nullptr)
             return status::error(errc::unsupported, "no %s for nested weights on %s",
@@ -64,7 +66,7 @@ class nested_linear {
     /// nothing else. Any number of threads may call it for disjoint parts.
     void run(int bits, const activations& x, const matrix_view<float>& y,
              const linear_part& part = {}) const noexcept {
-        CRUMB_CHECK(weights_.levels().has(bits), "nested_linear::run: a precision that is not stored");
+        bits = stored(bits);
         CRUMB_CHECK(x.layout() == activation_layout().layout,
                     "nested_linear::run: activations of another layout");
         CRUMB_CHECK(x.rows() <= max_rows_, "nested_linear::run: more rows than max_rows");
@@ -73,6 +75,11 @@ class nested_linear {
 
   private:
     friend class any_linear;
+    /// The nearest stored precision, so that nothing that the caller says selects bytes that are none.
+    int stored(int bits) const noexcept {
+        CRUMB_CHECK(weights_.levels().has(bits), "nested_linear: a precision that is not stored");
+        return bits < seed() ? seed() : bits > parent() ? parent() : bits;
+    }
     kernel::linear_args weights(int bits) const noexcept {
         kernel::linear_args args;
         args.scales = weights_.scales();

@@ -1,0 +1,23 @@
+// For those who have nothing better to do with an error than to stop.
+#pragma once
+
+#include <crumb/core/status.hpp>
+
+namespace crumb::inline CRUMB_ABI {
+
+/// Prints the message of an error on stderr and aborts.
+inline void must(const status& s) noexcept {
+    if (!s) {
+        std::fprintf(stderr, "crumb: %s\n", s.message());
+        std::abort();
+    }
+}
+
+/// The value; prints the message and aborts where there is none.
+template <class T>
+T must(result<T> r) noexcept {
+    must(r.error());
+    return std::move(r.value());
+}
+
+} // namespace crumb::inline CRUMB_ABI

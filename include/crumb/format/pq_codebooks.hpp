@@ -1,0 +1,109 @@
+// The trained tables of a product-quantized cache: what they consist of, and whether that fits together.
+#pragma once
+
+#include <crumb/format/invariants.hpp>
+#include <crumb/format/kv_codec.hpp>
+
+namespace crumb::inline CRUMB_ABI {
+
+/// The trained tables of one head's keys or values; the caller owns them.
+struct pq_tables {
+    const std::int8_t* entries = nullptr; ///< [head_size / dims][dims][kv_codec::entries()]
+    const float* scales = nullptr;        ///< [head_size], of channels; finite, >= 0
+    /// [head_size / dims][dims][dims], or null: errors of a sub-space are measured as |W e|^2 when codes are
+    /// chosen. Decoding does not read it.
+    const float* metric = nullptr;
+};
+
+/// What codebooks for all layers and heads are made of. Those of layer l, head h lie at index l * layer_step
+/// + h * head_step; a step of 0 shares them. Keys and values follow each other.
+struct pq_codebook_parts {
+    kv_codec codec;
+    std::size_t head_size = 0;
+    std::size_t layer_step = 0, head_step = 0;
+    std::size_t sets = 0;                 ///< indices that exist
+    std::span<const std::int8_t> entries; ///< per index: keys, then values: head_size * codec.entries() each
+    std::span<const float> scales;        ///< per index: keys, then values, head_size each
+    std::span<const float> metric = {};   ///< per index: keys, then values, head_size * dims each; or empty
+};
+
+/// Codebooks that were checked. Refers to the caller's numbers; copy it freely. A default one holds none.
+class pq_codebooks {
+  public:
+    constexpr pq_codebooks() noexcept = default;
+
+    /// Refuses codecs without codebooks, sizes that do not agree, scales that are negative or not finite,
+    /// metrics that are not finite, and additive tables whose entries may add up to more than a signed byte
+    /// holds: kernels sum them in bytes.
+    static result<pq_codebooks> make(const pq_codebook_parts& p) noexcept {
+        if (!is_known(p.codec) || !p.codec.has_codebooks())
+            return status::error(errc::invalid_argument,
+                                 "codebooks: a codec of kind %d with %d bits has none", int(p.codec.kind),
+                                 int(p.codec.bits));
+        if (p.head_size == 0 || p.head_size > 512 || p.head_size % p.codec.dims != 0)
+            return status::error(errc::bad_shape,
+                                 "codebooks: head_size is %zu, 1 .. 512 and a multiple of %d is needed",
+                                 p.head_size, int(p.codec.dims));
+        std::size_t channels = 0, entries = 0;
+        if (p.sets == 0 || !multiply(2 * p.head_size, p.sets, channels) ||
+            !multiply(channels, p.codec.entries(), entries))
+            return status::error(errc::bad_shape, "codebooks: %zu sets", p.sets);
+        const struct {
+            const char* name;
+            std::size_t size, needed;
+        } sizes[] = {{"entries", p.entries.size(), entries},
+                     {"scales", p.scales.size(), channels},
+                     {"metric", p.metric.size(), p.metric.empty() ? 0 : channels * p.codec.dims}};
+        for (const auto& each : sizes)
+            if (each.size != each.needed)
+                return status::error(errc::bad_shape, "codebooks: %zu %s, %zu sets of heads of %zu take %zu",
+                                     each.size, each.name, p.sets, p.head_size, each.needed);
+        if (const status s = check_floats(p.scales.data(), p.scales.size(), "codebooks, scales"); !s)
+            return s;
+        if (const status s = check_floats(p.metric.data(), p.metric.size(), "codebooks, metric"); !s)
+            return s;
+        for (std::size_t i = 0; i < channels; ++i)
+            if (p.scales[i] < 0)
+                return status::error(errc::corrupt, "codebooks: scale %zu is %g", i, double{p.scales[i]});
+        for (std::size_t i = 0; p.codec.additive && i < entries; i += 32)
+            if (const int sum = largest(p.entries.subspan(i, 16)) + largest(p.entries.subspan(i + 16, 16));
+                sum > 127)
+                return status::error(errc::corrupt,
+                                     "codebooks: entries %zu and following add up to %d, 127 is the most", i,
+                                     sum);
+        pq_codebooks b;
+        b.parts_ = p;
+        return b;
+    }
+
+    constexpr bool empty() const noexcept { return parts_.entries.empty(); }
+    constexpr const kv_codec& codec() const noexcept { return parts_.codec; }
+    constexpr std::size_t head_size() const noexcept { return parts_.head_size; }
+    constexpr std::size_t sets() const noexcept { return parts_.sets; }
+    /// Whether there is a set for each of so many layers and heads.
+    constexpr bool serves(std::size_t layers, std::size_t heads) const noexcept {
+        std::size_t of_layers = 0, of_heads = 0;
+        return layers != 0 && heads != 0 && multiply(layers - 1, parts_.layer_step, of_layers) &&
+               multiply(heads - 1, parts_.head_step, of_heads) && of_layers < parts_.sets &&
+               of_heads < parts_.sets - of_layers;
+    }
+    constexpr pq_tables tables(std::size_t layer, std::size_t head, bool keys) const noexcept {
+        if (empty())
+            return {};
+        const std::size_t i = 2 * (layer * parts_.layer_step + head * parts_.head_step) + (keys ? 0 : 1);
+        const std::size_t channel = i * parts_.head_size;
+        return {parts_.entries.data() + channel * parts_.codec.entries(), parts_.scales.data() + channel,
+                parts_.metric.empty() ? nullptr : parts_.metric.data() + channel * parts_.codec.dims};
+    }
+
+  private:
+    static constexpr int largest(std::span<const std::int8_t> entries) noexcept {
+        int most = 0;
+        for (const std::int8_t e : entries)
+            most = e > most ? e : -e > most ? -e : most;
+        return most;
+    }
+    pq_codebook_parts parts_;
+};
+
+} // namespace crumb::inline CRUMB_ABI
