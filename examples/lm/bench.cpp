@@ -129,8 +129,8 @@ void print_row(const std::string& test, const measurement& m, double bandwidth, 
             std::snprintf(text, sizeof text, "%.1f %%", 100 * x);
         return std::string(text);
     };
-    std::printf("%-16s %10.2f ± %-8.2f %18s %12s\n", test.c_str(), m.mean(), m.deviation(),
-                share(bandwidth).c_str(), share(peak).c_str());
+    print("%-16s %10.2f ± %-8.2f %18s %12s\n", test.c_str(), m.mean(), m.deviation(),
+          share(bandwidth).c_str(), share(peak).c_str());
 }
 
 void print_profile(const measurement& prompt, const measurement& generation) {
@@ -141,13 +141,13 @@ void print_profile(const measurement& prompt, const measurement& generation) {
         return all;
     };
     const double p = sum(prompt.times), g = sum(generation.times);
-    std::printf("\n%-26s %22s %22s\n", "microseconds per token", "prompt", "generation");
+    print("\n%-26s %22s %22s\n", "microseconds per token", "prompt", "generation");
     for (std::size_t i = 0; i <= sections; ++i) {
         const double a = i < sections ? prompt.times[i] : p, b = i < sections ? generation.times[i] : g;
-        std::printf("%-26s", i < sections ? section_names[i].data() : "sum");
+        print("%-26s", i < sections ? section_names[i].data() : "sum");
         for (const auto& [time, all] : {std::pair(a, p), std::pair(b, g)})
-            std::printf(" %12.2f %7.1f %%", 1e6 * time, all > 0 ? 100 * time / all : 0.0);
-        std::printf("\n");
+            print(" %12.2f %7.1f %%", 1e6 * time, all > 0 ? 100 * time / all : 0.0);
+        print("\n");
     }
 }
 
@@ -230,16 +230,16 @@ status bench(const bench_options& o) {
         if (o.profile)
             out.put("prompt_profile", profile_object(prompt.times))
                 .put("generation_profile", profile_object(generation.times));
-        std::printf("%s\n", out.text().c_str());
+        print("%s\n", out.text().c_str());
         return {};
     }
-    std::printf("%s: weights %s, %.1f MB, of which a token reads %.1f; cache %s, %.0f bytes per token\n",
-                o.model.c_str(), weights.c_str(), static_cast<double>(m.weight_bytes()) / 1e6, w.bytes / 1e6,
-                kv.c_str(), s.kv_bytes_per_token());
-    std::printf("%s, %zu thread%s: %.2f GB/s read, %.1f GMAC/s at best\n\n", crumb::isa_names[*isa],
-                s.threads().size(), s.threads().size() == 1 ? "" : "s", best.bytes_per_second() / 1e9,
-                best.macs_per_second() / 1e9);
-    std::printf("%-16s %21s %18s %12s\n", "test", "tokens/s", "of read bandwidth", "of MAC peak");
+    print("%s: weights %s, %.1f MB, of which a token reads %.1f; cache %s, %.0f bytes per token\n",
+          o.model.c_str(), weights.c_str(), static_cast<double>(m.weight_bytes()) / 1e6, w.bytes / 1e6,
+          kv.c_str(), s.kv_bytes_per_token());
+    print("%s, %zu thread%s: %.2f GB/s read, %.1f GMAC/s at best\n\n", crumb::isa_names[*isa],
+          s.threads().size(), s.threads().size() == 1 ? "" : "s", best.bytes_per_second() / 1e9,
+          best.macs_per_second() / 1e9);
+    print("%-16s %21s %18s %12s\n", "test", "tokens/s", "of read bandwidth", "of MAC peak");
     if (o.prompt != 0)
         print_row(test_name("pp", o.prompt, o.depth), prompt, std::nan(""), of_peak);
     if (o.generate != 0)

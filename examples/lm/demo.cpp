@@ -40,9 +40,8 @@ crumb::status show_precisions(const common_options& of, session& reference,
         return nested.error();
     session& s = *nested->run;
     const model& m = *nested->weights;
-    std::printf("\n  %-20s %12s %14s %12s %12s\n", "nested weights", "bits", "generation", "KL", "top-1");
-    std::printf("  %-20s %12s %14s %12s %12s\n", "prompt/decoding", "average", "tokens/s", "nats",
-                "agreement");
+    print("\n  %-20s %12s %14s %12s %12s\n", "nested weights", "bits", "generation", "KL", "top-1");
+    print("  %-20s %12s %14s %12s %12s\n", "prompt/decoding", "average", "tokens/s", "nats", "agreement");
     for (const char* precision : {"4", "3", "2", "4/3", "4/2", "4,3@85,2@170"}) {
         const auto source = source_of(*precision_option::parse(precision), m, ctx);
         if (!source)
@@ -62,9 +61,10 @@ crumb::status show_precisions(const common_options& of, session& reference,
         for (std::size_t i = 0; i < steps; ++i)
             if (const auto step = d.step(text[1 + i]); !step)
                 return step.error();
-        std::printf("  %-20s %12.3f %14.0f %12.6f %11.2f%%\n", precision, e->bits,
-                    static_cast<double>(steps) / seconds_since(start), e->kl, 100 * e->agreement);
-        std::fflush(stdout);
+        print("  %-20s %12.3f %14.0f %12.6f %11.2f%%\n", precision, e->bits,
+              static_cast<double>(steps) / seconds_since(start), e->kl, 100 * e->agreement);
+        if (const auto p = printed(); !p)
+            return p;
     }
     return {};
 }
@@ -73,10 +73,10 @@ crumb::status show_precisions(const common_options& of, session& reference,
 crumb::status show_networks(const common_options& of, const model& full, session& reference,
                             std::span<const std::int32_t> text, std::size_t ctx) {
     const auto& d = full.shape();
-    std::printf("\n  %-26s %10s %10s %14s %14s %12s %12s\n", "feed-forward networks", "fixed", "missed",
-                "read per token", "generation", "KL", "top-1");
-    std::printf("  %-26s %10s %10s %14s %14s %12s %12s\n", "parameters read", "%", "%", "KB", "tokens/s",
-                "nats", "agreement");
+    print("\n  %-26s %10s %10s %14s %14s %12s %12s\n", "feed-forward networks", "fixed", "missed",
+          "read per token", "generation", "KL", "top-1");
+    print("  %-26s %10s %10s %14s %14s %12s %12s\n", "parameters read", "%", "%", "KB", "tokens/s", "nats",
+          "agreement");
     for (const double left : {0.0, 0.35, 0.25}) {
         ffn_training how;
         how.recipe.parameters = left;
@@ -131,10 +131,11 @@ crumb::status show_networks(const common_options& of, const model& full, session
         const double fixed = static_cast<double>(counts.fixed) / all;
         if (left != 0)
             std::snprintf(name, sizeof name, "folded, %.3f", how.recipe.left(d.width, d.hidden, fixed / 100));
-        std::printf("  %-26s %10.2f %10.2f %14.1f %14.0f %12.6f %11.2f%%\n", name, left == 0 ? 100 : fixed,
-                    static_cast<double>(counts.missed.value_or(0)) / all, bytes / 1e3, *speed, e->kl,
-                    100 * e->agreement);
-        std::fflush(stdout);
+        print("  %-26s %10.2f %10.2f %14.1f %14.0f %12.6f %11.2f%%\n", name, left == 0 ? 100 : fixed,
+              static_cast<double>(counts.missed.value_or(0)) / all, bytes / 1e3, *speed, e->kl,
+              100 * e->agreement);
+        if (const auto p = printed(); !p)
+            return p;
     }
     return {};
 }
@@ -156,9 +157,9 @@ crumb::status show_caches(const common_options& of, std::span<const std::int32_t
     training.clear();
     if (!samples)
         return samples.error();
-    std::printf("\n  %-8s %12s %12s %12s %12s %12s\n", "cache", "bits/channel", "bytes/token", "KL", "top-1",
-                "training");
-    std::printf("  %-8s %12s %12s %12s %12s %12s\n", "", "", "", "nats", "agreement", "s");
+    print("\n  %-8s %12s %12s %12s %12s %12s\n", "cache", "bits/channel", "bytes/token", "KL", "top-1",
+          "training");
+    print("  %-8s %12s %12s %12s %12s %12s\n", "", "", "", "nats", "agreement", "s");
     for (const char* name : {"f16", "q8_0", "kivi4", "pq4", "pq2"}) {
         const kv_type kv = *kv_type::parse(name);
         crumb::kv_codebooks books;
@@ -185,14 +186,15 @@ crumb::status show_caches(const common_options& of, std::span<const std::int32_t
         if (!e)
             return e.error();
         const double bytes = s->kv_bytes_per_token();
-        std::printf("  %-8s %12.3f %12.0f %12.6f %11.2f%%", name,
-                    8 * bytes / static_cast<double>(2 * d.layers * d.kv_heads * d.head_size), bytes, e->kl,
-                    100 * e->agreement);
+        print("  %-8s %12.3f %12.0f %12.6f %11.2f%%", name,
+              8 * bytes / static_cast<double>(2 * d.layers * d.kv_heads * d.head_size), bytes, e->kl,
+              100 * e->agreement);
         if (trained > 0)
-            std::printf(" %12.1f\n", trained);
+            print(" %12.1f\n", trained);
         else
-            std::printf(" %12s\n", "-");
-        std::fflush(stdout);
+            print(" %12s\n", "-");
+        if (const auto p = printed(); !p)
+            return p;
     }
     return {};
 }
@@ -208,9 +210,9 @@ crumb::status show(const std::string& path, std::size_t threads) {
         return reference.error();
     const model& m = *reference->weights;
     const auto& d = m.shape();
-    std::printf("\n%s: %zu layers, width %zu, %zu query and %zu key-value heads, %s feed-forward of %zu\n\n",
-                std::filesystem::path(path).stem().c_str(), d.layers, d.width, d.heads, d.kv_heads,
-                d.arch == architecture::llama ? "gated" : "GELU", d.hidden);
+    print("\n%s: %zu layers, width %zu, %zu query and %zu key-value heads, %s feed-forward of %zu\n\n",
+          std::filesystem::path(path).stem().c_str(), d.layers, d.width, d.heads, d.kv_heads,
+          d.arch == architecture::llama ? "gated" : "GELU", d.hidden);
 
     common_options stored = full;
     stored.weights = weight_type::stored;
@@ -219,21 +221,23 @@ crumb::status show(const std::string& path, std::size_t threads) {
     if (!writer)
         return writer.error();
     const std::string prompt = "It was a dark evening, and ";
-    std::printf("  %s", prompt.c_str());
+    print("  %s", prompt.c_str());
     std::size_t column = prompt.size();
-    const auto print = [&](std::int32_t token) {
+    crumb::status shown;
+    const auto show_token = [&](std::int32_t token) {
         for (const char c : m.vocabulary().decode(token)) {
             const bool wrap = c == '\n' || (c == ' ' && column > 90);
-            std::fputs(wrap ? "\n  " : std::string(1, c).c_str(), stdout);
+            print_text(wrap ? std::string_view("\n  ") : std::string_view(&c, 1));
             column = wrap ? 0 : column + 1;
         }
-        std::fflush(stdout);
+        shown = printed();
     };
-    if (const auto shown =
-            write_text(*writer->run, m.vocabulary().encode(prompt, true), 400, 0.7f, 20, 3, print);
-        !shown)
-        return shown.error();
-    std::printf("\n\n");
+    const auto begun =
+        write_text(*writer->run, m.vocabulary().encode(prompt, true), 400, 0.7f, 20, 3, show_token);
+    for (const crumb::status& s : {begun.error(), shown})
+        if (!s)
+            return s;
+    print("\n\n");
 
     const std::size_t windows = 4, ctx = std::min<std::size_t>(d.context, 512);
     progress_line writing("the full-precision model writes a text");
@@ -245,16 +249,16 @@ crumb::status show(const std::string& path, std::size_t threads) {
         return sample.error();
     const std::vector<std::int32_t>& text = *sample;
 
-    std::printf("  %-8s %-12s %12s %10s %14s %14s %12s %12s\n", "weights", "activations", "bits/weight",
-                "size", "prompt", "generation", "KL", "top-1");
-    std::printf("  %-8s %-12s %12s %10s %14s %14s %12s %12s\n", "", "", "", "MB", "tokens/s", "tokens/s",
-                "nats", "agreement");
-    constexpr std::pair<weight_type, activation_type> shown[] = {
+    print("  %-8s %-12s %12s %10s %14s %14s %12s %12s\n", "weights", "activations", "bits/weight", "size",
+          "prompt", "generation", "KL", "top-1");
+    print("  %-8s %-12s %12s %10s %14s %14s %12s %12s\n", "", "", "", "MB", "tokens/s", "tokens/s", "nats",
+          "agreement");
+    constexpr std::pair<weight_type, activation_type> compared[] = {
         {weight_type::f32, activation_type::f32},   {weight_type::q8_0, activation_type::int8},
         {weight_type::q4_0, activation_type::int8}, {weight_type::q4_0, activation_type::panels},
         {weight_type::cb4, activation_type::int8},  {weight_type::cb3, activation_type::int8},
         {weight_type::cb2s, activation_type::int8}};
-    for (const auto& [type, activations] : shown) {
+    for (const auto& [type, activations] : compared) {
         common_options o = stored;
         o.weights = type;
         o.activations = activations;
@@ -274,13 +278,13 @@ crumb::status show(const std::string& path, std::size_t threads) {
         const auto speed = generation_speed(s, text, ctx);
         if (!speed)
             return speed.error();
-        std::printf("  %-8s %-12s %12.3f %10.2f %14.0f %14.0f %12.6f %11.2f%%\n",
-                    weight_names[static_cast<std::size_t>(type)].data(),
-                    activation_names[static_cast<std::size_t>(o.activations)].data(),
-                    each->weights->bits_per_weight(),
-                    static_cast<double>(each->weights->weight_bytes()) / 1e6,
-                    static_cast<double>(e->fed) / e->seconds, *speed, e->kl, 100 * e->agreement);
-        std::fflush(stdout);
+        print("  %-8s %-12s %12.3f %10.2f %14.0f %14.0f %12.6f %11.2f%%\n",
+              weight_names[static_cast<std::size_t>(type)].data(),
+              activation_names[static_cast<std::size_t>(o.activations)].data(),
+              each->weights->bits_per_weight(), static_cast<double>(each->weights->weight_bytes()) / 1e6,
+              static_cast<double>(e->fed) / e->seconds, *speed, e->kl, 100 * e->agreement);
+        if (const auto p = printed(); !p)
+            return p;
     }
     if (const crumb::status done = show_precisions(stored, *reference->run, text, ctx); !done)
         return done;
@@ -310,13 +314,15 @@ crumb::status demo(const demo_options& options) {
     const auto isa = crumb::choose_isa();
     if (!isa)
         return isa.error();
-    std::printf("crumb on %s, %zu threads. The models are bytewise, 5 million weights, trained on "
-                "public-domain novels.\n",
-                crumb::isa_names[*isa], team(options.threads).size());
+    print("crumb on %s, %zu threads. The models are bytewise, 5 million weights, trained on "
+          "public-domain novels.\n",
+          crumb::isa_names[*isa], team(options.threads).size());
+    if (const auto p = printed(); !p)
+        return p;
     for (const auto& path : models)
         if (const crumb::status s = show(path, options.threads); !s)
             return s;
-    std::printf(
+    print(
         "\nKL: mean Kullback-Leibler divergence from the full-precision model (f32 weights, f16 "
         "cache) on text that it wrote\n"
         "itself; top-1: share of positions where both models' likeliest bytes agree. Size: all "

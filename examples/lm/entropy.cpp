@@ -1,15 +1,14 @@
 #include "entropy.hpp"
 
 #include "buffer.hpp"
+#include "output_file.hpp"
 
 #include <crumb/dispatch/kv.hpp>
 
 #include <array>
-#include <cstdio>
 
 namespace lm {
 
-using crumb::errc;
 using crumb::half;
 using crumb::status;
 
@@ -131,12 +130,11 @@ status write_entropies(const std::string& path, const crumb::kv_samples& samples
     const auto tables = books.view();
     if (!tables)
         return tables.error();
-    std::FILE* out = std::fopen(path.c_str(), "w");
-    if (out == nullptr)
-        return status::error(errc::invalid_argument, "%s: cannot create it", path.c_str());
-    std::fputs("layer,head,kind,channel,first,second,joint,residual_first,residual_second,residual_joint,"
-               "codes,width\n",
-               out);
+    auto out = output_file::create(path);
+    if (!out)
+        return out.error();
+    out->write("layer,head,kind,channel,first,second,joint,residual_first,residual_second,residual_joint,"
+               "codes,width\n");
     const crumb::kv_shape& shape = samples.shape();
     for (std::size_t layer = 0; layer < shape.layers; ++layer)
         for (std::size_t head = 0; head < shape.kv_heads; ++head)
@@ -147,16 +145,13 @@ status write_entropies(const std::string& path, const crumb::kv_samples& samples
                 for (std::size_t c = 0; c + 1 < shape.head_size; c += 2) {
                     const auto plain = entropies(of.plain(), shape.head_size, c);
                     const auto residual = entropies(of.residual(), shape.head_size, c);
-                    std::fprintf(out, "%zu,%zu,%s,%zu,%.3f,%.3f,%.3f,%.3f,%.3f,%.3f,%.3f,%.3g\n", layer, head,
-                                 keys ? "keys" : "values", c, plain[0], plain[1], plain[2], residual[0],
-                                 residual[1], residual[2], of.codes(c),
-                                 2.0 * books.codec.bits / books.codec.dims);
+                    out->print("%zu,%zu,%s,%zu,%.3f,%.3f,%.3f,%.3f,%.3f,%.3f,%.3f,%.3g\n", layer, head,
+                               keys ? "keys" : "values", c, plain[0], plain[1], plain[2], residual[0],
+                               residual[1], residual[2], of.codes(c),
+                               2.0 * books.codec.bits / books.codec.dims);
                 }
             }
-    const bool written = std::ferror(out) == 0;
-    if (std::fclose(out) != 0 || !written)
-        return status::error(errc::invalid_argument, "%s: cannot write it", path.c_str());
-    return {};
+    return out->commit();
 }
 
 } // namespace lm

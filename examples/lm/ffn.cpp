@@ -1,7 +1,10 @@
 #include "ffn.hpp"
 
+#include "shown_text.hpp"
+
 #include <algorithm>
 #include <charconv>
+#include <vector>
 
 namespace lm {
 
@@ -11,14 +14,9 @@ using crumb::status;
 
 namespace {
 
-status unknown(std::string_view text) {
-    return status::error(
-        errc::invalid_argument,
-        "--ffn %.*s: known is tardis, with :coverage=C or :parameters=P within 0 to 1, :predictor=F (q8_0, "
-        "q4_0, "
-        "cb4, cb3, cb2, cb2s, u2), :rest=R (q8_0, q4_0, u2), :sound, :fold=F (f32 or a predictor's), :rows=R "
-        "(f32, f16, q8_0, q4_0), :miss=M, :uniform, :greedy, :plain",
-        static_cast<int>(std::min<std::size_t>(text.size(), 60)), text.data());
+/// What is wrong with `--ffn text`.
+status wrong(std::string_view text, const std::string& what) {
+    return status::error(errc::invalid_argument, "--ffn %s: %s", shown_text(text).c_str(), what.c_str());
 }
 
 bool read(std::string_view text, double& to) {
@@ -51,49 +49,66 @@ const char* name_of(row_codec c) { return crumb::row_codec_names[static_cast<std
 } // namespace
 
 crumb::result<ffn_recipe> ffn_recipe::parse(std::string_view text) {
+    constexpr const char* formats = "q8_0, q4_0, cb4, cb3, cb2, cb2s and u2";
     ffn_recipe r;
     std::string_view rest = text;
-    for (bool first = true; first || !rest.empty(); first = false) {
+    std::vector<std::string_view> seen;
+    for (bool first = true, more = true; more; first = false) {
         const auto colon = rest.find(':');
         const std::string_view option = rest.substr(0, colon);
-        rest = colon == rest.npos ? std::string_view() : rest.substr(colon + 1);
-        if ((colon != std::string_view::npos && rest.empty()) || (first && option != "tardis"))
-            return unknown(text);
-        if (first)
+        more = colon != rest.npos;
+        rest.remove_prefix(more ? colon + 1 : rest.size());
+        if (first && option == "tardis")
             continue;
         const auto equals = option.find('=');
         const std::string_view key = option.substr(0, equals);
         const std::string_view value = equals == option.npos ? std::string_view() : option.substr(equals + 1);
         row_codec rows = row_codec::u2;
-        bool good = true;
-        if (key == "coverage")
-            good = read(value, r.coverage);
-        else if (key == "parameters")
-            good = read(value, r.parameters) && r.parameters > 0;
-        else if (key == "predictor")
-            good = read(value, r.predictor) && r.predictor != weight_type::f32;
-        else if (key == "fold")
-            good = read(value, r.fold);
-        else if (key == "miss")
-            good = read(value, r.miss) && r.miss < 0.5;
-        else if (key == "rest") {
-            good = read(value, rows) && rows != row_codec::f32 && rows != row_codec::f16;
+        if (first) {
+            return wrong(text,
+                         "known is tardis, then :coverage=C, :parameters=P, :predictor=F, :rest=R, :sound, "
+                         ":fold=F, :rows=R, :miss=M, :uniform, :greedy, :plain");
+        } else if (key == "coverage") {
+            if (!read(value, r.coverage))
+                return wrong(text, "coverage is a share from 0 to 1");
+        } else if (key == "parameters") {
+            if (!read(value, r.parameters) || r.parameters == 0)
+                return wrong(text, "parameters are a share above 0, at most 1");
+        } else if (key == "predictor") {
+            if (!read(value, r.predictor) || r.predictor == weight_type::f32)
+                return wrong(text, std::string("predictors are ") + formats);
+        } else if (key == "fold") {
+            if (!read(value, r.fold))
+                return wrong(text, std::string("folds are f32, ") + formats);
+        } else if (key == "miss") {
+            if (!read(value, r.miss) || r.miss >= 0.5)
+                return wrong(text, "miss is a share from 0 to below 0.5");
+        } else if (key == "rest") {
+            if (!read(value, rows) || rows == row_codec::f32 || rows == row_codec::f16)
+                return wrong(text, "rests are q8_0, q4_0 and u2");
             r.rest = rows;
         } else if (key == "rows") {
-            good = read(value, rows) && rows != row_codec::u2;
+            if (!read(value, rows) || rows == row_codec::u2)
+                return wrong(text, "rows are f32, f16, q8_0 and q4_0");
             r.in = r.out = rows;
-        } else if (option == "sound")
+        } else if (option == "sound") {
             r.sound = true;
-        else if (option == "uniform")
+        } else if (option == "uniform") {
             r.uniform = true;
-        else if (option == "greedy")
+        } else if (option == "greedy") {
             r.greedy = true;
-        else if (option == "plain")
+        } else if (option == "plain") {
             r.refit = false;
-        else
-            good = false;
-        if (!good)
-            return unknown(text);
+        } else {
+            return status::error(
+                errc::invalid_argument,
+                "--ffn tardis:%s is unknown; known are coverage=C, parameters=P, predictor=F, "
+                "rest=R, sound, fold=F, rows=R, miss=M, uniform, greedy and plain",
+                shown_text(option).c_str());
+        }
+        if (std::find(seen.begin(), seen.end(), key) != seen.end())
+            return wrong(text, std::string(key) + " is given twice");
+        seen.push_back(key);
     }
     if (r.sound)
         r.predictor = weight_type::q8_0;

@@ -29,7 +29,7 @@ struct ffn_recipe {
     bool refit = true;    ///< C and B by least squares on what fixes leave
 
     /// From tardis, followed by :coverage=C or :parameters=P, :predictor=F, :rest=R, :sound, :fold=F,
-    /// :rows=R, :miss=M, :uniform, :greedy, :plain in any order.
+    /// :rows=R, :miss=M, :uniform, :greedy, :plain in any order, each once.
     static crumb::result<ffn_recipe> parse(std::string_view text);
     /// As `parse` reads it.
     std::string name() const;

@@ -2,7 +2,6 @@
 #include "ffn_training.hpp"
 #include "report.hpp"
 
-#include <filesystem>
 #include <string>
 
 namespace lm {
@@ -10,13 +9,6 @@ namespace lm {
 using crumb::status;
 
 status calibrate_ffn(const calibrate_options& o) {
-    // Said now rather than behind minutes of work.
-    for (const std::string& path : {o.distributions, o.out}) {
-        const auto folder = std::filesystem::path(path).parent_path();
-        if (std::error_code error; !folder.empty() && !std::filesystem::is_directory(folder, error))
-            return status::error(crumb::errc::invalid_argument, "cannot create %s: there is no such folder",
-                                 path.c_str());
-    }
     common_options full;
     full.model = o.model;
     full.weights = weight_type::f32;
@@ -46,11 +38,9 @@ status calibrate_ffn(const calibrate_options& o) {
     double fixed = 0;
     for (const stored_ffn& f : ffns->layers)
         fixed += double{f.fixed} / static_cast<double>(ffns->layers.size());
-    std::printf("%s: %zu folded networks, %s\n", o.out.c_str(), ffns->layers.size(),
-                how.recipe.name().c_str());
-    std::printf(
-        "%.2f %% of the neurons fixed on the calibration text, %.3f of the parameters read (as halves)\n",
-        100 * fixed, how.recipe.left(m.shape().width, m.shape().hidden, fixed));
+    print("%s: %zu folded networks, %s\n", o.out.c_str(), ffns->layers.size(), how.recipe.name().c_str());
+    print("%.2f %% of the neurons fixed on the calibration text, %.3f of the parameters read (as halves)\n",
+          100 * fixed, how.recipe.left(m.shape().width, m.shape().hidden, fixed));
     return {};
 }
 

@@ -1,11 +1,8 @@
 #include "ffn_distributions.hpp"
 
-#include <crumb/offline/linear_range.hpp>
+#include "output_file.hpp"
 
-#include <cerrno>
-#include <cstdio>
-#include <cstring>
-#include <memory>
+#include <crumb/offline/linear_range.hpp>
 
 namespace lm {
 
@@ -19,12 +16,12 @@ constexpr double share = 0.65, coverage = 0.85;
 } // namespace
 
 status write_distributions(const std::string& path, std::span<const layer_inputs> layers) {
-    const std::unique_ptr<std::FILE, int (*)(std::FILE*)> file(std::fopen(path.c_str(), "w"), &std::fclose);
+    auto file = output_file::create(path);
     if (!file)
-        return status::error(crumb::errc::invalid_argument, "%s: %s", path.c_str(), std::strerror(errno));
-    std::fprintf(file.get(), "kind,layer,neuron,x,y\n");
+        return file.error();
+    file->write("kind,layer,neuron,x,y\n");
     const auto write = [&](const char* kind, std::size_t l, std::size_t n, double x, double y) {
-        std::fprintf(file.get(), "%s,%zu,%zu,%.6g,%.6g\n", kind, l, n, x, y);
+        file->print("%s,%zu,%zu,%.6g,%.6g\n", kind, l, n, x, y);
     };
     for (std::size_t l = 0; l < layers.size(); ++l) {
         const crumb::activation_statistics& s = layers[l].inputs;
@@ -50,9 +47,7 @@ status write_distributions(const std::string& path, std::span<const layer_inputs
                 }
         }
     }
-    return std::fflush(file.get()) == 0
-               ? status()
-               : status::error(crumb::errc::invalid_argument, "%s: %s", path.c_str(), std::strerror(errno));
+    return file->commit();
 }
 
 } // namespace lm

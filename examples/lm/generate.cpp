@@ -4,7 +4,6 @@
 #include "quantizer.hpp"
 #include "report.hpp"
 #include "sampler.hpp"
-#include "unicode.hpp"
 
 #include <chrono>
 
@@ -15,21 +14,6 @@ using crumb::result;
 using crumb::status;
 
 namespace {
-
-/// `text` with U+FFFD for every byte that is no part of well-formed UTF-8, as JSON wants it. A bytewise model
-/// writes any bytes, and may stop within a character.
-std::string valid_utf8(std::string_view text) {
-    std::string out;
-    for (std::size_t at = 0; at < text.size();) {
-        const utf8_char c = decode_utf8(text, at);
-        if (c.value == 0xFFFD && c.size == 1)
-            out += "\xEF\xBF\xBD";
-        else
-            out += text.substr(at, c.size);
-        at += c.size;
-    }
-    return out;
-}
 
 /// The codebooks of the file, or such as are trained on a text that the model writes now.
 result<crumb::kv_codebooks> codebooks_for(const model& m, const common_options& o) {
@@ -236,8 +220,9 @@ status generate(const generate_options& o) {
     std::size_t produced = 0;
     double nll = 0;
     if (!o.json) {
-        std::fputs(o.prompt.c_str(), stdout);
-        std::fflush(stdout);
+        print_text(o.prompt);
+        if (const status p = printed(); !p)
+            return p;
     }
     const auto generation_start = clock::now();
     const char* stop = "length";
@@ -254,8 +239,9 @@ status generate(const generate_options& o) {
         const std::string piece = m.vocabulary().decode(token);
         text += piece;
         if (!o.json) {
-            std::fwrite(piece.data(), 1, piece.size(), stdout);
-            std::fflush(stdout);
+            print_text(piece);
+            if (const status p = printed(); !p)
+                return p;
         }
         if (s.length() == m.shape().context) {
             stop = "context is full";
@@ -273,7 +259,7 @@ status generate(const generate_options& o) {
             .put("weights", weights_name(m, o.weights))
             .put("activations", activation_names[static_cast<std::size_t>(o.activations)])
             .put("kv", o.kv.name());
-        out.put("text", valid_utf8(text)).put("stop", stop);
+        out.put("text", text).put("stop", stop);
         out.put("prompt_tokens", prompt.size()).put("tokens", produced);
         out.put("nll", nll).put("ppl", std::exp(nll));
         out.put("bits_per_weight", m.bits_per_weight()).put("kv_bytes_per_token", s.kv_bytes_per_token());
@@ -281,11 +267,12 @@ status generate(const generate_options& o) {
         if (steps)
             out.put("precision", o.precision.name()).put("average_bits", steps->average_bits());
         out.put("prompt_tokens_per_second", prompt_speed).put("tokens_per_second", speed);
-        std::printf("%s\n", out.text().c_str());
+        print("%s\n", out.text().c_str());
         return {};
     }
-    std::printf("\n\n");
-    std::fflush(stdout);
+    print("\n\n");
+    if (const status p = printed(); !p)
+        return p;
     std::fprintf(stderr, "prompt:     %5zu tokens, %9.1f tokens/s\n", prompt.size(), prompt_speed);
     std::fprintf(stderr, "generation: %5zu tokens, %9.1f tokens/s (stopped: %s)\n", produced, speed, stop);
     if (const std::string folded = ffn_line(s); !folded.empty())

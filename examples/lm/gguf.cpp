@@ -1,5 +1,7 @@
 #include "gguf.hpp"
 
+#include "shown_text.hpp"
+
 #include <algorithm>
 #include <bit>
 
@@ -236,16 +238,13 @@ crumb::result<gguf> gguf::parse(std::span<const std::byte> bytes) {
 }
 
 crumb::result<gguf> gguf::open(const std::string& path) {
-    // The end of a long path says more than its beginning.
-    const std::size_t cut = path.size() > 60 ? path.size() - 57 : 0;
-    const char* dots = cut > 0 ? "..." : "";
     std::string error;
     auto file = mapped_file::open(path, error);
     if (!file)
-        return status::error(errc::invalid_argument, "%s%s", dots, error.c_str() + cut);
+        return status::error(errc::invalid_argument, "%s", error.c_str());
     auto parsed = parse(file->bytes());
     if (!parsed)
-        return status::error(parsed.error().code(), "%s%s: %s", dots, path.c_str() + cut, parsed.message());
+        return status::error(parsed.error().code(), "%s: %s", shown_path(path).c_str(), parsed.message());
     parsed->file_ = std::move(*file);
     return parsed;
 }

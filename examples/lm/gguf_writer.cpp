@@ -1,14 +1,11 @@
 #include "gguf_writer.hpp"
 
 #include "gguf.hpp"
+#include "output_file.hpp"
 
 #include <algorithm>
 #include <bit>
-#include <cerrno>
-#include <cstdio>
 #include <cstring>
-#include <fcntl.h>
-#include <unistd.h>
 #include <utility>
 
 namespace lm {
@@ -34,18 +31,6 @@ void append(std::vector<std::byte>& out, T value) {
 void append_string(std::vector<std::byte>& out, std::string_view text) {
     append(out, std::uint64_t{text.size()});
     append_bytes(out, text.data(), text.size());
-}
-
-bool write_all(int file, std::span<const std::byte> bytes) noexcept {
-    while (!bytes.empty()) {
-        const ssize_t written = ::write(file, bytes.data(), bytes.size());
-        if (written < 0 && errno == EINTR)
-            continue;
-        if (written <= 0)
-            return false;
-        bytes = bytes.subspan(static_cast<std::size_t>(written));
-    }
-    return true;
 }
 
 bool is_name(std::string_view name) noexcept { return !name.empty() && name.size() <= 65535; }
@@ -227,35 +212,27 @@ status gguf_writer::write(const std::string& path,
                           const std::function<void(std::size_t, std::size_t)>& progress) const {
     if (!error_.ok())
         return error_;
-    const std::string temporary = path + ".tmp" + std::to_string(::getpid());
-    const int file = ::open(temporary.c_str(), O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, 0666);
-    if (file < 0)
-        return status::error(errc::invalid_argument, "%s: cannot create: %s", temporary.c_str(),
-                             std::strerror(errno));
+    auto file = output_file::create(path);
+    if (!file)
+        return file.error();
     const std::vector<std::byte> zeros(alignment_);
-    bool written = write_all(file, header());
     std::size_t all = 0, done = 0;
     for (const tensor& t : tensors_)
         all += static_cast<std::size_t>(t.size);
     const auto put = [&](std::span<const std::byte> piece) {
-        if (!write_all(file, piece))
-            return false;
+        file->write(piece);
         done += piece.size();
         if (progress)
             progress(done, all);
-        return true;
+        return file->ok();
     };
-    for (const tensor& t : tensors_)
-        written = written && for_each_piece(t, put) &&
-                  write_all(file, std::span(zeros).first(padding(static_cast<std::size_t>(t.size))));
-    written = written && ::fsync(file) == 0;
-    const int write_error = errno;
-    const bool closed = ::close(file) == 0;
-    if (written && closed && std::rename(temporary.c_str(), path.c_str()) == 0)
-        return {};
-    const int error = written ? errno : write_error;
-    ::unlink(temporary.c_str());
-    return status::error(errc::invalid_argument, "%s: cannot write: %s", path.c_str(), std::strerror(error));
+    file->write(header());
+    for (const tensor& t : tensors_) {
+        if (!for_each_piece(t, put))
+            break;
+        file->write(std::span(zeros).first(padding(static_cast<std::size_t>(t.size))));
+    }
+    return file->commit();
 }
 
 } // namespace lm

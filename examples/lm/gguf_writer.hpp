@@ -91,9 +91,9 @@ class gguf_writer {
 
     /// The whole file in memory, or the first error.
     [[nodiscard]] crumb::result<std::vector<std::byte>> bytes() const;
-    /// Writes a temporary file beside `path` and renames it, so that `path` is never half written. An error
-    /// names the file, or is the first one of those before.
-    /// `progress(done, all)` is called with bytes of tensor data now and then.
+    /// Writes an `output_file`, so that `path` is never half written; it may be a file that tensors are
+    /// mapped from. An error names the file, or is the first one of those before. `progress(done, all)` is
+    /// called with bytes of tensor data now and then.
     [[nodiscard]] crumb::status
     write(const std::string& path, const std::function<void(std::size_t, std::size_t)>& progress = {}) const;
 

@@ -1,8 +1,11 @@
 #include "kv.hpp"
 
+#include "shown_text.hpp"
+
 #include <algorithm>
 #include <charconv>
 #include <iterator>
+#include <vector>
 
 namespace lm {
 
@@ -20,22 +23,40 @@ std::string_view take(std::string_view& rest) {
     return first;
 }
 
-bool read(std::string_view text, std::size_t& to) {
+template <class T>
+bool read(std::string_view text, T& to) {
     const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), to);
     return error == std::errc() && end == text.data() + text.size();
 }
 
-bool read(std::string_view text, float& to) {
-    const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), to);
-    return error == std::errc() && end == text.data() + text.size() && to >= 0 && to < 1;
+/// What is wrong with `--kv text`.
+status wrong(std::string_view text, const std::string& what) {
+    return status::error(errc::invalid_argument, "--kv %s: %s", shown_text(text).c_str(), what.c_str());
 }
 
 status unknown(std::string_view text) {
-    return status::error(
-        errc::invalid_argument,
-        "--kv %.*s: known are f32, f16, q8_0, kivi4, kivi2, pq4, pq3, pq2, pq:<1|2|4>x<4|6|8|4+4>, "
-        "with :sinks=S, :window=W, :exact, and :skip=E below 1 for pq codecs that are not exact",
-        static_cast<int>(std::min<std::size_t>(text.size(), 40)), text.data());
+    return wrong(text, "codecs are f32, f16, q8_0, kivi4, kivi2, pq4, pq3, pq2, pq:<1|2|4>x<4|6|8|4+4>, then "
+                       ":sinks=S, :window=W, :exact, :skip=E");
+}
+
+/// Reads one of the options behind the codec's name.
+status read_option(std::string_view text, std::string_view option, kv_type& to) {
+    if (option == "exact") {
+        to.exact = true;
+    } else if (option.starts_with("sinks=")) {
+        if (!read(option.substr(6), to.sinks) || to.sinks > kv_type::most_sinks)
+            return wrong(text, "sinks are 0 to " + std::to_string(kv_type::most_sinks));
+    } else if (option.starts_with("window=")) {
+        if (!read(option.substr(7), to.window) || to.window > kv_type::most_window)
+            return wrong(text, "a window has 0 to " + std::to_string(kv_type::most_window) + " tokens");
+    } else if (option.starts_with("skip=")) {
+        if (!read(option.substr(5), to.skip) || !(to.skip >= 0 && to.skip < 1))
+            return wrong(text, "skip is a share from 0 to below 1");
+    } else {
+        return wrong(text, "'" + shown_text(option) +
+                               "' is unknown; known are sinks=S, window=W, exact and skip=E");
+    }
+    return {};
 }
 
 } // namespace
@@ -67,17 +88,18 @@ crumb::result<kv_type> kv_type::parse(std::string_view text) {
             return unknown(text);
         out.codec = found->codec;
     }
+    std::vector<std::string_view> seen;
     while (!rest.empty()) {
         const std::string_view option = take(rest);
-        const bool read_it = option.starts_with("sinks=")    ? read(option.substr(6), out.sinks)
-                             : option.starts_with("window=") ? read(option.substr(7), out.window)
-                             : option.starts_with("skip=")   ? read(option.substr(5), out.skip)
-                                                             : (out.exact = option == "exact");
-        if (!read_it || out.sinks > 4096 || out.window > 65536)
-            return unknown(text);
+        if (const status error = read_option(text, option, out); !error)
+            return error;
+        const std::string_view name_of_it = option.substr(0, option.find('='));
+        if (std::find(seen.begin(), seen.end(), name_of_it) != seen.end())
+            return wrong(text, std::string(name_of_it) + " is given twice");
+        seen.push_back(name_of_it);
     }
     if (out.skip > 0 && (!out.codec.has_codebooks() || out.exact))
-        return unknown(text);
+        return wrong(text, "skip is for pq codecs that are not exact");
     return out;
 }
 

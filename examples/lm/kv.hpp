@@ -16,12 +16,14 @@ struct kv_type {
     bool exact = false;      ///< attention decodes codes instead of scanning them by tables
     float skip = 0;          ///< share of a query's weights whose values generation may leave unread
 
+    static constexpr std::size_t most_sinks = 4096, most_window = 65536;
+
     static const kv_type f32, f16;
 
     friend bool operator==(const kv_type&, const kv_type&) = default;
 
     /// From f32, f16, q8_0, kivi4, kivi2, pq4, pq3, pq2 or pq:<dims>x<bits> (plain product quantization; bits
-    /// 4+4 adds two tables), followed by :sinks=S, :window=W, :exact, :skip=E in any order.
+    /// 4+4 adds two tables), followed by :sinks=S, :window=W, :exact, :skip=E in any order, each once.
     static crumb::result<kv_type> parse(std::string_view text);
     /// The codec's name as `parse` reads it.
     std::string name() const;

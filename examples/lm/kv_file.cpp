@@ -2,6 +2,7 @@
 
 #include "commands.hpp"
 #include "entropy.hpp"
+#include "output_file.hpp"
 #include "report.hpp"
 
 #include <bit>
@@ -185,6 +186,8 @@ result<crumb::kv_codebooks> train_codebooks(const model& m, const crumb::kv_code
 }
 
 status calibrate(const calibrate_options& o) {
+    if (const status s = check_outputs({o.out, o.entropy, o.distributions}); !s)
+        return s;
     if (!o.schedule.empty())
         return calibrate_schedule(o);
     if (o.ffn)
@@ -225,10 +228,9 @@ status calibrate(const calibrate_options& o) {
     if (const status s = writer.write(o.out); !s)
         return s;
     const model_shape& d = m.shape();
-    std::printf("%s: codebooks of %s for %zu layers of %zu heads, %.2f MB, identity %016llx\n", o.out.c_str(),
-                codec_name(o.kv.codec).c_str(), d.layers, d.kv_heads,
-                static_cast<double>(books->bytes()) / 1e6,
-                static_cast<unsigned long long>(books->identity()));
+    print("%s: codebooks of %s for %zu layers of %zu heads, %.2f MB, identity %016llx\n", o.out.c_str(),
+          codec_name(o.kv.codec).c_str(), d.layers, d.kv_heads, static_cast<double>(books->bytes()) / 1e6,
+          static_cast<unsigned long long>(books->identity()));
     return {};
 }
 

@@ -1,12 +1,23 @@
 // crumb-lm: runs language models in GGUF files on crumb's kernels.
 #include "commands.hpp"
+#include "report.hpp"
+#include "signals.hpp"
 
 #include <CLI/CLI.hpp>
 
 #include <cstdio>
 #include <cstdlib>
+#include <exception>
+#include <filesystem>
 #include <map>
+#include <new>
 #include <span>
+#include <sstream>
+#include <stdexcept>
+#include <system_error>
+
+#include <fcntl.h>
+#include <unistd.h>
 
 namespace {
 
@@ -18,10 +29,11 @@ std::map<std::string, Enum> choices(std::span<const std::string_view> names, std
     return out;
 }
 
-/// An option whose value is one of a list of names; another value is an error that prints the list.
+/// An option whose value is one of a list of names; another value is an error that prints the list, unless
+/// `first` says something better about it.
 template <class Enum>
 void add_choice(CLI::App* app, const std::string& name, Enum& value, const std::map<std::string, Enum>& names,
-                const std::string& help) {
+                const std::string& help, const CLI::Validator& first = CLI::Validator("")) {
     std::vector<std::string> valid;
     std::string shown;
     for (const auto& [text, each] : names) {
@@ -29,8 +41,10 @@ void add_choice(CLI::App* app, const std::string& name, Enum& value, const std::
         if (each == value)
             shown = text;
     }
+    // A value that the checks refuse does not get here.
     app->add_option_function<std::string>(
            name, [&value, names](const std::string& text) { value = names.at(text); }, help)
+        ->check(first)
         ->check(CLI::IsMember(valid))
         ->default_str(shown);
 }
@@ -54,6 +68,21 @@ const CLI::Validator warmth(
     },
     "in [0 - 100]", "warmth");
 
+/// What `--weights` of the commands that run a model can be. Nested weights are run as they are stored.
+const CLI::Validator is_run(
+    [](const std::string& text) {
+        return lm::nested_type::is_meant(text) ? "nested weights are made by quantize --weights "
+                                                 "nested:<seed>-<parent> and run as they are "
+                                                 "stored, without --weights"
+                                               : std::string();
+    },
+    "", "is_run");
+std::map<std::string, lm::weight_type> run_weights() {
+    auto out = choices<lm::weight_type>(lm::weight_names);
+    out.erase("nested");
+    return out;
+}
+
 /// What `quantize` can write; nested weights have other precisions as well.
 const std::map<std::string, lm::weight_type> quantized_weights =
     choices<lm::weight_type>(lm::weight_names, static_cast<std::size_t>(lm::weight_type::q8_0));
@@ -75,7 +104,7 @@ CLI::Option* add_kv(CLI::App* app, lm::kv_type& to) {
             to = *kv;
         },
         "What keys and values are kept as: f32, f16, q8_0, kivi4, kivi2, pq4, pq3, pq2, pq:<dims>x<bits>; "
-        "then :sinks=S, :window=W, :exact, :skip=E");
+        "then :sinks=S (0 to 4096), :window=W (0 to 65536), :exact, :skip=E (below 1; pq only)");
 }
 
 void add_study(CLI::App* app, lm::study_options& o) {
@@ -109,28 +138,95 @@ void add_precision(CLI::App* app, lm::common_options& o) {
         "Bits of nested weights: a number, [<prompt>/]<bits>{,<bits>@<step>}, or schedule: the file's");
 }
 
-void add_common(CLI::App* app, lm::common_options& o) {
+/// What all commands that run a model share.
+void add_run(CLI::App* app, lm::common_options& o) {
     app->add_option("model", o.model, "GGUF file, architecture llama or gpt2")->required();
-    add_choice(app, "--weights", o.weights, choices<lm::weight_type>(lm::weight_names),
-               "What attention and feed-forward matrices are quantized to");
     add_choice(app, "--activations", o.activations, choices<lm::activation_type>(lm::activation_names),
                "What quantized weights are multiplied with");
     add_kv(app, o.kv)->default_str(o.kv.name());
-    add_choice(
-        app, "--ffn", o.ffn, choices<lm::ffn_type>(lm::ffn_names),
-        "Feed-forward networks: as they are, folded (see calibrate), or folded for single tokens only");
     app->add_option("--threads", o.threads, "Threads; 0 takes all cores")
         ->check(CLI::Range(0, 1024))
         ->capture_default_str();
-    app->add_flag("--json", o.json, "Print one JSON object on stdout");
+    app->add_flag("--json", o.json, "Print JSON on stdout");
 }
 
-} // namespace
+void add_common(CLI::App* app, lm::common_options& o) {
+    add_run(app, o);
+    add_choice(app, "--weights", o.weights, run_weights(),
+               "What attention and feed-forward matrices are quantized to", is_run);
+    add_choice(
+        app, "--ffn", o.ffn, choices<lm::ffn_type>(lm::ffn_names),
+        "Feed-forward networks: as they are, folded (see calibrate), or folded for single tokens only");
+}
 
-int main(int argc, char** argv) {
+/// Files and pipes must not get the numbers of standard streams that are closed: what is printed would land
+/// in them. What stands in for stdout cannot be written to, so that printing fails as it should.
+void open_standard_streams() noexcept {
+    for (int stream = 0; stream <= 2; ++stream)
+        if (::fcntl(stream, F_GETFD) < 0)
+            // The lowest free number is this one.
+            (void)::open("/dev/null", stream == 2 ? O_WRONLY : O_RDONLY);
+}
+
+/// Says on stderr why the program gives up. For handlers; takes no memory.
+void report_exception() noexcept {
+    try {
+        throw;
+    } catch (const std::bad_alloc&) {
+        std::fputs("crumb-lm: there is not enough memory\n", stderr);
+    } catch (const std::length_error& e) {
+        std::fprintf(stderr, "crumb-lm: there is not enough memory for such a size (%s)\n", e.what());
+    } catch (const std::filesystem::filesystem_error& e) {
+        std::fprintf(stderr, "crumb-lm: %s\n", e.what());
+    } catch (const std::system_error& e) {
+        const bool is_thread = e.code() == std::errc::resource_unavailable_try_again;
+        std::fprintf(stderr, "crumb-lm: %s%s\n", e.what(),
+                     is_thread ? ": the system gives no more threads (--threads takes fewer)" : "");
+    } catch (const std::exception& e) {
+        std::fprintf(stderr, "crumb-lm: %s\n", e.what());
+    } catch (...) {
+        std::fputs("crumb-lm: an exception of unknown type\n", stderr);
+    }
+}
+
+/// Exceptions that nobody can catch, in threads for instance.
+[[noreturn]] void on_terminate() noexcept {
+    lm::remove_temporaries();
+    if (!std::current_exception())
+        std::abort();
+    report_exception();
+    ::_exit(1);
+}
+
+/// The exit code of a command that has ended so.
+int exit_code(const crumb::status& result) {
+    const crumb::status arrived = lm::printed();
+    const crumb::status& first = result ? arrived : result;
+    if (first)
+        return 0;
+    std::fprintf(stderr, "crumb-lm: %s\n", first.message());
+    return 1;
+}
+
+/// The names of an option that is given more than once, or nothing.
+std::string repeated(const CLI::App& app) {
+    for (const CLI::Option* option : app.get_options())
+        if (option->count() > 1)
+            return option->get_name();
+    return {};
+}
+
+int run(int argc, char** argv) {
     CLI::App app{"Runs language models in GGUF files on crumb's kernels"};
     app.require_subcommand(1);
     app.get_formatter()->column_width(34);
+    char version[32];
+    std::snprintf(version, sizeof version, "crumb-lm %d.%d.%d", CRUMB_VERSION_MAJOR, CRUMB_VERSION_MINOR,
+                  CRUMB_VERSION_PATCH);
+    app.set_version_flag("--version", version);
+    app.failure_message([](const CLI::App*, const CLI::Error& e) {
+        return std::string("crumb-lm: ") + e.what() + "\nRun with --help for more information.\n";
+    });
 
     lm::generate_options g;
     auto* generate = app.add_subcommand("generate", "Continue a text");
@@ -299,7 +395,7 @@ int main(int argc, char** argv) {
     lm::schedules_options t;
     auto* schedules =
         app.add_subcommand("schedules", "Compare schedules of precision and their controls on a text");
-    add_common(schedules, t);
+    add_run(schedules, t);
     schedules
         ->add_option("--text", t.text,
                      "Text file to take prompts from, or 'self': a text that the model writes")
@@ -331,14 +427,25 @@ int main(int argc, char** argv) {
     synth->add_option("--seed", s.seed, "Seed of the weights")->check(natural)->capture_default_str();
     synth->add_option("--out,-o", s.out, "File to write")->required();
 
-    CLI11_PARSE(app, argc, argv);
-    if (calibrate->parsed() && (kv->count() + schedule->count() != 0) == (ffn->count() != 0)) {
-        std::fputs("crumb-lm: calibrate: either --kv (codebooks for the cache) or --schedule, or --ffn is "
-                   "required\n",
-                   stderr);
-        return 1;
+    const auto commands = app.get_subcommands({});
+    for (CLI::App* command : commands)
+        for (CLI::Option* option : command->get_options())
+            option->multi_option_policy(CLI::MultiOptionPolicy::TakeLast);
+    try {
+        app.parse(argc, argv);
+        for (const CLI::App* command : commands)
+            if (const std::string name = repeated(*command); !name.empty())
+                throw CLI::ValidationError(name + " is given more than once");
+        if (calibrate->parsed() && (kv->count() + schedule->count() != 0) == (ffn->count() != 0))
+            throw CLI::ValidationError(
+                "calibrate", "either --kv (codebooks for the cache) or --schedule, or --ffn is required");
+    } catch (const CLI::ParseError& e) {
+        std::ostringstream out, error;
+        const int code = app.exit(e, out, error);
+        lm::print_text(out.str());
+        std::fputs(error.str().c_str(), stderr);
+        return code == 0 ? exit_code({}) : 1;
     }
-
     const crumb::status result = generate->parsed()     ? lm::generate(g)
                                  : perplexity->parsed() ? lm::perplexity(p)
                                  : bench->parsed()      ? lm::bench(b)
@@ -347,10 +454,19 @@ int main(int argc, char** argv) {
                                  : calibrate->parsed()  ? lm::calibrate(c)
                                  : schedules->parsed()  ? lm::schedules(t)
                                                         : lm::demo(d);
-    if (!result) {
-        std::fflush(stdout);
-        std::fprintf(stderr, "crumb-lm: %s\n", result.message());
+    return exit_code(result);
+}
+
+} // namespace
+
+int main(int argc, char** argv) {
+    open_standard_streams();
+    lm::handle_signals();
+    std::set_terminate(on_terminate);
+    try {
+        return run(argc, argv);
+    } catch (...) {
+        report_exception();
         return 1;
     }
-    return 0;
 }

@@ -1,5 +1,8 @@
 #include "mapped_file.hpp"
 
+#include "shown_text.hpp"
+#include "signals.hpp"
+
 #include <cerrno>
 #include <cstring>
 #include <fcntl.h>
@@ -11,15 +14,18 @@
 namespace lm {
 
 mapped_file::mapped_file(mapped_file&& other) noexcept
-    : address_(std::exchange(other.address_, nullptr)), size_(std::exchange(other.size_, 0)) {}
+    : address_(std::exchange(other.address_, nullptr)), size_(std::exchange(other.size_, 0)),
+      slot_(std::exchange(other.slot_, -1)) {}
 
 mapped_file& mapped_file::operator=(mapped_file&& other) noexcept {
     std::swap(address_, other.address_);
     std::swap(size_, other.size_);
+    std::swap(slot_, other.slot_);
     return *this;
 }
 
 mapped_file::~mapped_file() {
+    drop_mapping(slot_);
     if (address_ != nullptr)
         ::munmap(address_, size_);
 }
@@ -28,7 +34,7 @@ std::optional<mapped_file> mapped_file::open(const std::string& path, std::strin
     // Opening a pipe would wait for its writer; O_NONBLOCK lets the check below refuse it instead.
     const int file = ::open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK);
     if (file < 0) {
-        error = path + ": cannot open: " + std::strerror(errno);
+        error = shown_path(path) + ": cannot open: " + std::strerror(errno);
         return std::nullopt;
     }
     mapped_file mapped;
@@ -46,11 +52,12 @@ std::optional<mapped_file> mapped_file::open(const std::string& path, std::strin
         } else {
             mapped.address_ = address;
             mapped.size_ = size;
+            mapped.slot_ = add_mapping(address, size, path.c_str());
         }
     }
     ::close(file);
     if (!reason.empty()) {
-        error = path + ": " + reason;
+        error = shown_path(path) + ": " + reason;
         return std::nullopt;
     }
     return mapped;

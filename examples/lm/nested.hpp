@@ -1,6 +1,8 @@
 // Nested weights by the name that `quantize --weights` takes.
 #pragma once
 
+#include "shown_text.hpp"
+
 #include <crumb/format/nested_levels.hpp>
 
 #include <algorithm>
@@ -45,10 +47,9 @@ struct nested_type {
             (void)take(":codebook");
         if (!ok || !rest.empty())
             return crumb::status::error(crumb::errc::invalid_argument,
-                                        "%.*s: nested weights are nested:<seed>-<parent> with 2 to 4 bits, "
+                                        "%s: nested weights are nested:<seed>-<parent> with 2 to 4 bits, "
                                         "then :codebook or :uniform",
-                                        static_cast<int>(std::min<std::size_t>(text.size(), 40)),
-                                        text.data());
+                                        shown_text(text).c_str());
         return out;
     }
     std::string name() const {

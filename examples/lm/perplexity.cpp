@@ -118,27 +118,27 @@ crumb::status perplexity(const perplexity_options& o) {
             out.put("kl_divergence", e->kl)
                 .put("kl_standard_error", e->kl_error)
                 .put("top1_agreement", e->agreement);
-        std::printf("%s\n", out.text().c_str());
+        print("%s\n", out.text().c_str());
         return {};
     }
-    std::printf("weights %s (%.3f bits per weight), activations %s, kv %s (%.0f bytes per token)\n",
-                weights.c_str(), m.bits_per_weight(), activations.data(), kv.c_str(),
-                loaded->run->kv_bytes_per_token());
+    print("weights %s (%.3f bits per weight), activations %s, kv %s (%.0f bytes per token)\n",
+          weights.c_str(), m.bits_per_weight(), activations.data(), kv.c_str(),
+          loaded->run->kv_bytes_per_token());
     if (m.precisions())
-        std::printf("precision       %s, %.3f bits on average\n", o.precision.name().c_str(), bits);
+        print("precision       %s, %.3f bits on average\n", o.precision.name().c_str(), bits);
     if (is_pruned)
-        std::printf("pruned          %s, %.2f %% of the feed-forward weights are left\n",
-                    o.prune.name().c_str(), 100 * *left);
-    std::printf("perplexity      %.4f +- %.4f over %zu tokens (nll %.5f nats)\n", std::exp(e->nll),
-                std::exp(e->nll) * e->nll_error, e->tokens, e->nll);
+        print("pruned          %s, %.2f %% of the feed-forward weights are left\n", o.prune.name().c_str(),
+              100 * *left);
+    print("perplexity      %.4f +- %.4f over %zu tokens (nll %.5f nats)\n", std::exp(e->nll),
+          std::exp(e->nll) * e->nll_error, e->tokens, e->nll);
     if (reference.run)
-        std::printf("KL divergence   %.6f +- %.6f nats\ntop-1 agreement %.2f %%\n", e->kl, e->kl_error,
-                    100 * e->agreement);
+        print("KL divergence   %.6f +- %.6f nats\ntop-1 agreement %.2f %%\n", e->kl, e->kl_error,
+              100 * e->agreement);
     if (o.kv.skip > 0)
-        std::printf("values unread   %.1f %% of coded blocks\n", 100 * loaded->run->kv_left_unread());
+        print("values unread   %.1f %% of coded blocks\n", 100 * loaded->run->kv_left_unread());
     if (const std::string folded = ffn_line(*loaded->run); !folded.empty())
-        std::printf("networks        %s\n", folded.c_str());
-    std::printf("speed           %.0f tokens/s\n", speed);
+        print("networks        %s\n", folded.c_str());
+    print("speed           %.0f tokens/s\n", speed);
     return {};
 }
 

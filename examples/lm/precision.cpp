@@ -1,6 +1,7 @@
 #include "precision.hpp"
 
 #include "schedule_file.hpp"
+#include "shown_text.hpp"
 
 #include <algorithm>
 #include <charconv>
@@ -32,8 +33,8 @@ double uncertainty(std::span<const float> logits) {
 
 result<precision_option> precision_option::parse(std::string_view text) {
     const status unknown = status::error(
-        errc::invalid_argument, "--precision %.*s: known are schedule and [<prefill>/]<bits>{,<bits>@<step>}",
-        static_cast<int>(std::min<std::size_t>(text.size(), 60)), text.data());
+        errc::invalid_argument, "--precision %s: known are schedule and [<prompt>/]<bits>{,<bits>@<step>}",
+        shown_text(text).c_str());
     precision_option out;
     if (text == "schedule") {
         out.from_file = true;
@@ -98,7 +99,7 @@ result<schedule_source> source_of(const precision_option& option, const model& m
         return status::error(
             errc::unsupported,
             "--precision %s: the weights of %s are not nested (quantize --weights nested:...)",
-            option.name().c_str(), m.path().c_str());
+            shown_text(option.name()).c_str(), shown_path(m.path()).c_str());
     if (option.from_file) {
         auto found = read_schedule(m);
         if (!found)
@@ -106,7 +107,7 @@ result<schedule_source> source_of(const precision_option& option, const model& m
         if (!*found)
             return status::error(errc::invalid_argument,
                                  "--precision schedule: %s has none (calibrate --schedule ...)",
-                                 m.path().c_str());
+                                 shown_path(m.path()).c_str());
         return std::move(**found);
     }
     const int highest = stored->parent;

@@ -1,5 +1,7 @@
 #include "pruning.hpp"
 
+#include "shown_text.hpp"
+
 #include <algorithm>
 #include <charconv>
 #include <cmath>
@@ -72,9 +74,9 @@ result<pruning> pruning::parse(std::string_view text) {
     if (found == std::end(kinds) || found == kinds || error != std::errc() ||
         end != share.data() + share.size() || !(out.share >= 0 && out.share < 1))
         return status::error(errc::invalid_argument,
-                             "--prune %.*s: known are magnitude, wanda and ria, each with :<share> from 0 to "
+                             "--prune %s: known are magnitude, wanda and ria, each with :<share> from 0 to "
                              "below 1",
-                             static_cast<int>(std::min<std::size_t>(text.size(), 40)), text.data());
+                             shown_text(text).c_str());
     out.by = static_cast<kind>(found - kinds);
     return out;
 }

@@ -1,5 +1,6 @@
 #include "commands.hpp"
 #include "gguf_writer.hpp"
+#include "output_file.hpp"
 #include "quantizer.hpp"
 #include "report.hpp"
 
@@ -334,6 +335,8 @@ result<buffer> quantized_file(const quantize_options& o, const model& m, session
 status quantize(const quantize_options& o) {
     using clock = std::chrono::steady_clock;
     const auto start = clock::now();
+    if (const status s = check_outputs({o.out}); !s)
+        return s;
     common_options full;
     full.model = o.model;
     full.weights = weight_type::f32;
@@ -353,10 +356,10 @@ status quantize(const quantize_options& o) {
     progress.clear();
     const double seconds = std::chrono::duration<double>(clock::now() - start).count();
     const double bits = 8.0 * static_cast<double>(c.bytes()) / static_cast<double>(c.weights());
-    std::printf("%s: %s, %.3f bits per weight, %.2f MB of matrices, %.1f s\n", o.out.c_str(),
-                o.weights == weight_type::nested ? o.nested.name().c_str()
-                                                 : weight_names[static_cast<std::size_t>(o.weights)].data(),
-                bits, static_cast<double>(c.bytes()) / 1e6, seconds);
+    print("%s: %s, %.3f bits per weight, %.2f MB of matrices, %.1f s\n", o.out.c_str(),
+          o.weights == weight_type::nested ? o.nested.name().c_str()
+                                           : weight_names[static_cast<std::size_t>(o.weights)].data(),
+          bits, static_cast<double>(c.bytes()) / 1e6, seconds);
     return {};
 }
 

@@ -1,5 +1,9 @@
-// What the program prints: JSON objects, progress, tables.
+// What the program prints: text, JSON objects, progress.
 #pragma once
+
+#include "unicode.hpp"
+
+#include <crumb/core/status.hpp>
 
 #include <chrono>
 #include <cmath>
@@ -12,7 +16,16 @@
 
 namespace lm {
 
-/// One JSON object, built key by key.
+/// Prints to stdout, through its buffer. The first failure is kept for `printed`, and nothing is printed
+/// behind it.
+CRUMB_PRINTF(1, 2) void print(const char* format, ...);
+void print_text(std::string_view text);
+/// Empties the buffer, and says whether everything has been taken that was printed since the program began: a
+/// full disk and a closed pipe are errors.
+[[nodiscard]] crumb::status printed();
+
+/// One JSON object, built key by key: valid UTF-8, with U+FFFD for every byte of a text that is no part of
+/// well-formed UTF-8. Paths can have any bytes, and so has the text of a bytewise model.
 class json_object {
   public:
     json_object& put(std::string_view key, std::string_view value) {
@@ -49,17 +62,21 @@ class json_object {
     }
     static std::string quoted(std::string_view s) {
         std::string out = "\"";
-        for (char c : s) {
-            if (c == '"' || c == '\\') {
+        for (std::size_t at = 0; at < s.size();) {
+            const utf8_char c = decode_utf8(s, at);
+            if (c.value == '"' || c.value == '\\') {
                 out += '\\';
-                out += c;
-            } else if (static_cast<unsigned char>(c) < 0x20) {
+                out += s[at];
+            } else if (c.value < 0x20) {
                 char escape[8];
-                std::snprintf(escape, sizeof escape, "\\u%04x", c);
+                std::snprintf(escape, sizeof escape, "\\u%04x", static_cast<unsigned>(c.value));
                 out += escape;
+            } else if (c.value == 0xFFFD) {
+                out += "\xEF\xBF\xBD";
             } else {
-                out += c;
+                out += s.substr(at, c.size);
             }
+            at += c.size;
         }
         return out + '"';
     }

@@ -71,15 +71,15 @@ status calibrate_static(const calibrate_options& o, study_subject& s) {
         return solved.error();
     if (const status w = write_with(o.out, *s.nested.weights, solved->schedule); !w)
         return w;
-    std::printf("%s: static schedule %d/%s, %.3f bits on average over %zu steps\n", o.out.c_str(),
-                solved->schedule.prefill(), phases_text(solved->schedule.phases()).c_str(),
-                solved->schedule.average_bits(length), length);
-    std::printf("quality %.5f, reference %.5f (%s of %zu prompts); %zu of %zu schedules measured\n",
-                solved->quality, *reference, o.study.by_divergence ? "-KL" : "Rouge-L", prompts.prompts(),
-                solved->evaluations, solved->space);
-    std::printf("phases: %d bits for prompts, %d for decoding%s; %zu of %zu pairs measured\n",
-                phases->prefill, phases->decode, phases->held ? "" : " (no pair holds the target)",
-                phases->evaluations, phases->space);
+    print("%s: static schedule %d/%s, %.3f bits on average over %zu steps\n", o.out.c_str(),
+          solved->schedule.prefill(), phases_text(solved->schedule.phases()).c_str(),
+          solved->schedule.average_bits(length), length);
+    print("quality %.5f, reference %.5f (%s of %zu prompts); %zu of %zu schedules measured\n",
+          solved->quality, *reference, o.study.by_divergence ? "-KL" : "Rouge-L", prompts.prompts(),
+          solved->evaluations, solved->space);
+    print("phases: %d bits for prompts, %d for decoding%s; %zu of %zu pairs measured\n", phases->prefill,
+          phases->decode, phases->held ? "" : " (no pair holds the target)", phases->evaluations,
+          phases->space);
     return {};
 }
 
@@ -98,14 +98,14 @@ status calibrate_learned(const calibrate_options& o, study_subject& s) {
     if (const status w = write_with(o.out, m, schedule); !w)
         return w;
     const std::vector<std::size_t> counts = counts_of(*wanted, o.study.points);
-    std::printf("%s: learned schedule of %zu points from %d to %d bits, trained on %zu prompts\n",
-                o.out.c_str(), o.study.points, levels.high, levels.low, wanted->size());
-    std::printf("labels:");
+    print("%s: learned schedule of %zu points from %d to %d bits, trained on %zu prompts\n", o.out.c_str(),
+          o.study.points, levels.high, levels.low, wanted->size());
+    print("labels:");
     for (std::size_t i = 0; i < counts.size(); ++i)
-        std::printf(" %zu x step %zu%s", counts[i], crumb::grid_step(i, o.study.points, levels.length),
-                    i + 1 < counts.size() ? "," : "\n");
-    std::printf("accuracy %.0f %% on trained prompts, %.0f %% on held-out ones\n",
-                100 * schedule.trained.accuracy, 100 * schedule.trained.held_out_accuracy);
+        print(" %zu x step %zu%s", counts[i], crumb::grid_step(i, o.study.points, levels.length),
+              i + 1 < counts.size() ? "," : "\n");
+    print("accuracy %.0f %% on trained prompts, %.0f %% on held-out ones\n", 100 * schedule.trained.accuracy,
+          100 * schedule.trained.held_out_accuracy);
     return {};
 }
 

@@ -1,4 +1,5 @@
 // Schedules of precision beside their controls.
+#include "output_file.hpp"
 #include "report.hpp"
 #include "schedule_file.hpp"
 #include "sparse.hpp"
@@ -94,7 +95,7 @@ result<std::vector<schedule_source>> sources(const study_subject& s, std::size_t
 /// 16 bits and an index of 16 each, at the average bits of schedules with a third and two thirds of the steps
 /// in high precision. Codes are of one precision, or serve all that are stored. Multiplied as floats.
 status dense_and_sparse(const schedules_options& o, const study_subject& s,
-                        const std::function<void(const study_result&)>& show) {
+                        const std::function<status(const study_result&)>& show) {
     const std::size_t length = s.prompts->steps();
     std::optional<decomposer> source;
     const auto measure = [&](const std::vector<decomposed_matrix>& parts, int low, double more,
@@ -112,8 +113,7 @@ status dense_and_sparse(const schedules_options& o, const study_subject& s,
         if (!r)
             return r.error();
         r->bits = low + more;
-        show(*r);
-        return {};
+        return show(*r);
     };
     for (const bool nested : {false, true})
         for (int thirds = 1; thirds <= 2 * (s.stored.parent - s.stored.seed); ++thirds) {
@@ -153,42 +153,41 @@ status compare_features(const schedules_options& o, study_subject& s) {
     if (!labels)
         return labels.error();
     const std::vector<std::size_t> counts = counts_of(*labels, o.study.points);
-    std::printf("%zu prompts; the most frequent label is that of %.0f %%\n%-26s %10s %10s\n", labels->size(),
-                100.0 * static_cast<double>(*std::max_element(counts.begin(), counts.end())) /
-                    static_cast<double>(labels->size()),
-                "features", "trained", "held out");
+    print("%zu prompts; the most frequent label is that of %.0f %%\n%-26s %10s %10s\n", labels->size(),
+          100.0 * static_cast<double>(*std::max_element(counts.begin(), counts.end())) /
+              static_cast<double>(labels->size()),
+          "features", "trained", "held out");
     for (const bool activations : {false, true})
         for (std::size_t layer = 0; layer < d.layers; ++layer) {
             const auto trained =
                 train_on(*s.prompts, layer, activations, *labels, d.kv_heads, o.study.points, o.seed);
             if (!trained)
                 return trained.error();
-            std::printf("%-17s layer %2zu %8.0f %% %8.0f %%\n",
-                        activations ? "activations" : "keys and values", layer + 1, 100 * trained->accuracy,
-                        100 * trained->held_out_accuracy);
-            std::fflush(stdout);
+            print("%-17s layer %2zu %8.0f %% %8.0f %%\n", activations ? "activations" : "keys and values",
+                  layer + 1, 100 * trained->accuracy, 100 * trained->held_out_accuracy);
+            if (const status p = printed(); !p)
+                return p;
         }
     return {};
 }
 
 status write_csv(const std::string& path, const std::vector<study_result>& results) {
-    std::FILE* file = std::fopen(path.c_str(), "w");
-    if (file == nullptr)
-        return status::error(errc::invalid_argument, "cannot write %s", path.c_str());
-    std::fputs("schedule,bits,rouge,kl,position,kl_at\n", file);
+    auto file = output_file::create(path);
+    if (!file)
+        return file.error();
+    file->write("schedule,bits,rouge,kl,position,kl_at\n");
     for (const study_result& r : results)
         for (std::size_t i = 0; i < r.kl_at.size(); ++i)
-            std::fprintf(file, "\"%s\",%.4f,%.6f,%.8f,%zu,%.8f\n", r.name.c_str(), r.bits, mean_of(r.rouge),
-                         mean_of(r.kl), i, r.kl_at[i]);
-    const bool failed = std::ferror(file) != 0;
-    if (std::fclose(file) != 0 || failed)
-        return status::error(errc::invalid_argument, "cannot write %s", path.c_str());
-    return {};
+            file->print("\"%s\",%.4f,%.6f,%.8f,%zu,%.8f\n", r.name.c_str(), r.bits, mean_of(r.rouge),
+                        mean_of(r.kl), i, r.kl_at[i]);
+    return file->commit();
 }
 
 } // namespace
 
 status schedules(const schedules_options& o) {
+    if (const status s = check_outputs({o.csv}); !s)
+        return s;
     auto s = study_subject::load(o, o.text, o.study);
     if (!s)
         return s.error();
@@ -198,13 +197,12 @@ status schedules(const schedules_options& o) {
     if (!all)
         return all.error();
     if (!o.json)
-        std::printf("%zu prompts of %zu tokens, %zu steps; Rouge-L of full precision %.4f\n"
-                    "%-34s %6s  %7s  %-20s %9s\n",
-                    s->prompts->prompts(), o.study.prompt, s->prompts->steps(),
-                    mean_of(s->prompts->full_rouge()), "schedule", "bits", "Rouge-L", "less high (95 %)",
-                    "KL, nats");
+        print("%zu prompts of %zu tokens, %zu steps; Rouge-L of full precision %.4f\n"
+              "%-34s %6s  %7s  %-20s %9s\n",
+              s->prompts->prompts(), o.study.prompt, s->prompts->steps(), mean_of(s->prompts->full_rouge()),
+              "schedule", "bits", "Rouge-L", "less high (95 %)", "KL, nats");
     std::vector<study_result> results;
-    const auto show = [&](const study_result& now) {
+    const auto show = [&](const study_result& now) -> status {
         results.push_back(now);
         const interval less = bootstrap(now.rouge, results.front().rouge, o.seed);
         if (o.json) {
@@ -215,12 +213,12 @@ status schedules(const schedules_options& o) {
                 .put("rouge_l_less_high_low", less.low)
                 .put("rouge_l_less_high_high", less.high)
                 .put("kl_divergence", mean_of(now.kl));
-            std::printf("%s\n", out.text().c_str());
+            print("%s\n", out.text().c_str());
         } else {
-            std::printf("%-34s %6.3f  %7.4f  %+.4f to %+.4f   %9.6f\n", now.name.c_str(), now.bits,
-                        mean_of(now.rouge), less.low, less.high, mean_of(now.kl));
+            print("%-34s %6.3f  %7.4f  %+.4f to %+.4f   %9.6f\n", now.name.c_str(), now.bits,
+                  mean_of(now.rouge), less.low, less.high, mean_of(now.kl));
         }
-        std::fflush(stdout);
+        return printed();
     };
     for (const schedule_source& source : *all) {
         if (!results.empty() && !is_wanted(source.name, o.only))
@@ -228,7 +226,8 @@ status schedules(const schedules_options& o) {
         const auto r = s->prompts->run(source, study::measure::both, source.name);
         if (!r)
             return status::error(r.error().code(), "%s: %s", source.name.c_str(), r.message());
-        show(*r);
+        if (const status shown = show(*r); !shown)
+            return shown;
     }
     if (s->full.weights != nullptr && !o.calibrate.empty())
         if (const status done = dense_and_sparse(o, *s, show); !done)

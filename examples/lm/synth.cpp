@@ -1,6 +1,7 @@
 #include "synth.hpp"
 
 #include "commands.hpp"
+#include "output_file.hpp"
 #include "report.hpp"
 #include "unicode.hpp"
 
@@ -310,6 +311,8 @@ result<gguf_writer> synthesize(const synth_shape& s, std::string_view name, ggml
 }
 
 status synth(const synth_options& o) {
+    if (const status s = check_outputs({o.out}); !s)
+        return s;
     const auto shape = find_shape(o.like);
     if (!shape)
         return shape.error();
@@ -322,8 +325,7 @@ status synth(const synth_options& o) {
     progress.clear();
     if (!s)
         return s;
-    std::printf("%s: %s, %s, random weights\n", o.out.c_str(), o.like.c_str(),
-                ggml_type_name(o.weights).c_str());
+    print("%s: %s, %s, random weights\n", o.out.c_str(), o.like.c_str(), ggml_type_name(o.weights).c_str());
     return {};
 }
 

@@ -39,6 +39,26 @@ TEST(FfnRecipe, IsRead) {
           "tardis:rest=f32", "tardis:rows=u2", "tardis:miss=0.6", "tardis:sound:rest=u2",
           "tardis:sound:miss=0.1", "tardis:odd", "tardis::sound"})
         EXPECT_FALSE(ffn_recipe::parse(text)) << text;
+    const std::string long_text(1000, 'x');
+    for (const auto& [text, what] :
+         {std::pair<std::string, std::string>{"dense", "--ffn dense: known is tardis, then :coverage=C"},
+          {long_text, "...: known is tardis"},
+          {long_text, ":uniform, :greedy, :plain"},
+          {"tardis:odd", "--ffn tardis:odd is unknown; known are coverage=C"},
+          {"tardis:" + long_text, "uniform, greedy and plain"},
+          {"tardis:coverage=2", "coverage is a share from 0 to 1"},
+          {"tardis:parameters=0", "parameters are a share above 0, at most 1"},
+          {"tardis:predictor=f32", "predictors are q8_0, q4_0, cb4, cb3, cb2, cb2s and u2"},
+          {"tardis:fold=f16", "folds are f32, q8_0, q4_0, cb4, cb3, cb2, cb2s and u2"},
+          {"tardis:rest=f32", "rests are q8_0, q4_0 and u2"},
+          {"tardis:rows=u2", "rows are f32, f16, q8_0 and q4_0"},
+          {"tardis:miss=0.5", "miss is a share from 0 to below 0.5"},
+          {"tardis:rows=f16:rows=f16", "rows is given twice"},
+          {"tardis:sound:plain:sound", "sound is given twice"}}) {
+        const auto recipe = ffn_recipe::parse(text);
+        ASSERT_FALSE(recipe) << text;
+        EXPECT_NE(std::string(recipe.message()).find(what), std::string::npos) << recipe.message();
+    }
 }
 
 TEST(FfnRecipe, CountsParametersAsThePaperDoes) {

@@ -104,9 +104,27 @@ TEST(KvType, RefusesWhatItDoesNotKnow) {
                              ":pq4"}) {
         const auto kv = kv_type::parse(text);
         ASSERT_FALSE(kv.ok()) << text;
-        EXPECT_NE(std::string(kv.message()).find("known are f32, f16, q8_0, kivi4"), std::string::npos)
-            << kv.message();
+        EXPECT_EQ(std::string(kv.message()).find("--kv " + std::string(text) + ": "), 0u) << kv.message();
     }
+    const std::string long_text(1000, 'x');
+    for (const auto& [text, what] :
+         {std::pair<std::string, std::string>{"q5_0", "codecs are f32, f16, q8_0, kivi4"},
+          {"pq:3x4", "pq:<1|2|4>x<4|6|8|4+4>, then :sinks=S, :window=W, :exact, :skip=E"},
+          {"pq4:sinks=5000", "--kv pq4:sinks=5000: sinks are 0 to 4096"},
+          {"pq4:window=65537", "a window has 0 to 65536 tokens"},
+          {"pq4:skip=1", "skip is a share from 0 to below 1"},
+          {"f16:skip=0.5", "skip is for pq codecs"},
+          {"pq4:slack=1", "'slack=1' is unknown; known are sinks=S, window=W, exact and skip=E"},
+          {"pq4:exact:window=1:exact", "exact is given twice"},
+          {"pq4:window=1:window=1", "window is given twice"},
+          {long_text, "...: codecs are f32"},
+          {long_text, ":skip=E"},
+          {"pq4:" + long_text, "window=W, exact and skip=E"}}) {
+        const auto kv = kv_type::parse(text);
+        ASSERT_FALSE(kv.ok()) << text;
+        EXPECT_NE(std::string(kv.message()).find(what), std::string::npos) << kv.message();
+    }
+    EXPECT_EQ(parsed("kivi4:window=65536:sinks=4096").window, 65536u);
 }
 
 constexpr const char* coded[] = {"q8_0", "kivi4", "kivi2", "pq4", "pq3", "pq2", "pq:2x8"};
