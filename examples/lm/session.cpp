@@ -391,7 +391,8 @@ result<session> session::make(const model& m, team threads, const kv_type& kv, s
     s->kv = kv;
     s->bits = m.precisions() ? m.precisions()->parent : 0;
     s->context = context;
-    s->batch = batch = std::max<std::size_t>(1, std::min(batch, context));
+    constexpr std::size_t largest_batch = std::size_t{1} << 16;
+    s->batch = batch = std::max<std::size_t>(1, std::min({batch, context, largest_batch}));
     const crumb::kv_cache_shape shape{
         .layers = d.layers,
         .kv_heads = d.kv_heads,
