@@ -4,6 +4,7 @@
 #include "report.hpp"
 
 #include <cmath>
+#include <limits>
 
 namespace lm {
 namespace {
@@ -69,8 +70,10 @@ crumb::status perplexity(const perplexity_options& o) {
         return against.error();
     loaded_model& reference = *against;
     const auto bytes = file->bytes();
+    constexpr std::size_t whole = std::numeric_limits<std::size_t>::max();
+    const std::size_t most = o.chunks == 0 || o.chunks > whole / o.ctx ? whole : o.chunks * o.ctx;
     const std::vector<std::int32_t> tokens =
-        m.vocabulary().encode({reinterpret_cast<const char*>(bytes.data()), bytes.size()}, false);
+        m.vocabulary().encode_first({reinterpret_cast<const char*>(bytes.data()), bytes.size()}, false, most);
     progress_line progress("windows");
     std::optional<schedule_source> schedule;
     if (o.precision.prefill != 0 || o.precision.from_file) {

@@ -34,7 +34,8 @@ result<std::vector<std::int32_t>> calibration_text(const std::string& text, cons
         if (!file)
             return status::error(crumb::errc::invalid_argument, "%s", error.c_str());
         const auto bytes = file->bytes();
-        tokens = m.vocabulary().encode({reinterpret_cast<const char*>(bytes.data()), bytes.size()}, false);
+        tokens = m.vocabulary().encode_first({reinterpret_cast<const char*>(bytes.data()), bytes.size()},
+                                             false, chunks * window);
     }
     if (tokens.size() < window)
         return status::error(crumb::errc::invalid_argument,

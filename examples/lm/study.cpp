@@ -108,8 +108,10 @@ result<study> study::make(const model& m, const model* full, const kv_type& kv,
     auto writer = session::make(m, team(threads), kv_type::f16, each, o.prompt);
     if (!writer)
         return writer.error();
+    // Evenly spaced prompts need the whole text; one alone is its beginning.
+    const bool is_short = text == "self" || o.prompts == 1;
     auto tokens = calibration_text(text, m, *writer, each,
-                                   text == "self" ? o.prompts : std::numeric_limits<std::uint32_t>::max(), 1);
+                                   is_short ? o.prompts : std::numeric_limits<std::uint32_t>::max(), 1);
     if (!tokens)
         return tokens.error();
     study s(m, o);

@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <charconv>
 #include <iterator>
+#include <limits>
 
 namespace lm {
 
@@ -44,8 +45,36 @@ std::optional<std::uint8_t> fallback_byte(std::string_view piece) noexcept {
     return error == std::errc() && end == piece.data() + 5 ? std::optional(value) : std::nullopt;
 }
 
+constexpr std::uint64_t pair_key(std::uint32_t left, std::uint32_t right) noexcept {
+    return std::uint64_t{left} << 32 | right;
+}
+
 constexpr std::uint64_t pair_key(std::int32_t left, std::int32_t right) noexcept {
-    return std::uint64_t{static_cast<std::uint32_t>(left)} << 32 | static_cast<std::uint32_t>(right);
+    return pair_key(static_cast<std::uint32_t>(left), static_cast<std::uint32_t>(right));
+}
+
+/// The character at `text[at]`; a byte that is none has a number of its own, beyond Unicode's.
+utf8_char distinct_char(std::string_view text, std::size_t at) noexcept {
+    const utf8_char c = decode_utf8(text, at);
+    if (c.value != 0xFFFD || c.size != 1)
+        return c;
+    return {char32_t{0x110000} + static_cast<std::uint8_t>(text[at]), 1};
+}
+
+/// Makes room for the tokens of `next` more bytes, which are at most as many. Behind the first 64 KiB of a
+/// text, it is made for the rest as well, at the rate so far: doubling would take twice the tokens' memory.
+void make_room(std::size_t next, std::size_t done, std::size_t all, std::size_t most,
+               std::vector<std::int32_t>& out) {
+    if (out.capacity() - out.size() >= next)
+        return;
+    std::size_t more = out.size() / 2 + 256;
+    if (done >= (std::size_t{1} << 16)) {
+        const double rate = static_cast<double>(out.size()) / static_cast<double>(done);
+        const auto expected = static_cast<std::size_t>(1.02 * rate * static_cast<double>(all - done)) + 256;
+        more = std::min({expected, all - done, most - out.size()});
+        more = std::max(more, out.size() / 16);
+    }
+    out.reserve(out.size() + std::max(more, next));
 }
 
 } // namespace
@@ -189,6 +218,9 @@ class tokenizer::builder {
             const std::string right(text.substr(space + 1));
             const std::uint64_t key = pair_key(symbol_of(left), symbol_of(right));
             out_.merges_.try_emplace(key, symbol_merge{static_cast<double>(rank), symbol_of(left + right)});
+            const auto last = static_cast<std::uint8_t>(gpt2_bytes(left).back());
+            const auto first = static_cast<std::uint8_t>(gpt2_bytes(right).front());
+            out_.joined_.insert(pair_key(std::uint32_t{last}, std::uint32_t{first}));
             ++rank;
         }
         return {};
@@ -249,7 +281,19 @@ class tokenizer::builder {
             if (!piece.empty())
                 out_.tokens_.try_emplace(piece, id);
             out_.longest_piece_ = std::max(out_.longest_piece_, piece.size());
+            join_characters(piece);
             return {};
+        }
+    }
+
+    void join_characters(std::string_view piece) {
+        if (piece.empty())
+            return;
+        utf8_char left = distinct_char(piece, 0);
+        for (std::size_t at = left.size; at < piece.size(); at += left.size) {
+            const utf8_char right = distinct_char(piece, at);
+            out_.joined_.insert(pair_key(std::uint32_t{left.value}, std::uint32_t{right.value}));
+            left = right;
         }
     }
 
@@ -288,61 +332,98 @@ void tokenizer::append(std::int32_t token, std::string_view bytes, std::vector<s
         std::transform(bytes.begin(), bytes.end(), std::back_inserter(out), byte_token);
 }
 
-void tokenizer::encode_bpe(std::string_view text, std::vector<std::int32_t>& out) const {
+// Text may be cut between two characters unless they may join, and every part be merged by itself. The first
+// merge across the cut would be of a symbol that ends with the left one and a symbol that begins with the
+// right one: what `joined_` has of every merge of BPE, and of all neighbours within the pieces of
+// SentencePiece, which merges only what is such a piece. Merges on either side are not affected by those on
+// the other, and keep their order.
+bool tokenizer::may_join(char32_t left, char32_t right) const {
+    return joined_.contains(pair_key(std::uint32_t{left}, std::uint32_t{right}));
+}
+
+void tokenizer::encode_bpe(std::string_view text, std::size_t most, std::vector<std::int32_t>& out) const {
+    const auto byte_at = [text](std::size_t at) { return static_cast<std::uint8_t>(text[at]); };
     symbol_merger merger;
-    for (std::size_t at = 0, end = 0; at < text.size(); at = end) {
+    for (std::size_t at = 0, end = 0, word_end = 0; at < text.size() && out.size() < most; at = end) {
         // Without merges, words do not matter.
-        end = merges_.empty() ? text.size() : gpt2_word_end(text, at);
-        const std::string_view word = text.substr(at, end - at);
+        if (at == word_end)
+            word_end = merges_.empty() ? text.size() : gpt2_word_end(text, at);
+        end = at + 1;
+        while (end < word_end && may_join(byte_at(end - 1), byte_at(end)))
+            ++end;
+        make_room(end - at, at, text.size(), most, out);
         merger.clear();
         // The symbols of the 256 bytes have the bytes' numbers.
-        for (std::size_t i = 0; i < word.size(); ++i)
-            merger.add(i, 1, static_cast<std::uint8_t>(word[i]));
+        for (std::size_t i = at; i < end; ++i)
+            merger.add(i, 1, byte_at(i));
         merger.run([this](const text_symbol& left, const text_symbol& right) -> std::optional<symbol_merge> {
             const auto found = merges_.find(pair_key(left.id, right.id));
             return found != merges_.end() ? std::optional(found->second) : std::nullopt;
         });
         merger.for_each([&](const text_symbol& s) {
-            append(symbol_tokens_[static_cast<std::size_t>(s.id)], word.substr(s.start, s.size), out);
+            append(symbol_tokens_[static_cast<std::size_t>(s.id)], text.substr(s.start, s.size), out);
         });
     }
 }
 
-void tokenizer::encode_spm(std::string_view text, std::vector<std::int32_t>& out) const {
-    if (text.empty())
-        return;
-    std::string spaced(add_space_prefix_ ? 1 : 0, ' ');
-    spaced += with_spaces(text);
-    const std::string_view view = spaced;
+void tokenizer::encode_spm(std::string_view text, std::size_t most, std::vector<std::int32_t>& out) const {
+    std::string piece;
     symbol_merger merger;
-    for (std::size_t at = 0; at < view.size();) {
-        const std::size_t size = decode_utf8(view, at).size;
-        const auto found = tokens_.find(view.substr(at, size));
-        merger.add(at, size, found != tokens_.end() ? found->second : none);
-        at += size;
-    }
-    merger.run([&](const text_symbol& left, const text_symbol& right) -> std::optional<symbol_merge> {
+    char32_t last = 0;
+    const auto add = [&](char32_t character, std::string_view bytes) {
+        const auto found = tokens_.find(bytes);
+        merger.add(piece.size(), bytes.size(), found != tokens_.end() ? found->second : none);
+        piece += bytes;
+        last = character;
+    };
+    const auto rule = [&](const text_symbol& left, const text_symbol& right) -> std::optional<symbol_merge> {
         const std::size_t size = left.size + right.size;
-        const auto found =
-            size <= longest_piece_ ? tokens_.find(view.substr(left.start, size)) : tokens_.end();
+        const auto found = size <= longest_piece_
+                               ? tokens_.find(std::string_view(piece).substr(left.start, size))
+                               : tokens_.end();
         if (found == tokens_.end())
             return std::nullopt;
         const auto token = static_cast<std::size_t>(found->second);
         return symbol_merge{-static_cast<double>(scores_[token]), found->second};
-    });
-    merger.for_each([&](const text_symbol& s) { append(s.id, view.substr(s.start, s.size), out); });
+    };
+    if (add_space_prefix_ && !text.empty())
+        add(U' ', " ");
+    for (std::size_t at = 0; out.size() < most && (at < text.size() || !piece.empty());) {
+        const bool more = at < text.size();
+        const bool is_space = more && text.substr(at).starts_with(space_mark);
+        const utf8_char c = !more ? utf8_char{} : is_space ? utf8_char{U' ', 3} : distinct_char(text, at);
+        if (!piece.empty() && (!more || !may_join(last, c.value))) {
+            make_room(piece.size(), at, text.size(), most, out);
+            merger.run(rule);
+            merger.for_each([&](const text_symbol& s) {
+                append(s.id, std::string_view(piece).substr(s.start, s.size), out);
+            });
+            merger.clear();
+            piece.clear();
+        }
+        if (more)
+            add(c.value, is_space ? " " : text.substr(at, c.size));
+        at += c.size;
+    }
 }
 
 std::vector<std::int32_t> tokenizer::encode(std::string_view text, bool add_special) const {
+    return encode_first(text, add_special, std::numeric_limits<std::size_t>::max());
+}
+
+std::vector<std::int32_t> tokenizer::encode_first(std::string_view text, bool add_special,
+                                                  std::size_t most) const {
     std::vector<std::int32_t> out;
     if (add_special && add_bos_)
         out.push_back(*bos_);
     if (is_bpe_)
-        encode_bpe(text, out);
+        encode_bpe(text, most, out);
     else
-        encode_spm(text, out);
+        encode_spm(text, most, out);
     if (add_special && add_eos_)
         out.push_back(*eos_);
+    // The last piece may have more tokens than are wanted. EOS is wanted only if all others are.
+    out.resize(std::min(out.size(), most));
     return out;
 }
 

@@ -14,6 +14,7 @@
 #include <string>
 #include <string_view>
 #include <unordered_map>
+#include <unordered_set>
 #include <vector>
 
 namespace lm {
@@ -33,7 +34,15 @@ class tokenizer {
     /// The tokens of a text of any bytes. With `add_special`, BOS before and EOS behind it where the model
     /// wants them (`add_bos_token`, by default for SentencePiece only; `add_eos_token`). SentencePiece puts a
     /// space before the text unless `add_space_prefix` is false. Time is n log n in the text's length.
+    ///
+    /// The text is read in pieces, cut between two characters that no merge joins (BPE: between words too).
+    /// Beside the tokens, memory is that of the longest piece, up to 100 bytes per byte: usually a word; the
+    /// whole text if the vocabulary joins all of its characters, as a run of spaces.
     [[nodiscard]] std::vector<std::int32_t> encode(std::string_view text, bool add_special) const;
+    /// The first `most` tokens of `encode(text, add_special)`, or all if there are fewer. Reads no further
+    /// than the piece that the last one is in (BPE: to that word's end).
+    [[nodiscard]] std::vector<std::int32_t> encode_first(std::string_view text, bool add_special,
+                                                         std::size_t most) const;
 
     /// The bytes of a token, which may be a part of a UTF-8 character: nothing for control tokens and for
     /// numbers outside the vocabulary.
@@ -51,8 +60,12 @@ class tokenizer {
     tokenizer() = default;
     static constexpr std::int32_t none = -1;
 
-    void encode_bpe(std::string_view text, std::vector<std::int32_t>& out) const;
-    void encode_spm(std::string_view text, std::vector<std::int32_t>& out) const;
+    /// These append whole pieces until `out` has `most` tokens, or more.
+    void encode_bpe(std::string_view text, std::size_t most, std::vector<std::int32_t>& out) const;
+    void encode_spm(std::string_view text, std::size_t most, std::vector<std::int32_t>& out) const;
+    /// Whether a symbol that ends with the left character may merge with one that begins with the right one.
+    /// Characters of BPE are bytes.
+    [[nodiscard]] bool may_join(char32_t left, char32_t right) const;
     /// A token, or if there is none, what stands for its bytes.
     void append(std::int32_t token, std::string_view bytes, std::vector<std::int32_t>& out) const;
 
@@ -64,6 +77,7 @@ class tokenizer {
     std::vector<std::string> pieces_; ///< what each token decodes to
     std::array<std::int32_t, 256> byte_tokens_ = {};
 
+    std::unordered_set<std::uint64_t> joined_;               ///< the pairs of which `may_join` is true
     std::unordered_map<std::uint64_t, symbol_merge> merges_; ///< BPE: by both symbols
     std::vector<std::int32_t> symbol_tokens_;                ///< BPE: the token of each symbol, or `none`
 

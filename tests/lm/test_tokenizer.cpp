@@ -7,15 +7,21 @@
 
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <chrono>
 #include <cstdint>
 #include <functional>
 #include <limits>
+#include <map>
+#include <optional>
 #include <ostream>
 #include <random>
 #include <span>
 #include <string>
 #include <string_view>
+#include <sys/mman.h>
+#include <unistd.h>
+#include <utility>
 #include <vector>
 
 namespace {
@@ -259,6 +265,206 @@ TEST(Spm, WithoutTypesTokensAreKnownByTheirNames) {
     ASSERT_TRUE(t.ok()) << t.message();
     EXPECT_EQ(t->encode("bA中", true), (tokens{1, 4, 5, 3, 0, 2})) << "one unknown token for a character";
     EXPECT_EQ(t->decode(3), "A");
+}
+
+/// Merges the cheapest pair of neighbours, of equal ones the leftmost, until `cost_of(left, right)` has none.
+template <class Cost>
+std::vector<std::string> naive_merges(std::vector<std::string> symbols, const Cost& cost_of) {
+    for (;;) {
+        std::optional<double> best;
+        std::size_t at = 0;
+        for (std::size_t i = 0; i + 1 < symbols.size(); ++i)
+            if (const std::optional<double> cost = cost_of(symbols[i], symbols[i + 1]);
+                cost && (!best || *cost < *best)) {
+                best = cost;
+                at = i;
+            }
+        if (!best)
+            return symbols;
+        symbols[at] += symbols[at + 1];
+        symbols.erase(symbols.begin() + static_cast<std::ptrdiff_t>(at) + 1);
+    }
+}
+
+/// `encode_first` has to be the beginning of `encode`, whatever its length.
+void expect_beginnings(const lm::tokenizer& t, const std::string& text) {
+    for (const bool add_special : {false, true}) {
+        const tokens all = t.encode(text, add_special);
+        for (std::size_t most = 0; most <= all.size() + 2; ++most) {
+            const tokens first(all.begin(),
+                               all.begin() + static_cast<std::ptrdiff_t>(std::min(most, all.size())));
+            ASSERT_EQ(t.encode_first(text, add_special, most), first)
+                << most << " of " << all.size() << ": " << testing::PrintToString(text);
+        }
+    }
+}
+
+std::string random_text(std::mt19937& random, std::span<const std::string> parts, std::size_t count) {
+    std::string text;
+    for (std::size_t i = 0; i < count; ++i)
+        text += parts[random() % parts.size()];
+    return text;
+}
+
+TEST(Spm, PiecesAreMergedAsTheWholeText) {
+    // Characters of 1 to 4 bytes, the mark of a space, and bytes that are none or become some with others.
+    const std::string parts[] = {"a",    "b",    " ",    "▁",        "é",        "中",
+                                 "\xC3", "\xA9", "\xE2", "\x96\x81", "\xF0\x9F", "😀"};
+    std::mt19937 random(11);
+    std::size_t merged = 0;
+    for (int vocabulary = 0; vocabulary < 150; ++vocabulary) {
+        // Few characters and long pieces leave hardly a boundary where text may be cut.
+        const auto some = std::span(parts).first(2 + random() % (std::size(parts) - 1));
+        std::vector<std::pair<std::string, float>> pieces;
+        for (std::size_t i = 0, count = 1 + random() % 40; i < count; ++i)
+            pieces.emplace_back(random_text(random, some, 1 + random() % 4),
+                                static_cast<float>(random() % 5));
+        lm::gguf_writer writer;
+        lm::test::put_spm(writer, pieces);
+        const bool prefix = random() % 2 == 0;
+        writer.set("tokenizer.ggml.add_space_prefix", prefix);
+        writer.set("tokenizer.ggml.add_eos_token", random() % 2 == 0);
+        const auto t = make(writer);
+        ASSERT_TRUE(t.ok()) << t.message();
+        const auto spaced = [](std::string text) {
+            for (std::size_t at = 0; (at = text.find("▁", at)) != text.npos; ++at)
+                text.replace(at, 3, " ");
+            return text;
+        };
+        std::map<std::string, std::int32_t> known;
+        for (std::size_t i = 0; i < pieces.size(); ++i)
+            known.try_emplace(spaced(pieces[i].first), lm::test::first_piece + static_cast<std::int32_t>(i));
+        for (std::size_t length = 0; length < 40; length += 1 + random() % 6) {
+            const std::string text = random_text(random, some, length);
+            const std::string view = (prefix && !text.empty() ? " " : "") + spaced(text);
+            std::vector<std::string> symbols;
+            for (std::size_t at = 0; at < view.size(); at += symbols.back().size())
+                symbols.push_back(view.substr(at, lm::decode_utf8(view, at).size));
+            tokens expected;
+            for (const std::string& symbol :
+                 naive_merges(symbols, [&](const auto&left, const auto&right) -> std::optional<double> {
+                     const auto found = known.find(left + right);
+                     if (found == known.end())
+                         return std::nullopt;
+                     return -pieces[static_cast<std::size_t>(found->second - lm::test::first_piece)].second;
+                 })) {
+                merged += symbol.size() > 4 ? 1 : 0;
+                if (const auto found = known.find(symbol); found != known.end())
+                    expected.push_back(found->second);
+                else
+                    for (const char c : symbol)
+                        expected.push_back(3 + static_cast<unsigned char>(c));
+            }
+            ASSERT_EQ(t->encode(text, false), expected) << testing::PrintToString(text);
+            expect_beginnings(*t, text);
+        }
+    }
+    EXPECT_GT(merged, 100u);
+}
+
+TEST(Bpe, PartsOfWordsAreMergedAsTheWhole) {
+    const std::vector<std::string> bytes = lm::test::byte_tokens();
+    const std::string characters = "ab '1\n\xC3\xA9";
+    std::mt19937 random(12);
+    std::size_t merged = 0;
+    for (int vocabulary = 0; vocabulary < 150; ++vocabulary) {
+        const std::size_t some = 1 + random() % characters.size();
+        const auto any = [&] { return characters[random() % some]; };
+        const auto name = [&](const std::string& text) {
+            std::string out;
+            for (const char c : text)
+                out += bytes[static_cast<unsigned char>(c)];
+            return out;
+        };
+        std::vector<std::string> known(1, std::string(1, any()));
+        std::vector<std::string> merges;
+        std::map<std::pair<std::string, std::string>, double> ranks;
+        std::map<std::string, std::int32_t> numbers;
+        for (std::size_t i = 0, count = random() % 30; i < count; ++i) {
+            const auto part = [&] {
+                return random() % 2 == 0 ? std::string(1, any()) : known[random() % known.size()];
+            };
+            const std::string left = part(), right = part();
+            ranks.try_emplace({left, right}, static_cast<double>(i));
+            numbers.try_emplace(left + right, static_cast<std::int32_t>(256 + i));
+            merges.push_back(name(left) + " " + name(right));
+            known.push_back(left + right);
+        }
+        lm::gguf_writer writer;
+        lm::test::put_bpe(writer, merges);
+        writer.set("tokenizer.ggml.bos_token_id", 7u);
+        writer.set("tokenizer.ggml.eos_token_id", 8u);
+        writer.set("tokenizer.ggml.add_bos_token", random() % 2 == 0);
+        writer.set("tokenizer.ggml.add_eos_token", random() % 2 == 0);
+        const auto t = make(writer);
+        ASSERT_TRUE(t.ok()) << t.message();
+        for (std::size_t length = 0; length < 60; length += 1 + random() % 9) {
+            std::string text;
+            while (text.size() < length)
+                text += any();
+            tokens expected;
+            for (const std::string& word : words(text)) {
+                std::vector<std::string> symbols;
+                for (const char c : word)
+                    symbols.emplace_back(1, c);
+                for (const std::string& symbol :
+                     naive_merges(symbols, [&](const auto&left, const auto&right) -> std::optional<double> {
+                         const auto found = ranks.find({left, right});
+                         return found != ranks.end() ? std::optional(found->second) : std::nullopt;
+                     })) {
+                    merged += symbol.size() > 2 ? 1 : 0;
+                    expected.push_back(symbol.size() == 1 ? static_cast<unsigned char>(symbol[0])
+                                                          : numbers.at(symbol));
+                }
+            }
+            ASSERT_EQ(t->encode(text, false), expected) << testing::PrintToString(text);
+            expect_beginnings(*t, text);
+        }
+    }
+    EXPECT_GT(merged, 100u);
+}
+
+TEST(Tokenizer, BeginningsOfLongTexts) {
+    lm::gguf_writer bpe, spm, bytes;
+    lm::test::put_bpe(bpe, {"Ġ Ġ", "ĠĠ ĠĠ", "a b"});
+    lm::test::put_spm(spm, {{"▁", -1}, {"▁▁", -2}, {"▁▁▁▁", -3}, {"a", -4}, {"ab", -5}});
+    lm::test::put_bpe(bytes, {});
+    // Long enough for the number of tokens to be estimated, at rates that change.
+    std::string text(100000, ' ');
+    for (int i = 0; i < 40000; ++i)
+        text += i % 3 == 0 ? "ab " : "xyz";
+    for (const lm::gguf_writer* writer : {&bpe, &spm, &bytes}) {
+        const auto t = make(*writer);
+        ASSERT_TRUE(t.ok()) << t.message();
+        const tokens all = t->encode(text, false);
+        EXPECT_TRUE(t->decode(all).ends_with(text));
+        for (const std::size_t most : {std::size_t{1}, std::size_t{1000}, all.size() / 2, all.size() - 1}) {
+            const tokens first = t->encode_first(text, false, most);
+            ASSERT_EQ(first.size(), most);
+            EXPECT_TRUE(std::equal(first.begin(), first.end(), all.begin()));
+        }
+        EXPECT_EQ(t->encode_first(text, false, all.size() + 1), all);
+    }
+}
+
+TEST(Tokenizer, TextBehindTheFirstTokensIsNotRead) {
+    lm::gguf_writer bpe, spm, bytes;
+    lm::test::put_bpe(bpe, {"a b", "Ġ ab"});
+    lm::test::put_spm(spm, {{"▁", -1}, {"ab", -2}, {"▁ab", -3}, {"a", -4}, {"b", -5}});
+    lm::test::put_bpe(bytes, {});
+    const auto page = static_cast<std::size_t>(::sysconf(_SC_PAGESIZE));
+    void* memory = ::mmap(nullptr, 4 * page, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+    ASSERT_NE(memory, MAP_FAILED);
+    auto* text = static_cast<char*>(memory);
+    for (std::size_t i = 0; i < page; ++i)
+        text[i] = " ab"[i % 3];
+    ASSERT_EQ(::mprotect(text + page, 3 * page, PROT_NONE), 0);
+    for (const lm::gguf_writer* writer : {&bpe, &spm, &bytes}) {
+        const auto t = make(*writer);
+        ASSERT_TRUE(t.ok()) << t.message();
+        EXPECT_EQ(t->encode_first({text, 4 * page}, false, 500), t->encode_first({text, page}, false, 500));
+    }
+    ::munmap(memory, 4 * page);
 }
 
 TEST(Tokenizer, LongTextsTakeLittleTime) {

@@ -6,7 +6,6 @@
 
 #include <cstdint>
 #include <cstdio>
-#include <initializer_list>
 #include <span>
 #include <string>
 #include <utility>
@@ -39,7 +38,7 @@ inline void put_bpe(gguf_writer& file, const std::vector<std::string>& merges) {
 inline constexpr std::int32_t first_piece = 259;
 
 /// Writes a SentencePiece vocabulary with byte fallback and the given pieces and scores.
-inline void put_spm(gguf_writer& file, std::initializer_list<std::pair<const char*, float>> pieces) {
+inline void put_spm(gguf_writer& file, const std::vector<std::pair<std::string, float>>& pieces) {
     std::vector<std::string> tokens = {"<unk>", "<s>", "</s>"};
     std::vector<std::int32_t> types = {2, 3, 3};
     for (unsigned b = 0; b < 256; ++b) {
