@@ -203,9 +203,9 @@ struct folded_task {
                 parts.up = matrices->up.plan(i % matrices->count(), isa);
                 parts.down = matrices->down.plan(i % matrices->count(), isa);
             }
-            plans.push_back(
-                folded_ffn::plan({d, h, d}, parts, {.max_rows = x.rows, .batches = batches, .isa = isa})
-                    .value());
+            plans.push_back(folded_ffn::plan({x.cols, f.shape.neurons, x.cols}, parts,
+                                             {.max_rows = x.rows, .batches = batches, .isa = isa})
+                                .value());
         }
         scratch = buffer(plans[0].scratch_bytes(x.rows));
         balance(f.predictor.plan(0, isa), inputs);

@@ -123,7 +123,7 @@ std::vector<typename Scales::value> extreme_scales() {
     if constexpr (Scales::block_groups == 1)
         return {{0}, {1}, {0x3c00}, {0x7bff}, {0x8001}};
     else
-        return {{0, 5}, {1, 1}, {127, 0}, {127, -128}, {200, 127}, {254, 1}, {254, -1}};
+        return {{0, 5}, {1, 1}, {127, 0}, {127, -128}, {200, 127}, {240, 1}, {240, -128}};
 }
 TYPED_TEST(Linear, ExtremeCodesAndScalesAreExact) {
     using codes = typename TypeParam::codes;
