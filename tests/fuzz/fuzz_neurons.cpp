@@ -1,37 +1,50 @@
-// libFuzzer target: whatever the bytes are, stored neurons are refused or lie within them.
-#include <crumb/format/neuron_rows.hpp>
+// libFuzzer target: whatever the bytes are, stored neurons are refused or lie within them, and a network of
+// them runs.
+#include "folded.hpp"
+#include "parts.hpp"
 
-#include <cstddef>
-#include <cstdint>
-#include <cstdlib>
-#include <cstring>
+namespace lm::fuzz {
 
-namespace {
-
-/// Depends on everything that was read, so that no read is optimized away.
-volatile float sink;
-
-} // namespace
-
-extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size) {
-    // Nothing lies behind it, so that reads beyond the end are noticed.
-    const std::size_t room = crumb::round_up(size == 0 ? 1 : size, crumb::alignment);
-    auto* memory = static_cast<std::byte*>(std::aligned_alloc(crumb::alignment, room));
-    std::byte* copy = memory + (room - size) / crumb::alignment * crumb::alignment;
-    if (size > 0)
-        std::memcpy(copy, data, size);
-    if (const auto rows = crumb::neuron_rows::open({copy, size})) {
-        const crumb::neuron_shape& s = rows->shape();
-        for (const std::size_t n : {std::size_t{0}, s.neurons / 2, s.neurons - 1}) {
-            sink = sink + rows->low()[n] + rows->high()[n] + rows->line(n).slope;
-            for (const std::size_t i : {std::size_t{0}, s.inputs - 1})
-                sink = sink + crumb::row_weight(s.in, rows->in(n), i);
-            for (const std::size_t i : {std::size_t{0}, s.outputs - 1})
-                sink = sink + crumb::row_weight(s.out, rows->out(n), i);
-        }
-    } else if (rows.message()[0] == '\0') {
-        std::abort();
+void run(std::span<const std::byte> input) {
+    const exact_copy copy(input);
+    const auto rows = crumb::neuron_rows::open(copy.bytes());
+    if (!rows)
+        return check_refusal(rows.error());
+    const crumb::neuron_shape& s = rows->shape();
+    check(rows->layout().bytes <= input.size(), "neurons of more than their bytes");
+    float sum = 0;
+    for (const std::size_t n : {std::size_t{0}, s.neurons / 2, s.neurons - 1}) {
+        sum += rows->low()[n] + rows->high()[n] + rows->line(n).slope;
+        for (const std::size_t i : {std::size_t{0}, s.inputs - 1})
+            sum += crumb::row_weight(s.in, rows->in(n), i);
+        for (const std::size_t i : {std::size_t{0}, s.outputs - 1})
+            sum += crumb::row_weight(s.out, rows->out(n), i);
     }
-    std::free(memory);
-    return 0;
+    consume(std::bit_cast<std::uint32_t>(sum));
+    // A network around them. What is folded is theirs to the width.
+    if (s.inputs != s.outputs || s.inputs * (s.outputs + s.neurons) > 6000)
+        return;
+    choices choose(input);
+    const weight_type formats[] = {weight_type::q8_0, weight_type::u2};
+    dice random(1);
+    crumb::folded_ffn_parts parts;
+    buffer fold, predictor;
+    const auto product = [&](buffer& memory, std::size_t n, weight_type type) {
+        const bytes weights = packed(type, n, s.inputs, random);
+        memory = buffer(weights.size());
+        std::memcpy(memory.bytes().data(), weights.data(), weights.size());
+        if (type == weight_type::u2)
+            return crumb::any_linear(
+                crumb::linear<crumb::u2>::plan(crumb::packed_view<crumb::u2>::open(memory.bytes()).value())
+                    .value());
+        return crumb::any_linear(
+            crumb::linear<crumb::q8_0>::plan(crumb::packed_view<crumb::q8_0>::open(memory.bytes()).value())
+                .value());
+    };
+    parts.fold = product(fold, s.outputs, choose.of(formats));
+    parts.predictor = product(predictor, s.neurons, choose.of(formats));
+    parts.neurons = *rows;
+    run_folded(parts, s.inputs);
 }
+
+} // namespace lm::fuzz
