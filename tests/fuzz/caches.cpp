@@ -20,7 +20,10 @@ cache_of::cache_of(const crumb::kv_codec& codec, std::size_t layers, std::size_t
         for (auto& e : entries_)
             e = static_cast<std::int8_t>(static_cast<int>(random.below(127)) - 63);
         scales_ = floats(2 * head_size, 0.005f, random, 0.01f);
-        shape_.codebooks = {entries_.data(), scales_.data(), 0, 0, 1, nullptr};
+        shape_.codebooks =
+            crumb::pq_codebooks::make(
+                {.codec = codec, .head_size = head_size, .sets = 1, .entries = entries_, .scales = scales_})
+                .value();
     }
     state_ = buffer(crumb::kv_cache::state_bytes(shape_).value());
     clear();

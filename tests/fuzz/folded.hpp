@@ -10,20 +10,19 @@ namespace lm::fuzz {
 /// Runs a network in all the ways there are: rows alone and together, in one part and in two, as lists and
 /// dense. The results are the same bits wherever the library says so. Parts that do not fit each other are
 /// refused.
-inline void run_folded(const crumb::folded_ffn_parts& parts, std::size_t inputs_of_model) {
+inline void run_folded(const crumb::ffn_shape& network, const crumb::folded_ffn_parts& parts) {
     using enum crumb::folded_batches;
     constexpr std::size_t rows = 3;
     std::vector<float> first;
     for (const crumb::folded_batches batches : {lists, automatic, dense}) {
-        const auto plan = crumb::folded_ffn::plan(parts, {.max_rows = rows, .batches = batches});
+        const auto plan = crumb::folded_ffn::plan(network, parts, {.max_rows = rows, .batches = batches});
         if (!plan) {
             check_refusal(plan.error());
             continue;
         }
         const crumb::neuron_shape& s = plan->shape();
-        // Whoever has the inputs has to compare them, as models do.
-        if (s.inputs != inputs_of_model || s.outputs != inputs_of_model)
-            return;
+        check(s.inputs == network.inputs && s.neurons == network.neurons && s.outputs == network.outputs,
+              "a network of another size");
         const auto x = inputs(rows * s.inputs);
         const auto compute = [&](std::size_t count, std::size_t threads) {
             std::vector<float> y(count * s.outputs);

@@ -1,7 +1,7 @@
 // libFuzzer target: the parts of a folded network, each of its own sizes and formats, are refused together or
 // run together. They come as a GGUF file: tensors `fold` (floats or packed), `predictor` (packed or nested),
-// `neurons`, `bounds` (perhaps), `up` and `down` (perhaps), and the key `width`: what the model around them
-// has.
+// `neurons`, `bounds` (perhaps), `up` and `down` (perhaps), and the keys `width` and `hidden`: what the model
+// around them has.
 #include "folded.hpp"
 #include "gguf.hpp"
 #include "matrix.hpp"
@@ -75,10 +75,10 @@ void run(std::span<const std::byte> input) {
     const auto file = gguf::parse(copy.bytes());
     if (!file)
         return check_refusal(file.error());
-    const auto width = file->get_u32("width");
+    const auto width = file->get_u32("width"), hidden = file->get_u32("hidden");
     const auto codebooks = codebook_sets::read(*file);
     const auto stored = file->get_tensor("neurons");
-    for (const crumb::status& s : {width.error(), codebooks.error(), stored.error()})
+    for (const crumb::status& s : {width.error(), hidden.error(), codebooks.error(), stored.error()})
         if (!s)
             return check_refusal(s);
     const auto neurons = crumb::neuron_rows::open((*stored)->data);
@@ -113,7 +113,7 @@ void run(std::span<const std::byte> input) {
             if (file->find_tensor(name) != nullptr)
                 if (const auto product = read.product(name, choose))
                     *to = *product;
-    run_folded(parts, *width);
+    run_folded({*width, *hidden, *width}, parts);
 }
 
 } // namespace lm::fuzz

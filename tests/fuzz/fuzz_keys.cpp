@@ -20,7 +20,7 @@ void use(const crumb::kv_codebooks& books, const model& m) {
                                 .codec = books.codec,
                                 .sinks = 1,
                                 .window = 1,
-                                .codebooks = books.view()};
+                                .codebooks = books.view().value()};
     const auto bytes = crumb::kv_cache::state_bytes(shape);
     if (!bytes)
         return check_refusal(bytes.error());
@@ -58,7 +58,8 @@ void use(const schedule_source& source, const model& m) {
         return check_refusal(s.error());
     s->precision(source.prefill);
     const auto tokens = tokens_of(m, std::min<std::size_t>(2, s->context()));
-    (void)s->feed(tokens, 1);
+    if (const auto fed = s->feed(tokens, 1); !fed)
+        return check_refusal(fed.error());
     const auto chosen = source.choose(*s, 0);
     if (!chosen)
         return check_refusal(chosen.error());

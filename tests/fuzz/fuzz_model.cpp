@@ -53,16 +53,24 @@ void run(std::span<const std::byte> input) {
             codebooks = std::move(**books);
     }
     auto s = session::make(*m, team(1), *kv, context, is_long ? 70 : batch,
-                           codebooks.sets != 0 ? codebooks.view() : crumb::pq_codebooks());
+                           codebooks.sets != 0 ? codebooks.view().value() : crumb::pq_codebooks());
     if (!s)
         return check_refusal(s.error());
     s->count_ffn(true);
     const auto tokens = tokens_of(*m, context);
     const std::size_t vocabulary = m->shape().vocabulary;
     const auto feed = [&](std::span<const std::int32_t> some, std::size_t wanted) {
+        const std::size_t before = s->length();
         const auto logits = s->feed(some, wanted);
-        check(logits.size() == wanted * vocabulary, "logits of other tokens");
-        consume(std::as_bytes(logits));
+        if (!logits) {
+            check_refusal(logits.error());
+            check(s->length() >= before && s->length() < before + some.size(),
+                  "tokens of a pass that failed");
+            return false;
+        }
+        check(logits->size() == wanted * vocabulary && s->length() == before + some.size(),
+              "logits of other tokens");
+        check(all_finite(*logits), "logits that are not finite");
         return true;
     };
     std::optional<crumb::precision_schedule> schedule;

@@ -15,6 +15,9 @@ void run(std::span<const std::byte> input) {
           "a view of more than its bytes or of precisions that do not exist");
     if (view->n() * view->k() == 0 || view->n() * view->k() > most_weights)
         return;
+    check(!crumb::nested_view::open(copy.bytes(), view->n(), view->k() + 1).ok() &&
+              crumb::nested_view::open(copy.bytes(), view->n(), view->k()).ok(),
+          "weights of another shape than asked for");
     const auto bias = inputs(view->n(), 7);
     const auto plan = crumb::nested_linear::plan(*view, {.bias = bias});
     if (!plan)
@@ -32,6 +35,7 @@ void run(std::span<const std::byte> input) {
         const crumb::any_linear any(*plan, bits);
         check_products(any, weights, constants);
         check_unpacked(any, weights);
+        check(all_finite(constants), "a correction that is not finite");
         const one_product direct(*plan, bits), through(any);
         check(same_results(direct.y, through.y), "any_linear is another product");
     }

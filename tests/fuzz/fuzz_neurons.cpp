@@ -21,8 +21,8 @@ void run(std::span<const std::byte> input) {
             sum += crumb::row_weight(s.out, rows->out(n), i);
     }
     consume(std::bit_cast<std::uint32_t>(sum));
-    // A network around them. What is folded is theirs to the width.
-    if (s.inputs != s.outputs || s.inputs * (s.outputs + s.neurons) > 6000)
+    // A network around them.
+    if (s.inputs * (s.outputs + s.neurons) > 6000)
         return;
     choices choose(input);
     const weight_type formats[] = {weight_type::q8_0, weight_type::u2};
@@ -44,7 +44,7 @@ void run(std::span<const std::byte> input) {
     parts.fold = product(fold, s.outputs, choose.of(formats));
     parts.predictor = product(predictor, s.neurons, choose.of(formats));
     parts.neurons = *rows;
-    run_folded(parts, s.inputs);
+    run_folded({s.inputs, s.neurons, s.outputs}, parts);
 }
 
 } // namespace lm::fuzz

@@ -19,6 +19,9 @@ void multiply(std::span<const std::byte> bytes) {
     if constexpr (crumb::needs_codebooks<F>)
         for (int i = 0; i < static_cast<int>(crumb::codebook_entries<F>); ++i)
             tables.push_back(static_cast<std::int8_t>(i * 16 - 127));
+    check(!crumb::packed_view<F>::open(bytes, view->n() + 1, view->k()).ok() &&
+              crumb::packed_view<F>::open(bytes, view->n(), view->k()).ok(),
+          "weights of another shape than asked for");
     // Every scale, exponent and code, of real channels and of those that pad the last tile.
     std::vector<double> weights;
     for (std::size_t row = 0; row < crumb::round_up(view->n(), crumb::tile_channels); ++row)
@@ -28,8 +31,10 @@ void multiply(std::span<const std::byte> bytes) {
             const std::size_t size = std::min(view->k() - first, crumb::block_inputs<F>);
             const auto stored = crumb::storage<F>(&block, 1, size, tables);
             for (std::size_t i = 0; i < size; ++i)
-                if (const double w = stored.weight(0, i); row < view->n())
+                if (const double w = stored.weight(0, i); row < view->n()) {
+                    check(std::isfinite(static_cast<float>(w)), "a weight that is not finite");
                     weights.push_back(w);
+                }
         }
     const auto bias = inputs(view->n(), 7);
     const auto plan = crumb::linear<F>::plan(*view, {.bias = bias, .codebooks = tables});

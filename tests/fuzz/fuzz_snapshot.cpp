@@ -24,8 +24,11 @@ void attend(cache_of& c) {
             const crumb::status done =
                 plan.run(crumb::matrix<const float>(q.data(), 1, q.size()), c.cache.layer(layer), length - 1,
                          crumb::matrix(y.data(), 1, y.size()), scratch.bytes());
+            // Floats may add up to more than floats hold; halves, and what codes stand for, do not.
             if (!done)
                 check_refusal(done);
+            else if (s.codec.kind != crumb::kv_kind::f32)
+                check(all_finite(y), "attention over a restored cache is not finite");
         }
     }
 }

@@ -429,6 +429,7 @@ std::vector<seed> folded_seeds() {
             const ffn_recipe recipe = need(ffn_recipe::parse(p.recipe), p.recipe);
             maker file;
             file.to.set("width", static_cast<std::uint32_t>(width));
+            file.to.set("hidden", static_cast<std::uint32_t>(hidden));
             put_codebooks(file, random);
             if (recipe.fold == weight_type::f32) {
                 const std::uint64_t dims[] = {width, width};

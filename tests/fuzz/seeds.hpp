@@ -19,7 +19,7 @@ std::vector<seed> gguf_seeds();
 /// codebooks of the cache and schedules of precision.
 std::vector<seed> model_seeds();
 /// Parts of folded networks as `fuzz_folded` reads them: a GGUF file of tensors `fold`, `predictor`,
-/// `neurons` and perhaps `bounds` and keys `width`, `crumb.codebooks.<format>`.
+/// `neurons` and perhaps `bounds` and keys `width`, `hidden`, `crumb.codebooks.<format>`.
 std::vector<seed> folded_seeds();
 std::vector<seed> packed_seeds();
 std::vector<seed> nested_seeds();
