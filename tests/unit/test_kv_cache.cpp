@@ -460,6 +460,30 @@ TEST(KvCache, TruncatesAnywhere) {
         }
 }
 
+// Scales are rounded, so that codes of the largest halves may stand for more than a half holds.
+TEST(KvCache, TruncatesToFiniteHalves) {
+    for (const auto& [name, codec] : codecs) {
+        if (codec.has_codebooks())
+            continue;
+        SCOPED_TRACE(name);
+        cache_problem p(shape_of(codec, 16, 1));
+        std::vector<float> x(p.width());
+        for (std::size_t t = 0; t < 200; ++t) {
+            for (std::size_t i = 0; i < x.size(); ++i)
+                x[i] = (t + i) % 2 == 0 ? 65504.0f : -65504.0f;
+            const auto row = crumb::matrix<const float>(x.data(), 1, x.size());
+            ASSERT_TRUE(p.cache->write(0, row, row).ok());
+            p.cache->advance(1);
+            p.cache->encode(p.scratch->span());
+        }
+        p.cache->truncate(90);
+        for (const bool keys : {true, false})
+            for (std::size_t t = 0; t < 90; ++t)
+                for (const double v : p.decoded(0, 0, keys, t))
+                    ASSERT_NEAR(std::fabs(v), 65504, 1000) << "token " << t;
+    }
+}
+
 TEST(KvCache, CopiesAPrefix) {
     for (const auto& [name, codec] : codecs) {
         SCOPED_TRACE(name);

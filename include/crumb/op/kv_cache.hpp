@@ -361,6 +361,9 @@ inline void kv_cache::truncate(std::size_t tokens) noexcept {
                         const std::size_t t = u % kv_part_tokens;
                         functions_->decode({part_layout(keys), shape_.codebooks.tables(layer, h, keys),
                                             part_at(u / kv_part_tokens, layer, h, keys), t, t + 1, row, 512});
+                        // Codes of numbers near the largest half may stand for more.
+                        for (std::size_t i = 0; i < shape_.head_size; ++i)
+                            row[i] = std::clamp(row[i], -65504.0f, 65504.0f);
                         functions_->to_halves(row, window_row(layer, h, keys, u), shape_.head_size);
                     }
         control_->coded.store(first, std::memory_order_release);
