@@ -248,7 +248,14 @@ TEST(CodebookInvariants, AreChecked) {
         numbers.scales[17] = kept;
         metric[5] = nan;
         EXPECT_EQ(why([](auto&) {}).substr(0, 27), "codebooks, metric: number 5");
+        metric[5] = 1e31f;
+        EXPECT_EQ(why([](auto&) {}).find("codebooks: centroids of channel "), 0u);
         metric[5] = 1;
+        numbers.scales[9] = 1e29f;
+        EXPECT_EQ(
+            why([](auto& p) { p.metric = {}; }).find("codebooks: centroids of channel 9 may be as large as"),
+            0u);
+        numbers.scales[9] = kept;
         numbers.entries[33] = -100;
         numbers.entries[49] = 60;
         EXPECT_EQ(why([](auto&) {}) == "", !codec.additive);

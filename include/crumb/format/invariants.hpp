@@ -32,8 +32,9 @@ namespace crumb::inline CRUMB_ABI {
 //                                   slopes, intercepts, biases, weights or their scales are     check_line,
 //                                   finite                                                      check_row
 //     pq_codebooks::make            as many entries, scales and metrics as the sets take; pq_codebooks::make
-//                                   scales finite and >= 0, metrics finite; two tables that
-//                                   are added stay within signed bytes
+//                                   scales finite and >= 0, metrics finite; centroids
+//                                   within `largest_centroid`; two tables that are added
+//                                   stay within signed bytes
 //     restore (of a kv_cache)       model, codec, codebooks and shape are the cache's; lengths  restore
 //                                   agree; scales, means and origins, halves and floats of      check_scales,
 //                                   tokens are finite                                           check_floats

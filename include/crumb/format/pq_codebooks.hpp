@@ -27,14 +27,18 @@ struct pq_codebook_parts {
     std::span<const float> metric = {};   ///< per index: keys, then values, head_size * dims each; or empty
 };
 
+/// The largest magnitude of a centroid, plain or weighted, and of what a metric's row adds up to: the search
+/// for codes computes with them in floats and integers that hold no more (see `kv_gain_of`).
+inline constexpr double largest_centroid = 0x1p100;
+
 /// Codebooks that were checked. Refers to the caller's numbers; copy it freely. A default one holds none.
 class pq_codebooks {
   public:
     constexpr pq_codebooks() noexcept = default;
 
     /// Refuses codecs without codebooks, sizes that do not agree, scales that are negative or not finite,
-    /// metrics that are not finite, and additive tables whose entries may add up to more than a signed byte
-    /// holds: kernels sum them in bytes.
+    /// metrics that are not finite, centroids beyond `largest_centroid`, and additive tables whose entries
+    /// may add up to more than a signed byte holds: kernels sum them in bytes.
     static result<pq_codebooks> make(const pq_codebook_parts& p) noexcept {
         if (!is_known(p.codec) || !p.codec.has_codebooks())
             return status::error(errc::invalid_argument,
@@ -65,6 +69,8 @@ class pq_codebooks {
         for (std::size_t i = 0; i < channels; ++i)
             if (p.scales[i] < 0)
                 return status::error(errc::corrupt, "codebooks: scale %zu is %g", i, double{p.scales[i]});
+        if (const status s = check_size(p, channels); !s)
+            return s;
         for (std::size_t i = 0; p.codec.additive && i < entries; i += 32)
             if (const int sum = largest(p.entries.subspan(i, 16)) + largest(p.entries.subspan(i + 16, 16));
                 sum > 127)
@@ -97,6 +103,24 @@ class pq_codebooks {
     }
 
   private:
+    /// Refuses centroids beyond `largest_centroid`.
+    static status check_size(const pq_codebook_parts& p, std::size_t channels) noexcept {
+        const std::size_t dims = p.codec.dims;
+        for (std::size_t c = 0; c < channels; ++c) {
+            double plain = 128.0 * double{p.scales[c]}, row = 0, weighted = 0;
+            for (std::size_t b = 0; b < dims && !p.metric.empty(); ++b) {
+                const double w = std::fabs(double{p.metric[c * dims + b]});
+                row += w;
+                weighted += w * 128.0 * double{p.scales[c / dims * dims + b]};
+            }
+            if (const double most = std::fmax(plain, std::fmax(row, weighted)); most > largest_centroid)
+                return status::error(errc::corrupt,
+                                     "codebooks: centroids of channel %zu may be as large as %g, %g is "
+                                     "possible",
+                                     c, most, largest_centroid);
+        }
+        return {};
+    }
     static constexpr int largest(std::span<const std::int8_t> entries) noexcept {
         int most = 0;
         for (const std::int8_t e : entries)
