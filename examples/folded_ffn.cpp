@@ -215,8 +215,8 @@ int main() {
         parts.predictor = predictor;
         parts.neurons = checked(writer.finish());
         parts.activation = crumb::activation_function::kind::gelu_tanh;
-        const auto plan = checked(crumb::folded_ffn::plan({d, h, d}, parts,
-                                                          {.batches = crumb::folded_batches::lists}));
+        const auto plan =
+            checked(crumb::folded_ffn::plan({d, h, d}, parts, {.batches = crumb::folded_batches::lists}));
 
         // At run time: four phases, here by one thread; see docs/folding.md for several.
         memory scratch(plan.scratch_bytes(unseen));
