@@ -4,7 +4,7 @@
 #
 #   coverage.sh DIR COMPILER PROGRAM...   the programs are in DIR; built by the preset `fuzz-coverage`
 #
-# Environment: CRUMB_FUZZ_CORPUS, as in run.sh. llvm-profdata and llvm-cov of the compiler's version are needed
+# Environment: CRUMB_FUZZ_CORPUS, as in run.sh. llvm-profdata, llvm-cov and llvm-cxxfilt of the compiler's version are needed
 # (Debian: the package llvm-19).
 set -euo pipefail
 
@@ -19,9 +19,9 @@ source=$(cd "$(dirname "$0")/../.." && pwd)
 version=$("$compiler" -dumpversion)
 version=${version%%.*}
 tool() { command -v "$1-$version" || command -v "$1"; }
-profdata=$(tool llvm-profdata) cov=$(tool llvm-cov)
+profdata=$(tool llvm-profdata) cov=$(tool llvm-cov) demangle=$(tool llvm-cxxfilt)
 
-rm -rf "$dir/seeds" "$dir/profiles"
+rm -rf "$dir/seeds" "$dir/profiles" "$dir/missed.txt"
 mkdir -p "$dir/profiles"
 "$dir/crumb-make-corpus" "$dir/seeds"
 objects=()
@@ -30,7 +30,8 @@ for name; do
     LLVM_PROFILE_FILE=$dir/profiles/$name.profraw "$dir/$name" -runs=0 -timeout=60 -max_len=32768 \
         "$corpus/$name" "$dir/seeds/$name" >"$dir/profiles/$name.log" 2>&1 ||
         { tail -n 20 "$dir/profiles/$name.log" && exit 1; }
-    objects+=(-object "$dir/$name")
+    # The first is an argument by itself.
+    objects+=(${objects[0]+-object} "$dir/$name")
 done
 "$profdata" merge -sparse -o "$dir/all.profdata" "$dir"/profiles/*.profraw
 
@@ -40,14 +41,16 @@ files=(examples/lm/gguf.cpp examples/lm/gguf_value.hpp examples/lm/ggml_type.hpp
     examples/lm/schedule_file.cpp include/crumb/format/packed.hpp include/crumb/format/nested.hpp
     include/crumb/format/nested_levels.hpp include/crumb/format/neuron_rows.hpp include/crumb/op/kv_snapshot.hpp)
 [[ -f $source/include/crumb/format/invariants.hpp ]] && files+=(include/crumb/format/invariants.hpp)
-excluded='::gguf::open\(|::tokenizer::(encode|decode|append)|::model::(matrices|floats|replace|bits_per_weight)'
-excluded+='|::matrix::(floats|replace|prepare|run)\(|::matrix_input::|::find_role|::write_|::folded_layer::'
-excluded+='|::collect_samples|::train_codebooks|::calibrate|::schedule_file_begin|\)::begin\('
-excluded+='|::pack<|::pack\(|::save\(|::header_of|::neuron_writer::|::encode_row|::snapshot_bytes'
-excluded+='|::nested_storage_view::|::storage_view<|::lookup_tables|::nested_lookup_tables|::uniform\('
+excluded='::gguf::open|::tokenizer::(encode|decode|append|token_reader)|::model::(matrices|floats|replace|bits_per_weight)'
+excluded+='|lm::model::load\(std::string|::matrix::(floats|replace|prepare|run)\(|::matrix_input::|::find_role|write_'
+excluded+='|::folded_layer::|::collect_samples|::train_codebooks|::calibrate|namespace\)::begin\(|ffn_training'
+excluded+='|::pack<|::pack\(|packed_bytes|::save\(|::header_of|::neuron_writer::|::encode_row|::snapshot_bytes'
+excluded+='|::nested_storage_view::|::storage_view<|lookup_tables|::uniform\(|operator==|::has_scales|::rounds_factors'
+excluded+='|::gguf_strings::iterator::operator\+\+\(int'
 
-"$cov" report -show-functions -show-branch-summary=false -instr-profile "$dir/all.profdata" -Xdemangler c++filt \
-    "${objects[@]}" "${files[@]/#/$source/}" >"$dir/functions.txt"
+"$cov" report -show-functions -show-branch-summary=false -instr-profile "$dir/all.profdata" -Xdemangler "$demangle" \
+    "${objects[@]}" "${files[@]/#/$source/}" \
+    >"$dir/functions.txt" 2>"$dir/cov.log"
 # Of the instances of a template, the best covered one counts.
 awk -v excluded="$excluded" -v root="$source/" '
     # Without template arguments.
@@ -61,8 +64,8 @@ awk -v excluded="$excluded" -v root="$source/" '
         }
         return out
     }
-    /^File / { file = substr($2, 1, length($2) - 2); sub(root, "", file); sub(/:$/, "", file); next }
-    $(NF - 5) ~ /^[0-9]+$/ && /%$/ {
+    /^File / { file = $2; gsub(/[\047:]/, "", file); sub(root, "", file); next }
+    NF > 6 && /%$/ && $(NF - 5) ~ /^[0-9]+$/ {
         name = $0
         sub(/ +[0-9]+ +[0-9]+ +[0-9.]+% +[0-9]+ +[0-9]+ +[0-9.]+%$/, "", name)
         if (name ~ /^TOTAL/ || name ~ excluded) next
@@ -82,8 +85,10 @@ awk -v excluded="$excluded" -v root="$source/" '
         printf "%-45s %8d %8d %8.2f%%\n", "total", total, out, 100 * (1 - out / total)
         for (key in least) if (least[key] > 0) { split(key, k, "\t"); print least[key], k[1] ": " k[2] >"'"$dir"'/missed.txt" }
     }' "$dir/functions.txt"
+sort -rn -o "$dir/missed.txt" "$dir/missed.txt"
 
-"$cov" export -format=lcov -instr-profile "$dir/all.profdata" "${objects[@]}" "${files[@]/#/$source/}" >"$dir/lines.lcov"
+"$cov" export -format=lcov -instr-profile "$dir/all.profdata" "${objects[@]}" "${files[@]/#/$source/}" \
+    >"$dir/lines.lcov" 2>>"$dir/cov.log"
 awk -v root="$source/" '
     /^SF:/ { path = substr($0, 4); file = path; sub(root, "", file); n = 0; while ((getline line <path) > 0) text[++n] = line; close(path) }
     /^DA:/ { split(substr($0, 4), d, ","); if (d[2] == 0) print file ":" d[1] ": " text[d[1]] }' "$dir/lines.lcov" >"$dir/unreached.txt"

@@ -40,7 +40,7 @@ class corpus {
     bool good_ = true;
 };
 
-/// Copies with one field overwritten, at every 8th position of the first 256 bytes, and cut at every 16th.
+/// Copies with one field overwritten, at every 8th position of the first 256 bytes, and cut at every 5th.
 void add_damaged(corpus& out, const seed& whole) {
     constexpr std::byte extremes[] = {std::byte{0x00}, std::byte{0x7F}, std::byte{0xFF}};
     for (std::size_t at = 0; at + 8 <= whole.content.size() && at < 256; at += 8) {
@@ -49,7 +49,7 @@ void add_damaged(corpus& out, const seed& whole) {
             damaged[at + i] = extremes[at / 8 % 3];
         out.add(whole.name + "-damaged-" + std::to_string(at), damaged);
     }
-    for (std::size_t size = 0; size < whole.content.size() && size < 256; size += 16)
+    for (std::size_t size = 0; size < whole.content.size() && size < 256; size += 5)
         out.add(whole.name + "-cut-" + std::to_string(size), std::span(whole.content).first(size));
 }
 
@@ -102,6 +102,10 @@ int main(int argc, char** argv) {
         for (const seed& s : seeds)
             if (s.name.starts_with("small"))
                 add_damaged(out, s);
+        // One key of one letter, an array of arrays.
+        constexpr char arrays[] = "GGUF\3\0\0\0\0\0\0\0\0\0\0\0\1\0\0\0\0\0\0\0"
+                                  "\1\0\0\0\0\0\0\0k\x9\0\0\0\x9\0\0\0\1\0\0\0\0\0\0\0";
+        out.add("arrays", std::as_bytes(std::span(arrays)));
     });
     write("fuzz_tokenizer", [&](corpus& out) {
         for (const seed& s : gguf_seeds())
@@ -113,9 +117,17 @@ int main(int argc, char** argv) {
     write("fuzz_neurons", [](corpus& out) { out.add(neuron_seeds()); });
     write("fuzz_folded", [](corpus& out) { out.add(folded_seeds()); });
     write("fuzz_snapshot", [](corpus& out) { add_snapshots(out); });
-    write("fuzz_keys", [&](corpus& out) { out.add(models); });
+    const auto refused = refused_seeds();
+    write("fuzz_keys", [&](corpus& out) {
+        out.add(models);
+        out.add(refused);
+    });
     write("fuzz_model", [&](corpus& out) {
         dice random(1);
+        for (const seed& s : refused) {
+            out.add(s.name, s.content);
+            out.add(s.name + "-folded", s.content, 1); // as tardis
+        }
         for (const seed& s : models) {
             out.add(s.name, s.content);
             for (int i = 0; i < 3; ++i)

@@ -8,6 +8,8 @@
 #include <cstdio>
 #include <cstdlib>
 #include <cstring>
+#include <map>
+#include <type_traits>
 
 namespace lm::fuzz {
 namespace {
@@ -417,6 +419,66 @@ std::vector<seed> model_seeds() {
                            with_kv_codebooks(heads, coded[i], shared, i % 2 == (shared ? 1 : 0))});
     out.push_back(
         {"everything", with_kv_codebooks(with_folded(base, folded_plans[1]), coded[2], false, true)});
+    return out;
+}
+
+std::vector<seed> refused_seeds() {
+    std::vector<seed> out;
+    std::map<std::string, bytes> files;
+    for (seed& s : model_seeds())
+        files[s.name] = std::move(s.content);
+    const auto add = [&](const char* name, const char* of, const char* without, auto&& change) {
+        const bytes& whole = files.at(of);
+        const auto file = need(gguf::parse(whole), of);
+        gguf_writer writer(3, crumb::alignment);
+        writer.copy(file, without);
+        change(writer);
+        out.push_back({name, need(writer.bytes(), name)});
+    };
+    const auto set = [](const char* key, auto value) { return [=](gguf_writer& w) { w.set(key, value); }; };
+    const auto set_all = [](const char* key, auto... values) {
+        return [=](gguf_writer& w) {
+            const std::common_type_t<decltype(values)...> all[] = {values...};
+            w.set_array(key, std::span<const std::common_type_t<decltype(values)...>>(all));
+        };
+    };
+    const auto nothing = [](gguf_writer&) {};
+    constexpr const char* none = "no such prefix";
+    const char* llama = "llama-q8_0";
+    for (const char* name :
+         {"llama.attention.key_length", "llama.attention.value_length", "llama.expert_count"})
+        add(name, llama, none, set(name, 8u));
+    add("scaling-type", llama, none, set("llama.rope.scaling.type", std::string_view("yarn")));
+    add("scaling-factor", llama, none, set("llama.rope.scaling.factor", 4.0f));
+    add("scaling-frequencies", llama, none, [](gguf_writer& w) {
+        static const bytes four(4);
+        const std::uint64_t dims[] = {1};
+        w.add_tensor("rope_freqs.weight", ggml_type::f32, dims, four);
+    });
+    add("kv-heads", "gpt2-f32-tied", none, set("gpt2.attention.head_count_kv", 1u));
+    add("no-tokens", llama, none, [](gguf_writer& w) { w.set_strings("tokenizer.ggml.tokens", {}); });
+    add("flag-kind", llama, none, set("tokenizer.ggml.add_bos_token", 1u));
+    add("flag-eos", llama, none, set("tokenizer.ggml.add_eos_token", true));
+    add("schedule-steps-kind", "static-schedule", none, set_all("crumb.schedule.steps", 0.0f, 2.0f));
+    add("schedule-steps-number", "static-schedule", none, set_all("crumb.schedule.steps", 0, 1, 2));
+    add("schedule-steps-order", "static-schedule", none, set_all("crumb.schedule.steps", 2, 0));
+    add("schedule-kind", "static-schedule", none, set("crumb.schedule.kind", std::string_view("none")));
+    add("schedule-no-high", "learned-schedule", "crumb.schedule.high", nothing);
+    add("schedule-no-query", "learned-schedule", "crumb.schedule.query", nothing);
+    add("schedule-points", "learned-schedule", none, set("crumb.schedule.points", 1u));
+    add("schedule-heads", "learned-schedule", none, set("crumb.schedule.heads", 1u));
+    add("schedule-version", "learned-schedule", none, set("crumb.schedule.version", 2u));
+    add("folded-no-bounds", "folded-2", "crumb.ffn.0.bounds", nothing);
+    add("folded-no-fold", "folded-2", "crumb.ffn.0.fold", nothing);
+    add("folded-codebook-size", "folded-0", none, set_all("crumb.ffn.predictor_codebooks", 1, 2));
+    add("folded-codebook-entry", "folded-0", none,
+        set_all("crumb.ffn.predictor_codebooks", 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15, 128));
+    add("folded-version", "folded-0", none, set("crumb.ffn.version", 2u));
+    add("folded-fixed", "folded-0", none, set_all("crumb.ffn.fixed", 0.5f, 0.5f, 0.5f));
+    add("codebooks-no-entries", "codebooks-0", "crumb.kv.pq4.entries", nothing);
+    add("codebooks-version", "codebooks-0", none, set("crumb.kv.pq4.version", 2u));
+    add("codebooks-sets", "codebooks-0", none, set("crumb.kv.pq4.sets", 0u));
+    add("tables-entry", "llama-cb2s", none, set_all("crumb.codebooks.cb2s", 1, 200));
     return out;
 }
 

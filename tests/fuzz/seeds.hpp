@@ -18,14 +18,13 @@ std::vector<seed> gguf_seeds();
 /// Models: both architectures, matrices in all formats, tied and untied, ragged; with folded networks,
 /// codebooks of the cache and schedules of precision.
 std::vector<seed> model_seeds();
+/// Models that are refused for one reason each, deep in what reads them.
+std::vector<seed> refused_seeds();
 /// Parts of folded networks as `fuzz_folded` reads them: a GGUF file of tensors `fold`, `predictor`,
 /// `neurons` and perhaps `bounds` and keys `width`, `hidden`, `crumb.codebooks.<format>`.
 std::vector<seed> folded_seeds();
 std::vector<seed> packed_seeds();
 std::vector<seed> nested_seeds();
 std::vector<seed> neuron_seeds();
-
-/// The fuzzed models have no more than these; larger ones are refused before they are loaded.
-inline constexpr std::size_t most_width = 128, most_hidden = 256, most_layers = 3, most_vocabulary = 512;
 
 } // namespace lm::fuzz
