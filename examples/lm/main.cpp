@@ -138,15 +138,29 @@ void add_precision(CLI::App* app, lm::common_options& o) {
         "Bits of nested weights: a number, [<prompt>/]<bits>{,<bits>@<step>}, or schedule: the file's");
 }
 
+void add_threads(CLI::App* app, std::size_t& to) {
+    app->add_option("--threads", to, "Threads; 0 takes all cores")
+        ->check(CLI::Range(0, 1024))
+        ->capture_default_str();
+}
+
+/// More threads than cores would wait for each other most of the time.
+void limit_threads(std::size_t& threads) {
+    const std::size_t all = lm::team::all();
+    if (threads <= all)
+        return;
+    std::fprintf(stderr, "crumb-lm: --threads %zu: this machine runs %zu at once, %zu %s used\n", threads,
+                 all, all, all == 1 ? "is" : "are");
+    threads = all;
+}
+
 /// What all commands that run a model share.
 void add_run(CLI::App* app, lm::common_options& o) {
     app->add_option("model", o.model, "GGUF file, architecture llama or gpt2")->required();
     add_choice(app, "--activations", o.activations, choices<lm::activation_type>(lm::activation_names),
                "What quantized weights are multiplied with");
     add_kv(app, o.kv)->default_str(o.kv.name());
-    app->add_option("--threads", o.threads, "Threads; 0 takes all cores")
-        ->check(CLI::Range(0, 1024))
-        ->capture_default_str();
+    add_threads(app, o.threads);
     app->add_flag("--json", o.json, "Print JSON on stdout");
 }
 
@@ -275,9 +289,7 @@ int run(int argc, char** argv) {
     auto* demo =
         app.add_subcommand("demo", "Run the two models that come with the program and compare precisions");
     demo->add_option("--models", d.models, "Directory of the models");
-    demo->add_option("--threads", d.threads, "Threads; 0 takes all cores")
-        ->check(CLI::Range(0, 1024))
-        ->capture_default_str();
+    add_threads(demo, d.threads);
 
     lm::bench_options b;
     auto* bench = app.add_subcommand("bench", "Measure the speed of prompts and of generation");
@@ -338,9 +350,7 @@ int run(int argc, char** argv) {
     quantize->add_option("--seed", q.seed, "Seed of the text that the model writes")
         ->check(natural)
         ->capture_default_str();
-    quantize->add_option("--threads", q.threads, "Threads; 0 takes all cores")
-        ->check(CLI::Range(0, 1024))
-        ->capture_default_str();
+    add_threads(quantize, q.threads);
     quantize->add_option("--out,-o", q.out, "File to write")->required();
 
     lm::calibrate_options c;
@@ -382,9 +392,7 @@ int run(int argc, char** argv) {
     calibrate->add_option("--seed", c.seed, "Seed of the text and of the training")
         ->check(natural)
         ->capture_default_str();
-    calibrate->add_option("--threads", c.threads, "Threads; 0 takes all cores")
-        ->check(CLI::Range(0, 1024))
-        ->capture_default_str();
+    add_threads(calibrate, c.threads);
     calibrate->add_option(
         "--entropy", c.entropy,
         "CSV to write: bits that uniform codes of channels carry, and the codebooks' codes");
@@ -446,6 +454,9 @@ int run(int argc, char** argv) {
         std::fputs(error.str().c_str(), stderr);
         return code == 0 ? exit_code({}) : 1;
     }
+    for (std::size_t* threads :
+         {&g.threads, &p.threads, &b.threads, &q.threads, &c.threads, &t.threads, &d.threads})
+        limit_threads(*threads);
     const crumb::status result = generate->parsed()     ? lm::generate(g)
                                  : perplexity->parsed() ? lm::perplexity(p)
                                  : bench->parsed()      ? lm::bench(b)

@@ -9,6 +9,7 @@
 #include <cmath>
 #include <initializer_list>
 #include <limits>
+#include <numeric>
 
 namespace lm {
 
@@ -60,6 +61,10 @@ struct session::state {
         range split(std::size_t channels) const {
             return crumb::split(channels, parts, part, crumb::tile_channels);
         }
+        void take(std::size_t all_rows) {
+            rows = all_rows;
+            mine = crumb::split(rows, parts, part);
+        }
     };
 
     /// Queries, keys and values of all rows.
@@ -72,6 +77,7 @@ struct session::state {
     kv_type kv;
     std::size_t context = 0, batch = 0, length = 0;
     int bits = 0; ///< of nested matrices
+    pace one_row, many_rows, encoding;
     std::optional<crumb::float_ops> ops;
     std::optional<crumb::kv_cache> cache;
     std::optional<crumb::kv_attention> attend;
@@ -125,7 +131,7 @@ struct session::state {
     /// Encodes what is older than the window.
     void encode() {
         if (const auto e = cache->begin_encoding()) {
-            threads.run([&](std::size_t part, std::size_t parts) {
+            threads.step(encoding, e.items, [&](std::size_t part, std::size_t parts) {
                 cache->encode(e, workers[part].scratch.bytes(), crumb::split(e.items, parts, part));
             });
             cache->end_encoding(e);
@@ -135,8 +141,12 @@ struct session::state {
     /// Makes room for `tokens` tokens: pages of the cache, rotations, weights of all coded tokens.
     status grow(std::size_t tokens);
 
+    /// Whatever has been derived from `parts`, `part` and `mine` is out of date behind this.
     void wait(share& s) const {
-        threads.barrier();
+        if (const std::size_t parts = threads.barrier(s.part); parts != s.parts) {
+            s.parts = parts;
+            s.take(s.rows);
+        }
         s.own.watch.lap(section::waiting);
     }
 
@@ -154,6 +164,7 @@ struct session::state {
     void add(share& s, const matrix& w, const matrix_input& from, section kind, const pass_place& at,
              const char* tensor);
 
+    void embed(std::span<const std::int32_t> tokens, range rows);
     void forward(std::span<const std::int32_t> tokens, std::size_t wanted, std::size_t part,
                  std::size_t parts);
     void attention_block(const model_layer& l, std::size_t layer, share& s);
@@ -163,26 +174,37 @@ struct session::state {
     void folded_block(const model_layer& l, std::size_t layer, share& s);
 };
 
-// Every thread runs this with its part. Rows are a thread's own in norms and quantization, channels in
-// products; a barrier stands wherever the one meets the other. Of a single row every thread makes its own
-// normed and quantized copy, which takes less time than handing one over.
+/// The residual stream of some of the tokens as it starts.
+void session::state::embed(std::span<const std::int32_t> tokens, range rows) {
+    const std::size_t width = m.shape().width;
+    const auto h = residual(tokens.size());
+    for (std::size_t r = rows.begin; r < rows.end; ++r) {
+        const float* embedding = m.embedding(static_cast<std::size_t>(tokens[r]));
+        std::copy_n(embedding, width, h.row(r));
+        if (const float* position = m.position(length + r); position != nullptr)
+            for (std::size_t i = 0; i < width; ++i)
+                h.row(r)[i] += position[i];
+        require_finite({}, is_llama() ? "token_embd.weight" : "position_embd.weight",
+                       crumb::matrix<const float>(h.row(r), 1, width), {0, width}, length + r);
+    }
+}
+
+// Every thread runs this with its part; a single token has been embedded before. Rows are a thread's own in
+// norms and quantization, channels in products; a barrier stands wherever the one meets the other. Of a
+// single row every thread makes its own normed and quantized copy, which takes less time than handing one
+// over.
 void session::state::forward(std::span<const std::int32_t> tokens, std::size_t wanted, std::size_t part,
                              std::size_t parts) {
     const auto& d = m.shape();
-    share s{workers[part], part, parts, tokens.size(), crumb::split(tokens.size(), parts, part)};
+    share s{workers[part], part, parts, 0, {}};
+    s.take(tokens.size());
     s.own.watch.start();
     const auto h = residual(s.rows);
-    for (std::size_t r = s.mine.begin; r < s.mine.end; ++r) {
-        const float* embedding = m.embedding(static_cast<std::size_t>(tokens[r]));
-        std::copy_n(embedding, d.width, h.row(r));
-        if (const float* position = m.position(length + r); position != nullptr)
-            for (std::size_t i = 0; i < d.width; ++i)
-                h.row(r)[i] += position[i];
-        require_finite({}, is_llama() ? "token_embd.weight" : "position_embd.weight",
-                       crumb::matrix<const float>(h.row(r), 1, d.width), {0, d.width}, length + r);
+    if (s.rows > 1) {
+        embed(tokens, s.mine);
+        s.own.watch.lap(section::floats);
+        wait(s);
     }
-    s.own.watch.lap(section::floats);
-    wait(s);
     for (std::size_t i = 0; i < d.layers; ++i) {
         attention_block(m.layers()[i], i, s);
         ffn_block(m.layers()[i], i, s);
@@ -190,8 +212,7 @@ void session::state::forward(std::span<const std::int32_t> tokens, std::size_t w
     if (wanted == 0)
         return;
     const auto last = crumb::matrix<const float>(h.row(s.rows - wanted), wanted, d.width);
-    s.rows = wanted;
-    s.mine = crumb::split(wanted, parts, part);
+    s.take(wanted);
     const auto input = prepared(s, last, m.output_norm(), m.output_norm_bias(), {&m.output()});
     const auto all = crumb::matrix(logits.data(), wanted, d.vocabulary);
     m.output().run(input, all, s.split(d.vocabulary), bits);
@@ -261,7 +282,7 @@ void session::state::project(const model_layer& l, std::size_t layer, const matr
     require_finite({layer, pass_place::stage::queries}, is_llama() ? "attn_q.weight" : "attn_qkv.weight",
                    to.q, q_channels, length);
     keep(layer, to, kv_heads);
-    if (cache_observer && s.parts == 1)
+    if (cache_observer && threads.size() == 1)
         cache_observer(layer, to.k, to.v);
     s.own.watch.lap(section::floats);
 }
@@ -284,7 +305,8 @@ void session::state::attention_block(const model_layer& l, std::size_t layer, sh
                       : to.v) = crumb::matrix(q.data() + i * d.width, s.rows, d.width, 3 * d.width);
     }
     // Attention over heads that a thread has projected itself needs nobody else's results.
-    crumb::attention_part part = {.kv_heads = crumb::split(d.kv_heads, s.parts, s.part)};
+    const auto heads_of = [&] { return crumb::split(d.kv_heads, s.parts, s.part); };
+    crumb::attention_part part = {.kv_heads = heads_of()};
     const std::size_t group = d.heads / d.kv_heads;
     const std::size_t most = (d.kv_heads + s.parts - 1) / s.parts;
     if (most * s.parts * 8 <= d.kv_heads * 9) {
@@ -293,8 +315,8 @@ void session::state::attention_block(const model_layer& l, std::size_t layer, sh
     } else {
         project(l, layer, input, s, to, crumb::split(d.heads, s.parts, s.part), part.kv_heads);
         wait(s);
-        if (s.rows > 1)
-            part = {.rows = s.mine};
+        part = s.rows > 1 ? crumb::attention_part{.rows = s.mine}
+                          : crumb::attention_part{.kv_heads = heads_of()};
     }
     const auto out = crumb::matrix(attended.data(), s.rows, d.width);
     status attended_to;
@@ -353,13 +375,17 @@ void session::state::folded_block(const model_layer& l, std::size_t layer, share
     wait(s);
     const crumb::folded_ffn& network = l.folded->plan();
     const crumb::folded_ffn_batch all{from, to, ffn_scratch.bytes()};
+    // What a phase leaves to the next one depends on the number of parts, even if one thread computes them
+    // all.
+    const std::size_t parts = s.parts;
     for (std::size_t phase = 0; phase < crumb::folded_ffn::phases; ++phase) {
-        network.run_phase(phase, all, s.part, s.parts);
+        for (std::size_t part = s.part; part < parts; part += s.parts)
+            network.run_phase(phase, all, part, parts);
         s.own.watch.lap(phase < 2 ? section::up : section::down);
         wait(s);
     }
     if (ffn_counted && s.part == 0) {
-        const auto report = network.report(all, s.parts, ffn_misses);
+        const auto report = network.report(all, parts, ffn_misses);
         ffn.tokens += s.rows;
         ffn.neurons += report.neurons;
         ffn.fixed += report.fixed;
@@ -544,10 +570,16 @@ void session::profile(bool on) noexcept {
     }
 }
 section_times session::times() const noexcept {
+    // While the first thread works alone, the others' clocks stand still.
+    const auto sum = [](const section_times& t) { return std::accumulate(t.begin(), t.end(), 0.0); };
+    const double whole = sum(state_->workers.front().watch.times());
     section_times mean = {};
-    for (const state::worker& w : state_->workers)
+    for (const state::worker& w : state_->workers) {
+        section_times t = w.watch.times();
+        t[static_cast<std::size_t>(section::waiting)] += std::max(0.0, whole - sum(t));
         for (std::size_t i = 0; i < sections; ++i)
-            mean[i] += w.watch.times()[i] / static_cast<double>(state_->workers.size());
+            mean[i] += t[i] / static_cast<double>(state_->workers.size());
+    }
     return mean;
 }
 
@@ -581,7 +613,11 @@ result<std::span<const float>> session::feed(std::span<const std::int32_t> token
         const auto batch = tokens.subspan(tokens.size() - left, std::min(left, s.batch));
         left -= batch.size();
         const std::size_t rows = wanted > left ? std::min(wanted - left, batch.size()) : 0;
-        s.threads.run([&](std::size_t part, std::size_t parts) { s.forward(batch, rows, part, parts); });
+        // That takes less time than a barrier.
+        if (batch.size() == 1)
+            s.embed(batch, {0, 1});
+        s.threads.step(batch.size() == 1 ? s.one_row : s.many_rows, batch.size(),
+                       [&](std::size_t part, std::size_t parts) { s.forward(batch, rows, part, parts); });
         if (!s.failure.error())
             return s.failure.error();
         s.length += batch.size();

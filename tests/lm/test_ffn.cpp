@@ -1,5 +1,6 @@
 // Models with folded networks: recipes, files, and what they compute.
 #include "commands.hpp"
+#include "decisions.hpp"
 #include "evaluate.hpp"
 #include "fed.hpp"
 #include "ffn_training.hpp"
@@ -162,6 +163,31 @@ TEST(FoldedModel, DoesNotDependOnThreadsOrBatches) {
         EXPECT_GT(one.run->ffn().fixed, 0u);
         EXPECT_LT(one.run->ffn().fixed, one.run->ffn().neurons);
         EXPECT_EQ(logits(*one.run, 7), want);
+    }
+}
+
+// A step may come down to one part at any barrier, those between phases of a folded network included.
+TEST(FoldedModel, GoingOnAloneDoesNotChangeABit) {
+    const auto file = folded("tardis:coverage=0.6:rest=u2:fold=q4_0:rows=q4_0");
+    auto one = load(file->path(), ffn_type::tardis);
+    one.run->count_ffn(true);
+    for (const std::size_t batch : {40, 20, 7}) {
+        const auto want = logits(*one.run, batch);
+        for (const std::size_t threads : {2, 3}) {
+            nth_decision when;
+            auto s =
+                lm::session::make(*one.weights, lm::team(threads, when.function()), lm::kv_type::f16, 48, 48);
+            ASSERT_TRUE(s) << s.message();
+            const std::size_t all = when.for_each([&] {
+                one.run->count_ffn(true);
+                logits(*one.run, batch);
+                s->count_ffn(true);
+                EXPECT_EQ(logits(*s, batch), want) << threads << " threads, alone from decision " << when.n;
+                EXPECT_EQ(s->ffn().fixed, one.run->ffn().fixed);
+                EXPECT_EQ(s->ffn().missed, one.run->ffn().missed);
+            });
+            EXPECT_GE(all, 2 + 8u * 2);
+        }
     }
 }
 

@@ -1,5 +1,6 @@
 // Coded caches in sessions: names, how near they are to halves, codebooks in files.
 #include "commands.hpp"
+#include "decisions.hpp"
 #include "evaluate.hpp"
 #include "fed.hpp"
 #include "gguf_writer.hpp"
@@ -317,11 +318,30 @@ TEST_P(Kv, BatchesDoNotChangeABitBetweenEncodings) {
             EXPECT_EQ(run(s, text, pieces), expected) << name << ": " << pieces[0] << " and so on";
         }
         for (const std::size_t threads : {2, 3}) {
-            auto parallel = lm::session::make(model_, lm::team(threads), kv, context, 128, *books.view());
+            auto parallel =
+                lm::session::make(model_, lm::team(threads, together), kv, context, 128, *books.view());
             ASSERT_TRUE(parallel.ok()) << parallel.message();
             EXPECT_EQ(run(*parallel, text, {100, 64}), expected) << name << ": " << threads << " threads";
         }
     }
+}
+
+// A step may come down to one part at any barrier, and so may encoding at its start.
+TEST_P(Kv, GoingOnAloneDoesNotChangeABit) {
+    const auto text = random_tokens(102, 5);
+    const kv_type kv = parsed("pq4:exact");
+    const auto books = train(kv.codec);
+    auto one = start(kv, 128, books);
+    const auto expected = run(one, text, {100, 1});
+    nth_decision when;
+    const lm::team team(2, when.function());
+    auto two = lm::session::make(model_, team, kv, context, 128, *books.view());
+    ASSERT_TRUE(two.ok()) << two.message();
+    const std::size_t all = when.for_each([&] {
+        two->reset();
+        EXPECT_EQ(run(*two, text, {100, 1}), expected) << "alone from decision " << when.n;
+    });
+    EXPECT_GE(all, 1 + 3 * (1 + 4 * model_.shape().layers));
 }
 
 TEST_P(Kv, RewindsWithoutATraceWhereNoCodeIsCut) {

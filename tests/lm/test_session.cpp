@@ -1,4 +1,5 @@
 // Forward passes: against double precision, and that nothing depends on batches and threads.
+#include "decisions.hpp"
 #include "fed.hpp"
 #include "naive_model.hpp"
 #include "session.hpp"
@@ -83,7 +84,10 @@ class Session : public testing::TestWithParam<tiny_shape> {
     }
     static lm::session start(const lm::model& m, kv_type kv, std::size_t threads = 1,
                              std::size_t batch = 64) {
-        auto s = lm::session::make(m, lm::team(threads), kv, m.shape().context, batch);
+        return start(m, kv, lm::team(threads, together), batch);
+    }
+    static lm::session start(const lm::model& m, kv_type kv, const lm::team& threads, std::size_t batch) {
+        auto s = lm::session::make(m, threads, kv, m.shape().context, batch);
         EXPECT_TRUE(s.ok()) << s.message();
         return std::move(*s);
     }
@@ -170,6 +174,27 @@ TEST_P(Session, ThreadsDoNotChangeABit) {
         const auto expected = run(p, 1, 64, {12, 1});
         for (const std::size_t threads : {2, 3, 5})
             EXPECT_EQ(run(p, threads, 64, {12, 1}), expected) << threads << " threads";
+    }
+}
+
+// A step may come down to one part at its start and at each of its barriers.
+TEST_P(Session, GoingOnAloneDoesNotChangeABit) {
+    for (const precision& p : {full, precision{weight_type::q4_0}}) {
+        const lm::model m = load(p);
+        lm::session one = start(m, p.kv);
+        const std::vector<std::size_t> pieces = {6, 1, 1, 9};
+        const std::vector<std::int32_t> text(text_.begin(), text_.begin() + 17);
+        const auto expected = run(one, text, pieces);
+        for (const std::size_t threads : {2, 3}) {
+            nth_decision when;
+            lm::session s = start(m, p.kv, lm::team(threads, when.function()), 64);
+            const std::size_t all = when.for_each([&] {
+                s.reset();
+                EXPECT_EQ(run(s, text, pieces), expected)
+                    << threads << " threads, alone from decision " << when.n;
+            });
+            EXPECT_GE(all, pieces.size() * (1 + 4 * m.shape().layers));
+        }
     }
 }
 
