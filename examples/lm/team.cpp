@@ -3,13 +3,16 @@
 #include <algorithm>
 #include <atomic>
 #include <chrono>
+#include <cstdio>
 #include <exception>
 #include <mutex>
 #include <thread>
 #include <utility>
 #include <vector>
 
+#include <fcntl.h>
 #include <time.h>
+#include <unistd.h>
 
 namespace lm {
 namespace {
@@ -32,6 +35,21 @@ balance::time thread_time() noexcept {
     std::timespec t = {};
     ::clock_gettime(CLOCK_THREAD_CPUTIME_ID, &t);
     return balance::time{t.tv_sec} * 1'000'000'000 + t.tv_nsec;
+}
+
+/// Whether others want so many cores that a team of `threads` would share more than one of its own with them:
+/// by the number of runnable threads that the system tells, where it does.
+bool is_crowded(std::size_t threads) noexcept {
+    const int file = ::open("/proc/loadavg", O_RDONLY | O_CLOEXEC);
+    if (file < 0)
+        return false;
+    char text[128];
+    const ssize_t size = ::read(file, text, sizeof text - 1);
+    ::close(file);
+    std::size_t running = 0;
+    text[size < 0 ? 0 : size] = '\0';
+    // The caller is one of them.
+    return std::sscanf(text, "%*f %*f %*f %zu/", &running) == 1 && running + threads > team::all() + 2;
 }
 
 /// A number that only grows, and that threads wait for.
@@ -102,6 +120,8 @@ constexpr balance::time unknown_step = 10'000'000;
 constexpr balance::time least_tolerance = 200'000;
 /// Looks at a counter, a few microseconds, in which a part that others wait for may well come.
 constexpr int short_wait = 64;
+/// One thread runs for this time before it looks again whether others leave cores.
+constexpr balance::time crowded_time = 10'000'000;
 /// After this time on an idle machine threads are tried again.
 constexpr balance::time longest_penance = 500'000'000;
 
@@ -157,6 +177,7 @@ struct team::crew {
     // Part 0's own.
     alignas(64) std::uint32_t jobs = 0;
     std::size_t parts = 1;
+    bool together = false; ///< all have done the last step
     balance paying;
     balance::time since = 0;      ///< start, or end of the last long wait
     balance::time ran_before = 0; ///< this thread, when it went on alone
@@ -311,6 +332,16 @@ struct team::crew {
         return true;
     }
 
+    bool starts_together(balance::time expected) noexcept {
+        if (!paying.try_step(expected, size))
+            return false;
+        // A try where others have the cores costs a time slice, which a short text does not win back.
+        if (together || !is_crowded(size))
+            return true;
+        paying.postpone(crowded_time);
+        return false;
+    }
+
     void step(pace& of_kind, std::size_t items, function f, void* of) {
         const double n = static_cast<double>(std::max<std::size_t>(1, items));
         const auto expected =
@@ -318,7 +349,7 @@ struct team::crew {
         since = now();
         used = 0;
         parts = size;
-        if (alone ? alone() : !paying.try_step(expected, size)) {
+        if (alone ? alone() : !starts_together(expected)) {
             begin_alone();
         } else {
             open(f, of, true);
@@ -341,6 +372,7 @@ struct team::crew {
             if (parts > 1)
                 wait();
         }
+        together = parts == size;
         rethrow();
         of_kind.per_item = static_cast<double>(used) / n;
     }

@@ -29,6 +29,8 @@ class balance {
     time patience(time worked) const noexcept { return tolerance_ - lost_ + gain(worked); }
     /// All parts have worked for `worked`, and one has waited for `waited` then. False: one thread is faster.
     bool pays(time worked, time waited) noexcept;
+    /// No try before one thread has run for `time`.
+    void postpone(time ran) noexcept { alone_ = ran; }
     /// One thread has run for `ran`; for `taken` others had its core.
     void alone(time ran, time taken) noexcept;
 
