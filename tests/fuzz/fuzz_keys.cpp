@@ -73,7 +73,7 @@ void use(const std::vector<folded_layer>& layers, const model& m) {
     const auto x = inputs(2 * width);
     std::vector<float> y(2 * width);
     for (const folded_layer& layer : layers)
-        for (const std::size_t rows : {1, 2}) {
+        for (std::size_t rows = 1; rows <= std::min<std::size_t>(2, m.shape().context); ++rows) {
             const buffer scratch(layer.plan().scratch_bytes(rows));
             layer.plan().run({crumb::matrix<const float>(x.data(), rows, width),
                               crumb::matrix(y.data(), rows, width), scratch.bytes()});
