@@ -2,7 +2,7 @@
 #include "rows.hpp"
 
 #include <crumb/core/must.hpp>
-#include <crumb/op/kv_attention.hpp>
+#include <crumb/op/cache/kv_attention.hpp>
 #include <crumb/reference/attention.hpp>
 #include <crumb/reference/kv_codec.hpp>
 

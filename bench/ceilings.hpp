@@ -2,7 +2,7 @@
 #pragma once
 
 #include <crumb/format/traits.hpp>
-#include <crumb/isa/list.hpp>
+#include <crumb/isa/primitives.hpp>
 
 #include <cstring>
 

@@ -176,8 +176,9 @@ void add_row(const std::string& name, std::size_t isa, F run) {
     benchmark::RegisterBenchmark(name.c_str(),
                                  [=](benchmark::State& state) {
                                      if (!isa_supported(isa))
-                                         return skip(state, std::string("this CPU lacks ") + isa_names[isa]);
-                                     run(state, isa_names[isa]);
+                                         return skip(state,
+                                                     std::string("this CPU lacks ") + isa_names()[isa]);
+                                     run(state, isa_names()[isa]);
                                  })
         ->UseManualTime()
         ->Unit(benchmark::kMicrosecond);
@@ -185,9 +186,9 @@ void add_row(const std::string& name, std::size_t isa, F run) {
 
 template <weight_format P>
 void add_folded(const ffn_shape& s, row_codec in) {
-    for (std::size_t isa = 0; isa < isa_names.size(); ++isa)
+    for (std::size_t isa = 0; isa < isa_names().size(); ++isa)
         for (const int percent : fixed_percents)
-            add_row("ffn/folded/" + formats_name<P>(in) + "/" + isa_names[isa] + "/" + s.name() +
+            add_row("ffn/folded/" + formats_name<P>(in) + "/" + isa_names()[isa] + "/" + s.name() +
                         "/fixed:" + std::to_string(percent),
                     isa, [=](benchmark::State& state, const char* name) {
                         folded_row<P>(state, name, s, in, percent);
@@ -196,10 +197,10 @@ void add_folded(const ffn_shape& s, row_codec in) {
 
 template <weight_format P>
 void add_batches(row_codec in) {
-    for (std::size_t isa = 0; isa < isa_names.size(); ++isa)
+    for (std::size_t isa = 0; isa < isa_names().size(); ++isa)
         for (const std::size_t m : batch_rows)
             for (const batch_kind& kind : batch_kinds)
-                add_row("ffn/folded/" + formats_name<P>(in) + "/" + isa_names[isa] + "/" +
+                add_row("ffn/folded/" + formats_name<P>(in) + "/" + isa_names()[isa] + "/" +
                             batch_shape.name() + "/fixed:" + std::to_string(batch_percent) +
                             "/m:" + std::to_string(m) + "/" + kind.name,
                         isa, [=](benchmark::State& state, const char* name) {
@@ -211,8 +212,8 @@ void add_batches(row_codec in) {
 
 void register_ffn() {
     const auto add_dense = [](const ffn_shape& s, std::size_t m) {
-        for (std::size_t isa = 0; isa < isa_names.size(); ++isa)
-            add_row(std::string("ffn/dense/q4_0/") + isa_names[isa] + "/" + s.name() +
+        for (std::size_t isa = 0; isa < isa_names().size(); ++isa)
+            add_row(std::string("ffn/dense/q4_0/") + isa_names()[isa] + "/" + s.name() +
                         (m == 1 ? "" : "/m:" + std::to_string(m)),
                     isa, [=](benchmark::State& state, const char* name) { dense_row(state, name, s, m); });
     };

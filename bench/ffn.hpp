@@ -4,7 +4,7 @@
 #include "problem.hpp"
 #include "product_rows.hpp"
 
-#include <crumb/op/folded_ffn.hpp>
+#include <crumb/op/ffn/folded_ffn.hpp>
 #include <crumb/reference/ffn.hpp>
 #include <crumb/reference/float_ops.hpp>
 

@@ -3,7 +3,7 @@
 #include "problem.hpp"
 #include "product_rows.hpp"
 
-#include <crumb/op/linear.hpp>
+#include <crumb/op/linear/linear.hpp>
 
 #include <barrier>
 #include <memory>

@@ -21,8 +21,8 @@ std::string cpu_model() {
 
 std::string isas() {
     std::string list;
-    for (std::size_t i = 0; i < isa_names.size(); ++i) {
-        list.append(list.empty() ? "" : " ").append(isa_names[i]);
+    for (std::size_t i = 0; i < isa_names().size(); ++i) {
+        list.append(list.empty() ? "" : " ").append(isa_names()[i]);
         list.append(isa_supported(i) ? "" : " (not on this CPU)");
     }
     return list;

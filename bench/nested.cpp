@@ -2,8 +2,8 @@
 #include "problem.hpp"
 #include "product_rows.hpp"
 
-#include <crumb/op/dense_linear.hpp>
-#include <crumb/op/nested_linear.hpp>
+#include <crumb/op/linear/dense_linear.hpp>
+#include <crumb/op/linear/nested_linear.hpp>
 #include <crumb/reference/nested.hpp>
 
 #include <memory>
@@ -112,7 +112,7 @@ void nested_row(benchmark::State& state, bool uniform, int bits, std::size_t m, 
 void layer_row(benchmark::State& state, int bits, const memory_level& level) {
     const std::size_t isa = *choose_isa(nullptr);
     fixture& f = fixture::of(false, level);
-    task low(f, bits, 1, isa_names[isa]), high(f, most_nested_bits, 1, isa_names[isa]);
+    task low(f, bits, 1, isa_names()[isa]), high(f, most_nested_bits, 1, isa_names()[isa]);
     if (!low.error.empty() || !high.error.empty())
         return fail(state, low.error + high.error);
     // Not the copy that has just been read.

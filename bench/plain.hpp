@@ -6,7 +6,7 @@
 #pragma once
 
 #include <crumb/format/list.hpp>
-#include <crumb/isa/list.hpp>
+#include <crumb/isa/primitives.hpp>
 
 #include <cstring>
 

@@ -1,8 +1,8 @@
 // Random weights and activations, and what their product must be.
 #pragma once
 
-#include <crumb/offline/nested_quantized.hpp>
-#include <crumb/offline/quantize.hpp>
+#include <crumb/offline/nested/quantized.hpp>
+#include <crumb/offline/weights/quantize.hpp>
 #include <crumb/reference/linear.hpp>
 
 #include <algorithm>

@@ -3,7 +3,7 @@
 
 #include "rows.hpp"
 
-#include <crumb/op/linear.hpp>
+#include <crumb/op/linear/linear.hpp>
 
 #include <cstring>
 

@@ -7,6 +7,7 @@
 
 #include <crumb/dispatch/isa.hpp>
 #include <crumb/format/list.hpp>
+#include <crumb/kernel/linear/definitions.hpp>
 
 #include <string>
 #include <type_traits>
@@ -26,7 +27,7 @@ inline memory_level l2() { return {"l2", 1024, 1024, 0}; }
 template <class Isa>
 std::size_t isa_index() {
     std::size_t index = 0;
-    while (std::strcmp(isa_names[index], Isa::name) != 0)
+    while (std::strcmp(isa_names()[index], Isa::name) != 0)
         ++index;
     return index;
 }

@@ -27,4 +27,5 @@ install(FILES
     "${PROJECT_BINARY_DIR}/crumbConfig.cmake"
     "${PROJECT_BINARY_DIR}/crumbConfigVersion.cmake"
     "${PROJECT_SOURCE_DIR}/cmake/crumb_header_only.cmake"
+    "${PROJECT_SOURCE_DIR}/cmake/crumb_kernels.cmake"
     DESTINATION "${crumb_package_dir}")

@@ -1,13 +1,14 @@
 // One weight matrix in all formats: bits per weight, how far the outputs move, and how long one row takes.
 #include <crumb/crumb.hpp>
-#include <crumb/offline/codebook.hpp>
-#include <crumb/offline/second_moments.hpp>
-#include <crumb/offline/store.hpp>
+#include <crumb/offline/common/second_moments.hpp>
+#include <crumb/offline/weights/codebook.hpp>
+#include <crumb/offline/weights/store.hpp>
 
 #include <chrono>
 #include <cmath>
 #include <cstdio>
 #include <cstdlib>
+#include <memory>
 #include <new>
 #include <random>
 #include <vector>

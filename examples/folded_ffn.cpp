@@ -1,11 +1,11 @@
 // A feed-forward network folded into one matrix: what coverages leave to fix, what is read, how far outputs
 // are from the network's, and how long a token takes beside the same network in 4 bits.
 #include <crumb/crumb.hpp>
-#include <crumb/offline/activation_statistics.hpp>
-#include <crumb/offline/coverage.hpp>
-#include <crumb/offline/folding.hpp>
-#include <crumb/offline/linear_range.hpp>
-#include <crumb/offline/quantize.hpp>
+#include <crumb/offline/folding/activation_statistics.hpp>
+#include <crumb/offline/folding/coverage.hpp>
+#include <crumb/offline/folding/folding.hpp>
+#include <crumb/offline/folding/linear_range.hpp>
+#include <crumb/offline/weights/quantize.hpp>
 
 #include <chrono>
 #include <cmath>

@@ -1,7 +1,7 @@
 // One layer's cache in several codecs: bytes per token, how far the output of attention moves, and the time
 // of a step. Then values left unread, and the bound of what that costs beside what it did cost.
 #include <crumb/crumb.hpp>
-#include <crumb/offline/kv_codebooks.hpp>
+#include <crumb/offline/cache/codebooks.hpp>
 #include <crumb/reference/kv_codec.hpp>
 
 #include <algorithm>

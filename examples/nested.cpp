@@ -1,9 +1,9 @@
 // One stored copy of a weight matrix at 2, 3 and 4 bits: what each precision reads, how long it takes and how
 // far its outputs are from those of the floats. Then decoding, in the precision that a schedule says.
 #include <crumb/crumb.hpp>
-#include <crumb/offline/nested_feedback.hpp>
-#include <crumb/offline/nested_training.hpp>
-#include <crumb/offline/second_moments.hpp>
+#include <crumb/offline/common/second_moments.hpp>
+#include <crumb/offline/nested/feedback.hpp>
+#include <crumb/offline/nested/training.hpp>
 
 #include <chrono>
 #include <cmath>

@@ -1,22 +1,53 @@
 # cmake -D ROOT=<include directory> -P include_graph.cmake
 #
 # Checks who includes whom among crumb's headers: core -> format -> isa -> kernel -> dispatch -> op, each layer
-# may use itself and those before it.
+# may use itself and those before it. Across that lie the systems, which are folders of kernel/, op/ and offline/ or
+# files of the system's name; `may_use` says which of them may use which.
 #   offline     may use everything, nothing else may use it; Eigen is its alone
 #   reference   uses core and format; of the layers none may use it
-#   kernel/*.hpp    declare the kernels: they use core and format, and isa may use them
-#   kernel/*.inl    are included by isa/ only, inside a target region: they may include each other, nothing else
+#   kernel/*/*.inl, isa/*/*.inl   are compiled inside a target region, for one ISA: they may include each other, and
+#                                 nothing else; what they need when an editor opens one stands behind CRUMB_THIS_ISA
+#   kernel/*/definitions.hpp      and math.hpp compile them for every ISA; what declares kernels uses core and format only
 #   config.hpp      may be included everywhere
-#   crumb.hpp       is for users: it includes what it likes except offline, and only offline may include it
+#   crumb.hpp and the headers beside it are for users: they include what they like except offline, and only offline may
+#                   include them
 cmake_minimum_required(VERSION 3.25)
 
 set(layers core format isa kernel dispatch op)
+
+# What a system of a layer may use besides itself.
+set(kernel_float "")
+set(kernel_linear float)
+set(kernel_attention float)
+set(kernel_cache float attention)
+set(kernel_ffn float)
+set(op_float_ops "")
+set(op_linear "")
+set(op_attention "")
+set(op_cache attention)
+set(op_ffn linear float_ops)
+set(op_schedule linear cache attention float_ops)
+set(offline_common "")
+set(offline_weights common)
+set(offline_nested common weights)
+set(offline_cache common)
+set(offline_folding common)
+set(offline_schedule common)
 
 # The first folder of a path below crumb/, or the file's own name for those that lie in crumb/ itself.
 function(area_of path out)
     string(REGEX REPLACE "^crumb/([^/]+).*$" "\\1" area "${path}")
     set(${out} "${area}" PARENT_SCOPE)
 endfunction()
+
+# The folder, or the name of the file, below a layer: kernel/linear/tile.inl and op/linear.hpp are of `linear`.
+function(system_of path out)
+    string(REGEX REPLACE "^crumb/[^/]+/([a-z0-9_]+).*$" "\\1" system "${path}")
+    set(${out} "${system}" PARENT_SCOPE)
+endfunction()
+
+set(inside "^crumb/(kernel|isa)/.*\\.inl$")
+set(definitions "^crumb/kernel/[a-z]+/(definitions|math)\\.hpp$")
 
 # Sets `problem` to what is wrong with `from` including `to`, both paths relative to ROOT.
 function(check_edge from to)
@@ -27,31 +58,44 @@ function(check_edge from to)
     list(FIND layers "${there}" there_rank)
     if(here STREQUAL "config.hpp")
         set(problem "config.hpp stands before all layers")
-    elseif(there STREQUAL "config.hpp" OR here STREQUAL "offline")
-    elseif(there STREQUAL "offline")
+    elseif(there STREQUAL "config.hpp")
+    elseif(here STREQUAL "offline" AND NOT there STREQUAL "offline")
+    elseif(there STREQUAL "offline" AND NOT here STREQUAL "offline")
         set(problem "only offline may use offline")
-    elseif(to MATCHES "^crumb/kernel/.*\\.inl$")
-        if(NOT here STREQUAL "isa" AND NOT from MATCHES "^crumb/kernel/.*\\.inl$")
-            set(problem "only isa may include kernel/*.inl")
+    elseif(to MATCHES "${inside}")
+        if(NOT from MATCHES "${inside}" AND NOT from MATCHES "${definitions}")
+            set(problem "only the definitions of a system may include what is compiled for an ISA")
         endif()
-    elseif(from MATCHES "^crumb/kernel/.*\\.hpp$")
+    elseif(from MATCHES "^crumb/kernel/.*\\.hpp$" AND NOT from MATCHES "${definitions}")
         if(NOT there MATCHES "^(core|format)$" AND NOT to MATCHES "^crumb/kernel/.*\\.hpp$")
             set(problem "declarations of kernels use core and format only")
+        elseif(to MATCHES "${definitions}")
+            set(problem "declarations of kernels do not need their definitions")
         endif()
-    elseif(here STREQUAL "isa" AND to MATCHES "^crumb/kernel/.*\\.hpp$")
-    elseif(here STREQUAL "crumb.hpp")
-    elseif(there STREQUAL "crumb.hpp")
-        set(problem "the umbrella header is for users")
+    elseif(here MATCHES "\\.hpp$")
+    elseif(there MATCHES "\\.hpp$")
+        set(problem "${there} is for users")
     elseif(here STREQUAL "reference")
         if(NOT there MATCHES "^(core|format|reference)$")
             set(problem "reference may use core and format only")
         endif()
     elseif(there STREQUAL "reference")
         set(problem "${here} may not use reference")
-    elseif(here_rank EQUAL -1 OR there_rank EQUAL -1)
-        set(problem "unknown layer, known are: ${layers}")
-    elseif(there_rank GREATER here_rank)
-        set(problem "${here} comes before ${there}")
+    elseif(NOT here STREQUAL "offline")
+        if(here_rank EQUAL -1 OR there_rank EQUAL -1)
+            set(problem "unknown layer, known are: ${layers}")
+        elseif(there_rank GREATER here_rank)
+            set(problem "${here} comes before ${there}")
+        endif()
+    endif()
+    if(NOT problem AND here STREQUAL there AND here MATCHES "^(kernel|op|offline)$" AND NOT from MATCHES "^crumb/kernel/drivers.inl$")
+        system_of("${from}" mine)
+        system_of("${to}" theirs)
+        if(NOT DEFINED ${here}_${mine})
+            set(problem "${here}/${mine} is a system that the list of this test does not know")
+        elseif(NOT mine STREQUAL theirs AND NOT theirs IN_LIST ${here}_${mine})
+            set(problem "${here}/${mine} may not use ${here}/${theirs}")
+        endif()
     endif()
     set(problem "${problem}" PARENT_SCOPE)
 endfunction()
@@ -81,7 +125,7 @@ foreach(from IN LISTS files)
         endif()
         set(quote "${CMAKE_MATCH_1}")
         set(target "${CMAKE_MATCH_2}")
-        if(from MATCHES "^crumb/kernel/.*\\.inl$" AND NOT target MATCHES "^crumb/kernel/.*\\.inl$")
+        if(from MATCHES "${inside}" AND NOT target MATCHES "${inside}" AND NOT target STREQUAL "crumb/isa/editor.hpp")
             violation("is compiled inside a target region and includes ${target}")
             continue()
         endif()

@@ -4,8 +4,8 @@
 
 #include <crumb/format/list.hpp>
 #include <crumb/format/q4_0_absorbing.hpp>
-#include <crumb/op/linear.hpp>
-#include <crumb/op/nested_linear.hpp>
+#include <crumb/op/linear/linear.hpp>
+#include <crumb/op/linear/nested_linear.hpp>
 #include <crumb/reference/linear.hpp>
 #include <crumb/reference/nested.hpp>
 

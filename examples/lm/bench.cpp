@@ -209,7 +209,7 @@ status bench(const bench_options& o) {
             .put("weights", weights)
             .put("activations", activation_names[static_cast<std::size_t>(o.activations)])
             .put("kv", kv)
-            .put("isa", crumb::isa_names[*isa])
+            .put("isa", crumb::isa_names()[*isa])
             .put("threads", s.threads().size())
             .put("prompt_tokens", o.prompt)
             .put("generated", o.generate)
@@ -236,7 +236,7 @@ status bench(const bench_options& o) {
     print("%s: weights %s, %.1f MB, of which a token reads %.1f; cache %s, %.0f bytes per token\n",
           o.model.c_str(), weights.c_str(), static_cast<double>(m.weight_bytes()) / 1e6, w.bytes / 1e6,
           kv.c_str(), s.kv_bytes_per_token());
-    print("%s, %zu thread%s: %.2f GB/s read, %.1f GMAC/s at best\n\n", crumb::isa_names[*isa],
+    print("%s, %zu thread%s: %.2f GB/s read, %.1f GMAC/s at best\n\n", crumb::isa_names()[*isa],
           s.threads().size(), s.threads().size() == 1 ? "" : "s", best.bytes_per_second() / 1e9,
           best.macs_per_second() / 1e9);
     print("%-16s %21s %18s %12s\n", "test", "tokens/s", "of read bandwidth", "of MAC peak");

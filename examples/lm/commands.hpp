@@ -6,7 +6,7 @@
 #include "pruning.hpp"
 #include "session.hpp"
 
-#include <crumb/offline/kv_codebooks.hpp>
+#include <crumb/offline/cache/codebooks.hpp>
 
 #include <cstdint>
 #include <functional>

@@ -316,7 +316,7 @@ crumb::status demo(const demo_options& options) {
         return isa.error();
     print("crumb on %s, %zu threads. The models are bytewise, 5 million weights, trained on "
           "public-domain novels.\n",
-          crumb::isa_names[*isa], team(options.threads).size());
+          crumb::isa_names()[*isa], team(options.threads).size());
     if (const auto p = printed(); !p)
         return p;
     for (const auto& path : models)

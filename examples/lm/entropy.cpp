@@ -3,7 +3,7 @@
 #include "buffer.hpp"
 #include "output_file.hpp"
 
-#include <crumb/dispatch/kv.hpp>
+#include <crumb/dispatch/cache.hpp>
 
 #include <array>
 

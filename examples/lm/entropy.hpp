@@ -1,7 +1,7 @@
 // How much of their width the codes of a cache use.
 #pragma once
 
-#include <crumb/offline/kv_codebooks.hpp>
+#include <crumb/offline/cache/codebooks.hpp>
 
 #include <string>
 

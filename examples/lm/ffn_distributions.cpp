@@ -2,7 +2,7 @@
 
 #include "output_file.hpp"
 
-#include <crumb/offline/linear_range.hpp>
+#include <crumb/offline/folding/linear_range.hpp>
 
 namespace lm {
 

@@ -1,7 +1,7 @@
 // What the neurons of a model see, as numbers for plots.
 #pragma once
 
-#include <crumb/offline/activation_statistics.hpp>
+#include <crumb/offline/folding/activation_statistics.hpp>
 
 #include <span>
 #include <string>

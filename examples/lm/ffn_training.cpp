@@ -2,12 +2,12 @@
 
 #include "ffn_distributions.hpp"
 
-#include <crumb/offline/activation_statistics.hpp>
-#include <crumb/offline/coverage.hpp>
-#include <crumb/offline/folding.hpp>
-#include <crumb/offline/linear_range.hpp>
-#include <crumb/offline/predictor_margin.hpp>
-#include <crumb/offline/store.hpp>
+#include <crumb/offline/folding/activation_statistics.hpp>
+#include <crumb/offline/folding/coverage.hpp>
+#include <crumb/offline/folding/folding.hpp>
+#include <crumb/offline/folding/linear_range.hpp>
+#include <crumb/offline/folding/predictor_margin.hpp>
+#include <crumb/offline/weights/store.hpp>
 
 #include <atomic>
 #include <cstring>

@@ -5,7 +5,7 @@
 #include "quantizer.hpp"
 #include "session.hpp"
 
-#include <crumb/offline/kv_codebooks.hpp>
+#include <crumb/offline/cache/codebooks.hpp>
 
 #include <optional>
 

@@ -54,7 +54,7 @@ void machine::measure() {
     std::vector<read_function> variants;
     mac_loop macs;
     crumb::isa_list::for_each([&]<class Isa>() {
-        if (std::string_view(Isa::name) != crumb::isa_names[isa_])
+        if (std::string_view(Isa::name) != crumb::isa_names()[isa_])
             return;
         variants = readers<Isa>();
         macs = nibbles_ ? peak<Isa, crumb::nibble_codes>() : peak<Isa, crumb::byte_codes>();

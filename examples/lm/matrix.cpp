@@ -1,6 +1,6 @@
 #include "matrix.hpp"
 
-#include <crumb/offline/quantize.hpp>
+#include <crumb/offline/weights/quantize.hpp>
 
 #include <algorithm>
 #include <cmath>

@@ -3,7 +3,7 @@
 
 #include "session.hpp"
 
-#include <crumb/op/precision_scheduler.hpp>
+#include <crumb/op/schedule/precision_scheduler.hpp>
 
 #include <functional>
 #include <optional>

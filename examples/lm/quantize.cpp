@@ -4,9 +4,9 @@
 #include "quantizer.hpp"
 #include "report.hpp"
 
-#include <crumb/offline/nested_feedback.hpp>
-#include <crumb/offline/nested_training.hpp>
-#include <crumb/offline/store.hpp>
+#include <crumb/offline/nested/feedback.hpp>
+#include <crumb/offline/nested/training.hpp>
+#include <crumb/offline/weights/store.hpp>
 
 #include <chrono>
 #include <random>

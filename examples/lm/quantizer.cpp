@@ -3,7 +3,7 @@
 #include "commands.hpp"
 #include "report.hpp"
 
-#include <crumb/offline/store.hpp>
+#include <crumb/offline/weights/store.hpp>
 
 #include <random>
 

@@ -4,8 +4,8 @@
 #include "model.hpp"
 #include "session.hpp"
 
-#include <crumb/offline/codebook.hpp>
-#include <crumb/offline/second_moments.hpp>
+#include <crumb/offline/common/second_moments.hpp>
+#include <crumb/offline/weights/codebook.hpp>
 
 #include <functional>
 

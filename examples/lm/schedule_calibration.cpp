@@ -5,7 +5,7 @@
 #include "schedule_file.hpp"
 #include "study.hpp"
 
-#include <crumb/offline/schedule_solver.hpp>
+#include <crumb/offline/schedule/solver.hpp>
 
 #include <algorithm>
 #include <cstdio>

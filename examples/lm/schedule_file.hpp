@@ -4,7 +4,7 @@
 #include "gguf_writer.hpp"
 #include "precision.hpp"
 
-#include <crumb/offline/schedule_training.hpp>
+#include <crumb/offline/schedule/training.hpp>
 
 #include <optional>
 #include <string>

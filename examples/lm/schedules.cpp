@@ -5,7 +5,7 @@
 #include "sparse.hpp"
 #include "study.hpp"
 
-#include <crumb/offline/random_schedule.hpp>
+#include <crumb/offline/schedule/random_schedule.hpp>
 
 #include <algorithm>
 #include <cstdio>

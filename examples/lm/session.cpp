@@ -4,7 +4,7 @@
 #include "first_failure.hpp"
 #include "memory.hpp"
 
-#include <crumb/op/kv_attention.hpp>
+#include <crumb/op/cache/kv_attention.hpp>
 
 #include <cmath>
 #include <initializer_list>

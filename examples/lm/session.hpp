@@ -6,7 +6,7 @@
 #include "profile.hpp"
 #include "team.hpp"
 
-#include <crumb/op/kv_cache.hpp>
+#include <crumb/op/cache/kv_cache.hpp>
 
 #include <functional>
 #include <memory>

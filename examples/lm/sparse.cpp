@@ -2,7 +2,7 @@
 
 #include "report.hpp"
 
-#include <crumb/offline/nested_training.hpp>
+#include <crumb/offline/nested/training.hpp>
 
 #include <algorithm>
 #include <numeric>

@@ -3,7 +3,7 @@
 
 #include "quantizer.hpp"
 
-#include <crumb/offline/nested_feedback.hpp>
+#include <crumb/offline/nested/feedback.hpp>
 
 namespace lm {
 

@@ -4,8 +4,8 @@
 #include "quantizer.hpp"
 #include "report.hpp"
 
-#include <crumb/offline/random.hpp>
-#include <crumb/offline/rouge.hpp>
+#include <crumb/offline/common/random.hpp>
+#include <crumb/offline/schedule/rouge.hpp>
 
 #include <algorithm>
 #include <atomic>

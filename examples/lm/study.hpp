@@ -3,7 +3,7 @@
 
 #include "commands.hpp"
 
-#include <crumb/offline/schedule_training.hpp>
+#include <crumb/offline/schedule/training.hpp>
 
 namespace lm {
 

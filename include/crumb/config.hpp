@@ -5,9 +5,22 @@
 #define CRUMB_VERSION_MINOR 1
 #define CRUMB_VERSION_PATCH 0
 
+// CRUMB_COMPILED_KERNELS: headers show the kernels' declarations only; the program links to kernels that were
+// compiled once (crumb/compile.hpp, or the CMake target crumb::kernels).
+#if defined(CRUMB_COMPILED_KERNELS)
+#define CRUMB_HEADER_ONLY 0
+#else
+#define CRUMB_HEADER_ONLY 1
+#endif
+
 #define CRUMB_PRAGMA(x) _Pragma(#x)
 #define CRUMB_CAT_(a, b) a##b
 #define CRUMB_CAT(a, b) CRUMB_CAT_(a, b)
+// The name of an entry point of compiled kernels: the library's version and what it gives. It says nothing of
+// compile flags, so that files with other ones than the kernels' link to them.
+#define CRUMB_ENTRY_(a, b, c, name) crumb_##a##_##b##_##c##_##name
+#define CRUMB_ENTRY_OF(a, b, c, name) CRUMB_ENTRY_(a, b, c, name)
+#define CRUMB_ENTRY(name) CRUMB_ENTRY_OF(CRUMB_VERSION_MAJOR, CRUMB_VERSION_MINOR, CRUMB_VERSION_PATCH, name)
 #define CRUMB_STRINGIFY_(x) #x
 #define CRUMB_STRINGIFY(x) CRUMB_STRINGIFY_(x)
 
@@ -269,8 +282,12 @@
 #else
 #define CRUMB_ABI_CHECKS
 #endif
-#if defined(CRUMB_SINGLE_ISA)
+#if !CRUMB_HEADER_ONLY
+#define CRUMB_ABI_SINGLE _compiled
+#elif defined(CRUMB_SINGLE_ISA)
 #define CRUMB_ABI_SINGLE CRUMB_CAT(_, CRUMB_SINGLE_ISA)
+#elif defined(CRUMB_TWO_ISAS)
+#define CRUMB_ABI_SINGLE CRUMB_CAT(_portable_, CRUMB_TWO_ISAS)
 #else
 #define CRUMB_ABI_SINGLE
 #endif

@@ -5,8 +5,8 @@
 #include "gguf_writer.hpp"
 #include "tiny_model.hpp"
 
-#include <crumb/offline/nested_quantized.hpp>
-#include <crumb/offline/quantize.hpp>
+#include <crumb/offline/nested/quantized.hpp>
+#include <crumb/offline/weights/quantize.hpp>
 
 #include <gtest/gtest.h>
 

@@ -5,7 +5,7 @@
 #include "quantizer.hpp"
 #include "tiny_model.hpp"
 
-#include <crumb/offline/store.hpp>
+#include <crumb/offline/weights/store.hpp>
 
 #include <gtest/gtest.h>
 

@@ -123,17 +123,17 @@ class Session : public testing::TestWithParam<tiny_shape> {
         const auto tolerance = naive.tolerance(text_, expected);
         for (std::size_t t = 0; t < text_.size(); ++t)
             EXPECT_LT(tolerance[t], informative * norm_of(expected[t])) << "token " << t;
-        for (std::size_t isa = 0; isa < crumb::isa_names.size(); ++isa) {
+        for (std::size_t isa = 0; isa < crumb::isa_names().size(); ++isa) {
             if (!crumb::isa_supported(isa))
                 continue;
-            ::setenv("CRUMB_ISA", crumb::isa_names[isa], 1);
+            ::setenv("CRUMB_ISA", crumb::isa_names()[isa], 1);
             const auto logits = run(p, 1, 64, {text_.size()});
             ::unsetenv("CRUMB_ISA");
             ASSERT_EQ(logits.size(), text_.size() * 256);
             for (std::size_t t = 0; t < text_.size(); ++t) {
                 const auto row = logits.begin() + static_cast<std::ptrdiff_t>(t * 256);
                 const double apart = distance({row, row + 256}, expected[t]);
-                EXPECT_LE(apart, tolerance[t]) << crumb::isa_names[isa] << ", token " << t;
+                EXPECT_LE(apart, tolerance[t]) << crumb::isa_names()[isa] << ", token " << t;
             }
         }
     }

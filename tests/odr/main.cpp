@@ -14,8 +14,8 @@ int main() {
     const crumb::cpu_features cpu = crumb::detect_cpu();
     const bool runs_b = cpu.avx512_vnni || cpu.i8mm;
     int failures = 0;
-    for (std::size_t i = 0; i < crumb::isa_names.size(); ++i) {
-        const char* isa = crumb::isa_names[i];
+    for (std::size_t i = 0; i < crumb::isa_names().size(); ++i) {
+        const char* isa = crumb::isa_names()[i];
         const auto four = q4_0_of_a(isa), eight = q8_0_of_a(isa);
         // The portable ISA of another compilation has other vectors and, on x86, fused multiply-adds.
         if (!runs_b || std::strcmp(isa, "portable") == 0)

@@ -2,7 +2,7 @@
 #pragma once
 
 #include <crumb/crumb.hpp>
-#include <crumb/offline/quantize.hpp>
+#include <crumb/offline/weights/quantize.hpp>
 
 #include <cstdlib>
 #include <cstring>

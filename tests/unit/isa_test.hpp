@@ -2,6 +2,7 @@
 #pragma once
 
 #include <crumb/dispatch/isa.hpp>
+#include <crumb/isa/primitives.hpp>
 
 #include <gtest/gtest.h>
 
@@ -25,7 +26,8 @@ inline std::set<std::string, std::less<>> isas_of(const char* variable) {
         if (!name.empty())
             names.insert(name);
     for (const std::string& name : names)
-        EXPECT_NE(std::find(crumb::isa_names.begin(), crumb::isa_names.end(), name), crumb::isa_names.end())
+        EXPECT_NE(std::find(crumb::isa_names().begin(), crumb::isa_names().end(), name),
+                  crumb::isa_names().end())
             << variable << " names '" << name << "', which this build does not have";
     return names;
 }

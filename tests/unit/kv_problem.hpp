@@ -3,7 +3,7 @@
 
 #include "random_numbers.hpp"
 
-#include <crumb/op/kv_attention.hpp>
+#include <crumb/op/cache/kv_attention.hpp>
 #include <crumb/reference/attention.hpp>
 #include <crumb/reference/kv_codec.hpp>
 

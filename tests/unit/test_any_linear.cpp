@@ -2,7 +2,7 @@
 #include "linear_problem.hpp"
 #include "random_numbers.hpp"
 
-#include <crumb/offline/nested_quantized.hpp>
+#include <crumb/offline/nested/quantized.hpp>
 
 #include <gtest/gtest.h>
 

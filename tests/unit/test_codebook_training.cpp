@@ -1,8 +1,8 @@
 // Training of codebooks, the search for scales, and error feedback.
-#include <crumb/offline/codebook.hpp>
-#include <crumb/offline/column_order.hpp>
-#include <crumb/offline/error_feedback.hpp>
-#include <crumb/offline/second_moments.hpp>
+#include <crumb/offline/common/second_moments.hpp>
+#include <crumb/offline/weights/codebook.hpp>
+#include <crumb/offline/weights/column_order.hpp>
+#include <crumb/offline/weights/error_feedback.hpp>
 
 #include <gtest/gtest.h>
 

@@ -3,8 +3,8 @@
 #include "random_numbers.hpp"
 
 #include <crumb/crumb.hpp>
-#include <crumb/offline/quantize.hpp>
-#include <crumb/op/folded_ffn.hpp>
+#include <crumb/offline/weights/quantize.hpp>
+#include <crumb/op/ffn/folded_ffn.hpp>
 #include <crumb/reference/ffn.hpp>
 #include <crumb/reference/float_ops.hpp>
 #include <crumb/reference/linear.hpp>

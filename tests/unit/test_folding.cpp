@@ -1,8 +1,8 @@
 // Folded feed-forward networks, and how far predictors may be off.
-#include <crumb/offline/folding.hpp>
-#include <crumb/offline/predictor_margin.hpp>
-#include <crumb/offline/random.hpp>
-#include <crumb/op/dense_linear.hpp>
+#include <crumb/offline/common/random.hpp>
+#include <crumb/offline/folding/folding.hpp>
+#include <crumb/offline/folding/predictor_margin.hpp>
+#include <crumb/op/linear/dense_linear.hpp>
 
 #include <gtest/gtest.h>
 

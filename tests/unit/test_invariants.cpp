@@ -4,7 +4,7 @@
 #include "random_weights.hpp"
 
 #include <crumb/crumb.hpp>
-#include <crumb/offline/nested_quantized.hpp>
+#include <crumb/offline/nested/quantized.hpp>
 
 #include <gtest/gtest.h>
 

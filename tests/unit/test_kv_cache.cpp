@@ -2,7 +2,7 @@
 #include "kv_problem.hpp"
 #include "random_numbers.hpp"
 
-#include <crumb/op/kv_snapshot.hpp>
+#include <crumb/op/cache/kv_snapshot.hpp>
 
 namespace {
 
@@ -314,7 +314,7 @@ TEST(KvAttention, RefusesQueriesThatAreNotFinite) {
 TEST(KvCache, EncodesAlikeOnEveryIsa) {
     for (const auto& each : codecs) {
         SCOPED_TRACE(each.first);
-        cache_problem first(shape_of(each.second, 20, 1), crumb::isa_names.back());
+        cache_problem first(shape_of(each.second, 20, 1), crumb::isa_names().back());
         first.fill(170);
         for_each_isa([&]<class Isa>() {
             cache_problem other(shape_of(each.second, 20, 1), Isa::name);

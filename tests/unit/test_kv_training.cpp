@@ -1,5 +1,5 @@
 // Codebooks of a cache: k-means, additive tables, samples, training, and the scalar codec.
-#include <crumb/offline/kv_codebooks.hpp>
+#include <crumb/offline/cache/codebooks.hpp>
 
 #include <gtest/gtest.h>
 

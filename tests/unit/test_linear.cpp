@@ -4,7 +4,8 @@
 #include "random_numbers.hpp"
 
 #include <crumb/crumb.hpp>
-#include <crumb/offline/quantize.hpp>
+#include <crumb/kernel/linear/definitions.hpp>
+#include <crumb/offline/weights/quantize.hpp>
 #include <crumb/reference/linear.hpp>
 
 #include <gtest/gtest.h>
@@ -267,7 +268,7 @@ TEST(Activations, AreQuantizedAlikeOnEveryIsa) {
             for_each_isa([&]<class I>() {
                 const crumb::activation_plan plan{
                     {.k = k, .row_block = I::row_block, .offset = 8, .order = crumb::kernel::order_of<I>},
-                    &crumb::kernel::quantize_activations<crumb::plain_isa<I>>};
+                    &crumb::kernel::quantize_activations<crumb::dispatch::plain_isa<I>>};
                 guarded<std::byte> memory(crumb::activation_bytes(plan, m));
                 auto a = crumb::activations::create(memory.span(), plan, m);
                 // Row by row, as different threads would.

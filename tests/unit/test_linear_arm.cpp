@@ -5,7 +5,8 @@
 #include "random_numbers.hpp"
 
 #include <crumb/crumb.hpp>
-#include <crumb/offline/nested_quantized.hpp>
+#include <crumb/kernel/linear/definitions.hpp>
+#include <crumb/offline/nested/quantized.hpp>
 #include <crumb/reference/linear.hpp>
 
 #include <gtest/gtest.h>
@@ -17,6 +18,12 @@
 #include <random>
 #include <type_traits>
 #include <vector>
+
+// Declared where there is none as well.
+namespace crumb::inline CRUMB_ABI::kernel {
+template <class Isa>
+struct panel_product;
+} // namespace crumb::inline CRUMB_ABI::kernel
 
 namespace {
 

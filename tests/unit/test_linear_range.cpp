@@ -1,6 +1,6 @@
 // Statistics of activations, linear ranges, and how coverage is shared.
-#include <crumb/offline/coverage.hpp>
-#include <crumb/offline/random.hpp>
+#include <crumb/offline/common/random.hpp>
+#include <crumb/offline/folding/coverage.hpp>
 
 #include <gtest/gtest.h>
 

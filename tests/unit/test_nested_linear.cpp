@@ -2,8 +2,8 @@
 #include "isa_test.hpp"
 #include "random_numbers.hpp"
 
-#include <crumb/offline/nested_quantized.hpp>
-#include <crumb/op/nested_linear.hpp>
+#include <crumb/offline/nested/quantized.hpp>
+#include <crumb/op/linear/nested_linear.hpp>
 #include <crumb/reference/linear.hpp>
 #include <crumb/reference/nested.hpp>
 

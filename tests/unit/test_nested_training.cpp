@@ -1,8 +1,8 @@
 // Nested weights: training of tables, and error feedback for all precisions together.
-#include <crumb/offline/error_feedback.hpp>
-#include <crumb/offline/nested_feedback.hpp>
-#include <crumb/offline/nested_training.hpp>
-#include <crumb/offline/second_moments.hpp>
+#include <crumb/offline/common/second_moments.hpp>
+#include <crumb/offline/nested/feedback.hpp>
+#include <crumb/offline/nested/training.hpp>
+#include <crumb/offline/weights/error_feedback.hpp>
 
 #include <gtest/gtest.h>
 

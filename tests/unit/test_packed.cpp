@@ -3,7 +3,7 @@
 
 #include <crumb/format/list.hpp>
 #include <crumb/format/packed.hpp>
-#include <crumb/offline/quantize.hpp>
+#include <crumb/offline/weights/quantize.hpp>
 
 #include <gtest/gtest.h>
 

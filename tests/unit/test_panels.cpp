@@ -4,7 +4,7 @@
 #include "random_weights.hpp"
 
 #include <crumb/crumb.hpp>
-#include <crumb/offline/quantize.hpp>
+#include <crumb/offline/weights/quantize.hpp>
 #include <crumb/reference/linear.hpp>
 
 #include <gtest/gtest.h>

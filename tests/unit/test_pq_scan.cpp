@@ -3,8 +3,9 @@
 #include "unit/isa_test.hpp"
 #include "unit/random_numbers.hpp"
 
-#include <crumb/isa/list.hpp>
-#include <crumb/kernel/pq_kernels.hpp>
+#include <crumb/isa/primitives.hpp>
+#include <crumb/kernel/cache/definitions.hpp>
+#include <crumb/kernel/cache/pq_kernels.hpp>
 
 #include <algorithm>
 #include <cmath>

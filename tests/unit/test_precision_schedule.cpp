@@ -1,6 +1,6 @@
 // Schedules of precisions, the controls among them, and the object that decoding asks.
-#include <crumb/offline/random_schedule.hpp>
-#include <crumb/op/precision_scheduler.hpp>
+#include <crumb/offline/schedule/random_schedule.hpp>
+#include <crumb/op/schedule/precision_scheduler.hpp>
 
 #include <gtest/gtest.h>
 

@@ -1,7 +1,7 @@
 // Allocation by phase, the solver of static schedules, and Rouge-L.
-#include <crumb/offline/random.hpp>
-#include <crumb/offline/rouge.hpp>
-#include <crumb/offline/schedule_solver.hpp>
+#include <crumb/offline/common/random.hpp>
+#include <crumb/offline/schedule/rouge.hpp>
+#include <crumb/offline/schedule/solver.hpp>
 
 #include <gtest/gtest.h>
 

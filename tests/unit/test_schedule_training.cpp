@@ -3,7 +3,7 @@
 #include "isa_test.hpp"
 #include "kv_problem.hpp"
 
-#include <crumb/offline/schedule_training.hpp>
+#include <crumb/offline/schedule/training.hpp>
 
 #include <numeric>
 #include <string>

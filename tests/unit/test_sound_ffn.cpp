@@ -3,9 +3,9 @@
 #include "isa_test.hpp"
 #include "random_numbers.hpp"
 
-#include <crumb/offline/predictor_margin.hpp>
-#include <crumb/offline/quantize.hpp>
-#include <crumb/op/folded_ffn.hpp>
+#include <crumb/offline/folding/predictor_margin.hpp>
+#include <crumb/offline/weights/quantize.hpp>
+#include <crumb/op/ffn/folded_ffn.hpp>
 
 #include <gtest/gtest.h>
 

@@ -2,8 +2,8 @@
 #include "guarded.hpp"
 
 #include <crumb/format/list.hpp>
-#include <crumb/offline/error_feedback.hpp>
-#include <crumb/offline/store.hpp>
+#include <crumb/offline/weights/error_feedback.hpp>
+#include <crumb/offline/weights/store.hpp>
 
 #include <gtest/gtest.h>
 

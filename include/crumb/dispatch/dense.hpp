@@ -2,7 +2,11 @@
 #pragma once
 
 #include <crumb/dispatch/table.hpp>
-#include <crumb/kernel/dense.hpp>
+#include <crumb/kernel/linear/dense_kernels.hpp>
+
+#if CRUMB_HEADER_ONLY
+#include <crumb/kernel/linear/definitions.hpp>
+#endif
 
 #include <type_traits>
 
@@ -31,12 +35,12 @@ template <>
 struct function_table<dense_functions> {
     template <class Isa>
     static constexpr dense_functions of{
-        Isa::name,
+        isa_traits<Isa>::name,
         &kernel::dense<float, plain_isa<Isa>>,
         &kernel::dense<half, plain_isa<Isa>>,
     };
 };
 
-} // namespace crumb::inline CRUMB_ABI::dispatch
+CRUMB_DECLARE_TABLE(dense_functions)
 
-CRUMB_EXTERN_TABLE(dense_functions)
+} // namespace crumb::inline CRUMB_ABI::dispatch

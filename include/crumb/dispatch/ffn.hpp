@@ -2,7 +2,11 @@
 #pragma once
 
 #include <crumb/dispatch/table.hpp>
-#include <crumb/kernel/ffn_kernels.hpp>
+#include <crumb/kernel/ffn/kernels.hpp>
+
+#if CRUMB_HEADER_ONLY
+#include <crumb/kernel/ffn/definitions.hpp>
+#endif
 
 #include <array>
 
@@ -36,7 +40,7 @@ struct function_table<ffn_functions> {
     }
     template <class Isa>
     static constexpr ffn_functions of{
-        Isa::name,
+        isa_traits<Isa>::name,
         kernel::multiplies_codes<plain_isa<Isa>>,
         &kernel::range_test<plain_isa<Isa>>,
         {rows_of<plain_isa<Isa>, row_codec::f32>(), rows_of<plain_isa<Isa>, row_codec::f16>(),
@@ -45,6 +49,6 @@ struct function_table<ffn_functions> {
     };
 };
 
-} // namespace crumb::inline CRUMB_ABI::dispatch
+CRUMB_DECLARE_TABLE(ffn_functions)
 
-CRUMB_EXTERN_TABLE(ffn_functions)
+} // namespace crumb::inline CRUMB_ABI::dispatch

@@ -1,8 +1,12 @@
-// The function tables of the float operations and of attention, per ISA.
+// The functions of the float operations, per ISA.
 #pragma once
 
 #include <crumb/dispatch/table.hpp>
-#include <crumb/kernel/float_kernels.hpp>
+#include <crumb/kernel/float/kernels.hpp>
+
+#if CRUMB_HEADER_ONLY
+#include <crumb/kernel/float/definitions.hpp>
+#endif
 
 namespace crumb::inline CRUMB_ABI::dispatch {
 
@@ -26,19 +30,11 @@ struct float_functions {
     void (*to_floats)(const half*, float*, std::size_t) noexcept = nullptr;
 };
 
-/// What `attention` keeps of the ISA it chose.
-struct attention_functions {
-    const char* isa = nullptr;
-    void (*run_f32)(const kernel::attention_args<float>&) noexcept = nullptr;
-    void (*run_f16)(const kernel::attention_args<half>&) noexcept = nullptr;
-    void (*merge)(const kernel::merge_args&) noexcept = nullptr;
-};
-
 template <>
 struct function_table<float_functions> {
     template <class Isa>
     static constexpr float_functions of{
-        Isa::name,
+        isa_traits<Isa>::name,
         &kernel::rms_norm<plain_isa<Isa>>,
         &kernel::layer_norm<plain_isa<Isa>>,
         &kernel::softmax<plain_isa<Isa>>,
@@ -54,18 +50,7 @@ struct function_table<float_functions> {
         &kernel::to_floats<plain_isa<Isa>>,
     };
 };
-template <>
-struct function_table<attention_functions> {
-    template <class Isa>
-    static constexpr attention_functions of{
-        Isa::name,
-        &kernel::attention<float, plain_isa<Isa>>,
-        &kernel::attention<half, plain_isa<Isa>>,
-        &kernel::merge<plain_isa<Isa>>,
-    };
-};
+
+CRUMB_DECLARE_TABLE(float_functions)
 
 } // namespace crumb::inline CRUMB_ABI::dispatch
-
-CRUMB_EXTERN_TABLE(float_functions)
-CRUMB_EXTERN_TABLE(attention_functions)

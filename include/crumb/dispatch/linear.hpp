@@ -1,10 +1,14 @@
 // The function table of matrix products, per format and ISA.
 #pragma once
 
-#include <crumb/dispatch/isa.hpp>
+#include <crumb/dispatch/table.hpp>
 #include <crumb/format/list.hpp>
 #include <crumb/format/nested.hpp>
-#include <crumb/kernel/kernel.hpp>
+#include <crumb/kernel/linear/kernels.hpp>
+
+#if CRUMB_HEADER_ONLY
+#include <crumb/kernel/linear/definitions.hpp>
+#endif
 
 namespace crumb::inline CRUMB_ABI::dispatch {
 
@@ -27,7 +31,7 @@ struct linear_table {
 
     template <class Isa>
     static constexpr linear_functions exact{
-        Isa::name,
+        isa_traits<Isa>::name,
         {.row_block = Isa::row_block,
          .offset = kernel::product_of<Isa, typename Format::codes>::type::offset,
          .order = kernel::order_of<Isa>},
@@ -40,7 +44,7 @@ struct linear_table {
     template <class Isa>
     static constexpr linear_functions panels = [] {
         linear_functions f;
-        f.isa = Isa::name;
+        f.isa = isa_traits<Isa>::name;
         if constexpr (Isa::panel_row_block != 0) {
             constexpr bool pairs = kernel::order_of<Isa> != activation_order::chunks;
             f.layout = {.row_block = Isa::panel_row_block,
@@ -57,7 +61,7 @@ struct linear_table {
     template <class Isa>
     static constexpr linear_functions absorbed = [] {
         linear_functions f;
-        f.isa = Isa::name;
+        f.isa = isa_traits<Isa>::name;
         if constexpr (kernel::absorbed_product<Isa, typename Format::codes>::available) {
             f.layout = {.row_block = 1,
                         .absorbed = kernel::absorbed_product<Isa, typename Format::codes>::bits};
@@ -74,22 +78,57 @@ struct linear_table {
     }(isa_list{});
 };
 
-/// The functions of a format for a `linear_mode` on an ISA. Not inline, so that a program may compile the
-/// kernels of a format once: see dispatch/instantiate.hpp.
+/// Whether this file defines the kernels of a format.
+template <class Format>
+constexpr bool is_defined = []<class First, class... I>(type_list<First, I...>) {
+    return requires {
+        sizeof(kernel::linear_run<typename linear_table<Format>::template kernels<First>, Format>);
+    };
+}(isa_list{});
+
+/// The same where kernels are compiled apart: `at(mode, isa)` points to the functions of a format. Those of
+/// formats of the caller's own come from the caller's file, for an ISA of the same name.
+template <class Format>
+struct compiled_format {
+    static const void* at(std::size_t mode, std::size_t isa) noexcept {
+        static_assert(is_defined<Format>, "this format is not among the compiled kernels: include "
+                                          "crumb/kernel/linear/definitions.hpp to compile its kernels here");
+        const isa_table& here = listed_isas();
+        std::size_t index = 0;
+        while (index + 1 < here.size && std::strcmp(here.names[index], isa_names()[isa]) != 0)
+            ++index;
+        return &linear_table<Format>::entries[mode][index];
+    }
+};
+#if !CRUMB_HEADER_ONLY
+#define CRUMB_DECLARE_FORMAT(format)                                                                         \
+    extern "C" const void* CRUMB_ENTRY(linear_##format)(std::size_t mode, std::size_t isa) noexcept;         \
+    template <>                                                                                              \
+    struct compiled_format<format> {                                                                         \
+        static const void* at(std::size_t mode, std::size_t isa) noexcept {                                  \
+            return CRUMB_ENTRY(linear_##format)(mode, isa);                                                  \
+        }                                                                                                    \
+    };
+CRUMB_FOR_EACH_FORMAT(CRUMB_DECLARE_FORMAT)
+CRUMB_FOR_EACH_VARIANT(CRUMB_DECLARE_FORMAT)
+CRUMB_FOR_EACH_PRECISION(CRUMB_DECLARE_FORMAT)
+#undef CRUMB_DECLARE_FORMAT
+#endif
+
+/// The functions of a format for a `linear_mode` on the ISA at `isa` of `isa_names`.
 template <multiplied_format Format>
 const linear_functions& functions_of(std::size_t mode, std::size_t isa) noexcept {
+#if CRUMB_HEADER_ONLY
     return linear_table<Format>::entries[mode][isa];
+#else
+    return *static_cast<const linear_functions*>(compiled_format<Format>::at(mode, isa));
+#endif
 }
 
 } // namespace crumb::inline CRUMB_ABI::dispatch
 
-#define CRUMB_INSTANTIATE(format)                                                                            \
-    template const crumb::dispatch::linear_functions& crumb::dispatch::functions_of<crumb::format>(          \
-        std::size_t, std::size_t) noexcept;
-
-#if defined(CRUMB_EXTERN_TEMPLATES)
-#define CRUMB_EXTERN_FORMAT(format) extern CRUMB_INSTANTIATE(format)
-CRUMB_FOR_EACH_FORMAT(CRUMB_EXTERN_FORMAT)
-CRUMB_FOR_EACH_PRECISION(CRUMB_EXTERN_FORMAT)
-#undef CRUMB_EXTERN_FORMAT
-#endif
+/// Defines the entry point of a format, where kernels are compiled: in one source file of a program.
+#define CRUMB_COMPILE_FORMAT(format)                                                                         \
+    extern "C" const void* CRUMB_ENTRY(linear_##format)(std::size_t mode, std::size_t isa) noexcept {        \
+        return &crumb::dispatch::linear_table<crumb::format>::entries[mode][isa];                            \
+    }

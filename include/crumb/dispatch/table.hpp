@@ -3,30 +3,65 @@
 
 #include <crumb/dispatch/isa.hpp>
 
+#include <array>
+
 namespace crumb::inline CRUMB_ABI::dispatch {
+
+/// The ISA whose functions an ISA uses where it has none of its own: the one that it names as `plain`, or
+/// itself.
+template <class Isa>
+struct plain_isa_of {
+    using type = Isa;
+};
+template <class Isa>
+requires requires { typename Isa::plain; }
+struct plain_isa_of<Isa> {
+    using type = typename Isa::plain;
+};
+template <class Isa>
+using plain_isa = typename plain_isa_of<Isa>::type;
 
 /// Specialized for each struct of functions: `of<Isa>` are those of an ISA.
 template <class Functions>
 struct function_table;
-
-/// The functions of the ISA at `isa` of `isa_list`. Not inline, so that a program may compile the kernels
-/// once: see dispatch/instantiate.hpp.
+/// The same where kernels are compiled apart: `at(isa)` points to a struct of functions.
 template <class Functions>
-const Functions& functions_at(std::size_t isa) noexcept {
+struct compiled_table;
+
+/// The functions of the ISA at `isa` of `isa_list`.
+template <class Functions>
+const Functions& table_entry(std::size_t isa) noexcept {
     static constexpr auto entries = []<class... I>(type_list<I...>) {
         return std::array<Functions, sizeof...(I)>{function_table<Functions>::template of<I>...};
     }(isa_list{});
     return entries[isa];
 }
 
+/// The functions of the ISA at `isa` of `isa_names`.
+template <class Functions>
+const Functions& functions_at(std::size_t isa) noexcept {
+#if CRUMB_HEADER_ONLY
+    return table_entry<Functions>(isa);
+#else
+    return *static_cast<const Functions*>(compiled_table<Functions>::at(isa));
+#endif
+}
+
 } // namespace crumb::inline CRUMB_ABI::dispatch
 
-#define CRUMB_INSTANTIATE_TABLE(functions)                                                                   \
-    template const crumb::dispatch::functions& crumb::dispatch::functions_at<crumb::dispatch::functions>(    \
-        std::size_t) noexcept;
-
-#if defined(CRUMB_EXTERN_TEMPLATES)
-#define CRUMB_EXTERN_TABLE(functions) extern CRUMB_INSTANTIATE_TABLE(functions)
+/// Declares the entry point of the functions of a kind of work; in namespace crumb::dispatch.
+#if CRUMB_HEADER_ONLY
+#define CRUMB_DECLARE_TABLE(functions)
 #else
-#define CRUMB_EXTERN_TABLE(functions)
+#define CRUMB_DECLARE_TABLE(functions)                                                                       \
+    extern "C" const void* CRUMB_ENTRY(functions)(std::size_t isa) noexcept;                                 \
+    template <>                                                                                              \
+    struct compiled_table<functions> {                                                                       \
+        static const void* at(std::size_t isa) noexcept { return CRUMB_ENTRY(functions)(isa); }              \
+    };
 #endif
+/// Defines it, where kernels are compiled: in one source file of a program.
+#define CRUMB_COMPILE_TABLE(functions)                                                                       \
+    extern "C" const void* CRUMB_ENTRY(functions)(std::size_t isa) noexcept {                                \
+        return &crumb::dispatch::table_entry<crumb::dispatch::functions>(isa);                               \
+    }

@@ -1,27 +1,62 @@
-// The one list of ISAs, best first. `portable` is last and runs everywhere.
+// The one list of ISAs, best first; `portable` is last and runs everywhere. Their primitives are in
+// isa/primitives.hpp.
 #pragma once
 
 #include <crumb/core/type_list.hpp>
-#include <crumb/isa/avx2.hpp>
-#include <crumb/isa/avx512_vbmi.hpp>
-#include <crumb/isa/avx512_vnni.hpp>
-#include <crumb/isa/neon.hpp>
-#include <crumb/isa/neon_dotprod.hpp>
-#include <crumb/isa/neon_i8mm.hpp>
-#include <crumb/isa/portable.hpp>
+#include <crumb/isa/cpu.hpp>
+
+/// Calls F(name, whether a CPU with the features `cpu` has it) for each.
+#if CRUMB_BUILDS_X86
+#define CRUMB_FOR_EACH_ISA(F)                                                                                \
+    F(avx512_vbmi, cpu.avx512_vbmi)                                                                          \
+    F(avx512_vnni, cpu.avx512_vnni)                                                                          \
+    F(avx2, cpu.avx2_fma_f16c)                                                                               \
+    F(portable, true)
+#elif CRUMB_BUILDS_NEON_I8MM
+#define CRUMB_FOR_EACH_ISA(F)                                                                                \
+    F(neon_i8mm, cpu.dotprod&& cpu.i8mm)                                                                     \
+    F(neon_dotprod, cpu.dotprod)                                                                             \
+    F(neon, true)                                                                                            \
+    F(portable, true)
+#elif CRUMB_BUILDS_NEON_DOTPROD
+#define CRUMB_FOR_EACH_ISA(F)                                                                                \
+    F(neon_dotprod, cpu.dotprod)                                                                             \
+    F(neon, true)                                                                                            \
+    F(portable, true)
+#else
+#define CRUMB_FOR_EACH_ISA(F)                                                                                \
+    F(neon, true)                                                                                            \
+    F(portable, true)
+#endif
 
 namespace crumb::inline CRUMB_ABI {
 
+namespace isa {
+#define CRUMB_ISA_ITEM(name, needs) struct name;
+CRUMB_FOR_EACH_ISA(CRUMB_ISA_ITEM)
+#undef CRUMB_ISA_ITEM
+} // namespace isa
+
+/// What is known of an ISA without its primitives.
+template <class Isa>
+struct isa_traits;
+#define CRUMB_ISA_ITEM(isa_name, needs)                                                                      \
+    template <>                                                                                              \
+    struct isa_traits<isa::isa_name> {                                                                       \
+        static constexpr const char* name = #isa_name;                                                       \
+        static constexpr bool supported([[maybe_unused]] const cpu_features& cpu) noexcept { return needs; } \
+    };
+CRUMB_FOR_EACH_ISA(CRUMB_ISA_ITEM)
+#undef CRUMB_ISA_ITEM
+
 #if defined(CRUMB_SINGLE_ISA)
 using isa_list = type_list<isa::CRUMB_SINGLE_ISA>;
-#elif CRUMB_BUILDS_X86
-using isa_list = type_list<isa::avx512_vbmi, isa::avx512_vnni, isa::avx2, isa::portable>;
-#elif CRUMB_BUILDS_NEON_I8MM
-using isa_list = type_list<isa::neon_i8mm, isa::neon_dotprod, isa::neon, isa::portable>;
-#elif CRUMB_BUILDS_NEON_DOTPROD
-using isa_list = type_list<isa::neon_dotprod, isa::neon, isa::portable>;
+#elif defined(CRUMB_TWO_ISAS)
+using isa_list = type_list<isa::CRUMB_TWO_ISAS, isa::portable>;
 #else
-using isa_list = type_list<isa::neon, isa::portable>;
+#define CRUMB_ISA_ITEM(name, needs) , isa::name
+using isa_list = type_list_tail<void CRUMB_FOR_EACH_ISA(CRUMB_ISA_ITEM)>;
+#undef CRUMB_ISA_ITEM
 #endif
 
 } // namespace crumb::inline CRUMB_ABI

@@ -2,7 +2,7 @@
 #pragma once
 
 #include <crumb/core/memory.hpp>
-#include <crumb/dispatch/float_ops.hpp>
+#include <crumb/dispatch/attention.hpp>
 
 #include <cmath>
 #include <concepts>

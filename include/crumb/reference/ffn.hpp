@@ -44,7 +44,7 @@ std::vector<double> ffn(const neuron_rows& neurons, const float* x, const float*
 }
 
 /// What the fixes of a row add to xC + B: sum over n with !(low <= estimate < high) of (sigma(u) -
-/// (a u + b)) W2[n], and a bound on what rounding makes of it (see the kernels in kernel/ffn_kernels.hpp);
+/// (a u + b)) W2[n], and a bound on what rounding makes of it (see the kernels in kernel/ffn/kernels.hpp);
 /// `slope` bounds |sigma'|, `rounding` the relative error of sigma.
 struct ffn_fixes {
     std::vector<double> value, error, magnitude;

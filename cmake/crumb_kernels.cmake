@@ -1,0 +1,110 @@
+# crumb::kernels: the kernels compiled once, for programs whose files then see declarations only. The installed package
+# uses this file as well: a program's kernels are compiled by its own compiler.
+#
+#   CRUMB_KERNEL_FORMATS   formats of quantized weights: names of format_list, nested (all precisions of nested weights),
+#                          or all
+#   CRUMB_KERNEL_ISAS      all; native: the best one of this machine, and portable; or the name of one
+
+include_guard(GLOBAL)
+
+set(CRUMB_KERNEL_FORMATS "all" CACHE STRING "Formats that crumb::kernels multiplies: all, or a list of names")
+set(CRUMB_KERNEL_ISAS "all" CACHE STRING "ISAs of crumb::kernels: all, native (and portable), or one name")
+
+# The best ISA of the CPU that this runs on.
+function(crumb_native_isa out)
+    set(isa portable)
+    if(CMAKE_CROSSCOMPILING)
+        message(FATAL_ERROR "crumb: CRUMB_KERNEL_ISAS=native, but the program is for another machine")
+    endif()
+    try_run(status compiled SOURCE_FROM_CONTENT crumb_native_isa.cpp [[
+        #include <crumb/isa/list.hpp>
+        #include <cstdio>
+        int main() {
+            const crumb::cpu_features cpu = crumb::detect_cpu();
+            const char* best = nullptr;
+            crumb::isa_list::for_each([&]<class Isa>() {
+                if (best == nullptr && crumb::isa_traits<Isa>::supported(cpu))
+                    best = crumb::isa_traits<Isa>::name;
+            });
+            std::printf("%s", best);
+        }]]
+        CMAKE_FLAGS "-DINCLUDE_DIRECTORIES=${CRUMB_INCLUDE_DIR}"
+        CXX_STANDARD 20 CXX_STANDARD_REQUIRED ON
+        RUN_OUTPUT_VARIABLE isa)
+    if(NOT compiled OR NOT status EQUAL 0)
+        message(FATAL_ERROR "crumb: this machine's ISA cannot be found out; set CRUMB_KERNEL_ISAS")
+    endif()
+    set(${out} "${isa}" PARENT_SCOPE)
+endfunction()
+
+# The names F(...) in the list `macro` of a header.
+function(crumb_listed header macro out)
+    file(READ "${CRUMB_INCLUDE_DIR}/crumb/${header}" text)
+    string(REGEX MATCH "define ${macro}\\(F\\)([^\n]*\\\\\n)*[^\n]*" list "${text}")
+    string(REGEX MATCHALL "F\\([a-z0-9_]+\\)" names "${list}")
+    list(TRANSFORM names REPLACE "F\\((.*)\\)" "\\1")
+    if(NOT names)
+        message(FATAL_ERROR "crumb: there is no list ${macro} in ${header}")
+    endif()
+    set(${out} "${names}" PARENT_SCOPE)
+endfunction()
+
+function(crumb_add_kernels_target)
+    crumb_listed(compile.hpp CRUMB_FOR_EACH_TABLE tables)
+    crumb_listed(format/list.hpp CRUMB_FOR_EACH_FORMAT formats)
+    crumb_listed(format/list.hpp CRUMB_FOR_EACH_VARIANT variants)
+    crumb_listed(format/nested.hpp CRUMB_FOR_EACH_PRECISION precisions)
+    list(APPEND formats ${variants})
+    if(CRUMB_KERNEL_FORMATS STREQUAL "all")
+        list(APPEND formats ${precisions})
+    else()
+        foreach(name IN LISTS CRUMB_KERNEL_FORMATS)
+            if(NOT name STREQUAL "nested" AND NOT name IN_LIST formats)
+                list(JOIN formats " " known)
+                message(FATAL_ERROR "crumb: CRUMB_KERNEL_FORMATS names '${name}', known are: ${known} nested all")
+            endif()
+        endforeach()
+        set(formats ${CRUMB_KERNEL_FORMATS})
+        if("nested" IN_LIST formats)
+            list(REMOVE_ITEM formats nested)
+            # 2 bits of nested weights are multiplied as u2.
+            list(APPEND formats ${precisions} u2)
+        endif()
+        # Rows of neurons are multiplied as tiles of q8_0.
+        list(APPEND formats q8_0)
+        list(REMOVE_DUPLICATES formats)
+    endif()
+
+    set(sources)
+    macro(source name text)
+        set(path "${PROJECT_BINARY_DIR}/crumb_kernels/${name}.cpp")
+        file(CONFIGURE OUTPUT "${path}" CONTENT "#include <crumb/compile.hpp>\n${text}\n")
+        list(APPEND sources "${path}")
+    endmacro()
+    source(isas "CRUMB_COMPILE_ISAS")
+    foreach(name IN LISTS tables)
+        source(${name} "CRUMB_COMPILE_TABLE(${name})")
+    endforeach()
+    foreach(name IN LISTS formats)
+        source(${name} "CRUMB_COMPILE_FORMAT(${name})")
+    endforeach()
+    add_library(crumb_kernels STATIC EXCLUDE_FROM_ALL ${sources})
+    add_library(crumb::kernels ALIAS crumb_kernels)
+    target_compile_definitions(crumb_kernels INTERFACE CRUMB_COMPILED_KERNELS)
+    target_link_libraries(crumb_kernels PUBLIC crumb::crumb PRIVATE $<TARGET_NAME_IF_EXISTS:crumb_warnings>)
+
+    set(isas "${CRUMB_KERNEL_ISAS}")
+    if(isas STREQUAL "native")
+        crumb_native_isa(native)
+        if(native STREQUAL "portable")
+            set(isas portable)
+        else()
+            target_compile_definitions(crumb_kernels PRIVATE CRUMB_TWO_ISAS=${native})
+            message(STATUS "crumb: kernels for ${native} and portable")
+            return()
+        endif()
+    endif()
+    if(NOT isas STREQUAL "all")
+        target_compile_definitions(crumb_kernels PRIVATE CRUMB_SINGLE_ISA=${isas})
+    endif()
+endfunction()

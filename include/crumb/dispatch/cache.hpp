@@ -1,0 +1,46 @@
+// The functions of encoded caches, per ISA.
+#pragma once
+
+#include <crumb/dispatch/table.hpp>
+#include <crumb/kernel/cache/kernels.hpp>
+
+#if CRUMB_HEADER_ONLY
+#include <crumb/kernel/cache/definitions.hpp>
+#endif
+
+namespace crumb::inline CRUMB_ABI::dispatch {
+
+/// What a cache keeps of the ISA it chose.
+struct kv_cache_functions {
+    const char* isa = nullptr;
+    void (*encode)(const kernel::kv_block_args&) noexcept = nullptr;
+    void (*decode)(const kernel::kv_decode_args&) noexcept = nullptr;
+    void (*to_halves)(const float*, half*, std::size_t) noexcept = nullptr;
+};
+
+/// What attention over a cache keeps of the ISA it chose.
+struct kv_attention_functions {
+    const char* isa = nullptr;
+    void (*run)(const kernel::kv_attention_args&) noexcept = nullptr;
+};
+
+template <>
+struct function_table<kv_cache_functions> {
+    template <class Isa>
+    static constexpr kv_cache_functions of{
+        isa_traits<Isa>::name,
+        &kernel::kv_encode<plain_isa<Isa>>,
+        &kernel::kv_decode<plain_isa<Isa>>,
+        &kernel::to_halves<plain_isa<Isa>>,
+    };
+};
+template <>
+struct function_table<kv_attention_functions> {
+    template <class Isa>
+    static constexpr kv_attention_functions of{isa_traits<Isa>::name, &kernel::kv_attention<Isa>};
+};
+
+CRUMB_DECLARE_TABLE(kv_cache_functions)
+CRUMB_DECLARE_TABLE(kv_attention_functions)
+
+} // namespace crumb::inline CRUMB_ABI::dispatch

@@ -1,0 +1,20 @@
+// The primitives of every ISA, and which of its systems the kernels are compiled for.
+#pragma once
+
+#include <crumb/isa/avx2/avx2.hpp>
+#include <crumb/isa/avx512/vbmi.hpp>
+#include <crumb/isa/avx512/vnni.hpp>
+#include <crumb/isa/list.hpp>
+#include <crumb/isa/neon/dotprod.hpp>
+#include <crumb/isa/neon/i8mm.hpp>
+#include <crumb/isa/neon/neon.hpp>
+#include <crumb/isa/portable/portable.hpp>
+
+// The systems that isa/kernels.inl compiles, one at a time: kernel/<system>/definitions.hpp defines CRUMB_SYSTEM as one
+// of them.
+#define CRUMB_SYSTEM_MATH 1 // functions of a register that others are written with
+#define CRUMB_SYSTEM_FLOAT 2
+#define CRUMB_SYSTEM_ATTENTION 3
+#define CRUMB_SYSTEM_CACHE 4
+#define CRUMB_SYSTEM_LINEAR 5
+#define CRUMB_SYSTEM_FFN 6

@@ -1,0 +1,9 @@
+// Attention over arrays for every ISA: the definitions of the templates in kernels.hpp.
+#pragma once
+
+#include <crumb/kernel/attention/kernels.hpp>
+#include <crumb/kernel/float/math.hpp>
+
+#define CRUMB_SYSTEM CRUMB_SYSTEM_ATTENTION
+#include <crumb/isa/kernels.inl>
+#undef CRUMB_SYSTEM

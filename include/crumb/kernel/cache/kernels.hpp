@@ -1,0 +1,137 @@
+// The kernels over caches of encoded keys and values, by name; the bodies are in the .inl files.
+#pragma once
+
+#include <crumb/format/kv_search.hpp>
+#include <crumb/kernel/cache/scratch.hpp>
+#include <crumb/kernel/float/kernels.hpp>
+
+namespace crumb::inline CRUMB_ABI::kernel {
+
+/// A kv head's keys and values of 256 tokens, or nothing.
+struct kv_parts {
+    const std::byte *keys = nullptr, *values = nullptr;
+};
+
+/// One layer of a cache as one step sees it. Token t is a sink if t < sinks; else with u = t - sinks it lies
+/// in part u / 256 if u < coded, or in slot u % slots of the window.
+struct kv_layer_view {
+    kv_part_layout keys, values;
+    const std::byte* const* pages = nullptr; ///< of all layers
+    std::size_t page_offset = 0;             ///< bytes of a page before this layer
+    std::size_t page_parts = 1;              ///< parts of a head that lie one after another in a page
+    std::size_t sinks = 0, coded = 0, slots = 0;
+    kv_rows<half> sink_keys, sink_values;     ///< of kv head 0, rows of head_size
+    kv_rows<half> window_keys, window_values; ///< of kv head 0
+    std::size_t layer = 0;
+    pq_codebooks codebooks;
+
+    /// A kv head's keys and values of tokens 256 p and following behind the sinks.
+    kv_parts parts(std::size_t p, std::size_t kv_head) const noexcept {
+        const std::size_t k = keys.bytes(), v = values.bytes(), i = p % page_parts;
+        const std::byte* head = pages[p / page_parts] + page_offset + kv_head * page_parts * (k + v);
+        return {head + i * k, head + page_parts * k + i * v};
+    }
+    const std::byte* part(std::size_t p, std::size_t kv_head, bool of_keys) const noexcept {
+        const kv_parts of = parts(p, kv_head);
+        return of_keys ? of.keys : of.values;
+    }
+    pq_tables tables(std::size_t kv_head, bool of_keys) const noexcept {
+        return codebooks.tables(layer, kv_head, of_keys);
+    }
+};
+
+/// A block of 64 tokens to encode into a part.
+struct kv_block_args {
+    kv_part_layout layout;
+    pq_tables tables;
+    std::size_t block = 0; ///< of the part: tokens 64 * block and following
+    std::byte* part = nullptr;
+    const half* from = nullptr; ///< 64 rows of head_size
+    float* scratch = nullptr;   ///< kv_encode_floats(head_size), aligned
+};
+
+/// Floats of scratch memory that `kv_encode` needs.
+constexpr std::size_t kv_encode_floats(std::size_t head_size) noexcept { return kv_block_tokens * head_size; }
+
+/// What decoding needs: tokens first .. last - 1 of a part become rows of floats.
+struct kv_decode_args {
+    kv_part_layout layout;
+    pq_tables tables;
+    const std::byte* part = nullptr;
+    std::size_t first = 0, last = 0;
+    float* to = nullptr;    ///< row of token t at to + (t - first) * stride
+    std::size_t stride = 0; ///< at least head_size
+};
+
+/// How a step attends to codes of product quantization.
+enum class kv_mode : std::uint8_t {
+    fast, ///< tables of inner products and weights in planes of 7 bits; other codecs: as exact
+    exact ///< codes are decoded to floats
+};
+
+/// What the error bound of a fast result is made of, per row and head: |y - exact| <= (e^(2 score) - 1) max
+/// |v - y| + weight, where exact is attention over the decoded cache.
+struct kv_error {
+    float score = 0;  ///< largest error of a score
+    float weight = 0; ///< largest error of an output by rounded weights
+};
+
+/// Weights e^(score - level) of a part's tokens, a row per query.
+struct kv_part_weights {
+    float* weights = nullptr;
+    std::size_t stride = 0;
+    const float* levels = nullptr; ///< per query
+
+    float* row(std::size_t i) const noexcept { return weights + i * stride; }
+};
+
+/// What was left out for a kv head.
+struct kv_skip_report {
+    std::size_t blocks = 0, skipped = 0; ///< of 64 coded tokens; those whose values were not read
+    float mass = 0;                      ///< largest share of a query's weights that these had
+};
+
+/// Attention over a cache.
+struct kv_attention_args : attention_query_args {
+    kv_layer_view cache;
+    bool by_tables = false;            ///< codes are scanned by tables, not decoded
+    bool by_channels = false;          ///< uniform codes are used as they lie, not decoded
+    kv_scratch memory;                 ///< of `scratch`
+    kv_error* errors = nullptr;        ///< per row and head, or null
+    float epsilon = 0;                 ///< share of a query's weights whose values may be left out
+    float* skip_scratch = nullptr;     ///< kv_skip_scratch::floats(), or null: all values are read
+    kv_skip_report* skipped = nullptr; ///< with skip_scratch: per kv head
+};
+
+template <class Isa>
+struct kv_encode_run;
+template <class Isa>
+struct kv_decode_run;
+template <class Isa>
+struct kv_unpack;
+template <class Isa>
+struct kv_uniform;
+template <class Isa>
+struct kv_scan;
+template <class Isa>
+struct kv_skip;
+template <class Isa>
+struct kv_attention_run;
+
+/// Encodes 64 tokens as reference::kv_part does, bit for bit.
+template <class Isa>
+void kv_encode(const kv_block_args& args) noexcept {
+    kv_encode_run<Isa>::run(args);
+}
+/// Decodes tokens of a part.
+template <class Isa>
+void kv_decode(const kv_decode_args& args) noexcept {
+    kv_decode_run<Isa>::run(args);
+}
+/// Causal attention over sinks, codes and window.
+template <class Isa>
+void kv_attention(const kv_attention_args& args) noexcept {
+    kv_attention_run<Isa>::run(args);
+}
+
+} // namespace crumb::inline CRUMB_ABI::kernel

@@ -1,0 +1,172 @@
+// Scans of product-quantized keys and values, by name: sums of table lookups for scores, sums of looked-up
+// entries for outputs. The bodies are in pq_tables.inl, pq_score.inl and pq_add.inl.
+#pragma once
+
+#include <crumb/core/memory.hpp>
+#include <crumb/format/pq_codebooks.hpp>
+
+#include <cstddef>
+#include <cstdint>
+
+namespace crumb::inline CRUMB_ABI::kernel {
+
+/// How codes are looked up.
+enum class pq_kind : std::uint8_t {
+    nibble,   ///< 4 bits: a table of 16
+    additive, ///< two nibbles: the sum of an entry of each of two tables of 16
+    six,      ///< 6 bits: a table of 64
+    byte      ///< 8 bits: a table of 256
+};
+
+constexpr pq_kind pq_kind_of(const kv_codec& codec) noexcept {
+    return codec.additive    ? pq_kind::additive
+           : codec.bits == 4 ? pq_kind::nibble
+           : codec.bits == 6 ? pq_kind::six
+                             : pq_kind::byte;
+}
+
+// ---- tables ----------------------------------------------------------------------------------------------
+/// Weights of tokens and entries of tables of queries are at most this: two of them add in a byte, and two
+/// products with bytes in 16 bits.
+inline constexpr int pq_most = 127;
+
+/// What one query needs of its head's keys, in two planes of 7 bits: the product of query and key is
+///     base + step * sum over rows j of (low[j][code_j] + 128 * high[j][code_j])
+/// give or take `error`, where additive codes take the sum of an entry of each half of a table.
+struct pq_query {
+    std::uint8_t* low = nullptr;  ///< [rows][entries], 0 .. 127
+    std::uint8_t* high = nullptr; ///< [rows][entries], 0 .. 127
+    float step = 0, base = 0;
+    /// Bound of the difference to the sum of exact products, for any codes. Infinite if the query was not
+    /// finite; the tables are zero then.
+    float error = 0;
+    float* work = nullptr; ///< of `pq_make_tables`: head_size + 2 * tables floats
+};
+
+/// Memory of a `pq_query`, in bytes from an address aligned to `alignment`.
+struct pq_query_memory {
+    std::size_t high, work, bytes; ///< offsets, and the end
+
+    constexpr pq_query_memory(const kv_codec& codec, std::size_t head_size) noexcept
+        : high(0), work(0), bytes(0) {
+        const std::size_t rows = head_size / codec.dims;
+        high = round_up(rows * codec.entries(), alignment);
+        work = 2 * high;
+        bytes = work + round_up((head_size + 4 * rows) * sizeof(float), alignment);
+    }
+    /// The query that lies there.
+    pq_query at(std::byte* memory) const noexcept {
+        pq_query q;
+        q.low = reinterpret_cast<std::uint8_t*>(memory);
+        q.high = q.low + high;
+        q.work = reinterpret_cast<float*>(memory + work);
+        return q;
+    }
+};
+
+struct pq_table_args {
+    kv_codec codec;
+    std::size_t head_size = 0;
+    const float* q = nullptr; ///< [head_size], multiplied by the scale of scores
+    pq_tables centroids;
+    pq_query* out = nullptr;
+};
+
+// ---- scans -----------------------------------------------------------------------------------------------
+/// Codes of a part: a head's keys or values of 256 tokens.
+struct pq_codes {
+    kv_codec codec;
+    std::size_t head_size = 0;
+    const std::uint8_t* codes = nullptr; ///< [rows][row bytes]
+    /// As many bytes that will be needed next: their lines are asked for while those of `codes` are read; or
+    /// null.
+    const std::uint8_t* ahead = nullptr;
+    std::size_t first_block = 0, last_block = 0; ///< blocks of 64 tokens to read, half-open, of 4
+
+    constexpr std::size_t rows() const noexcept { return head_size / codec.dims; }
+    constexpr std::size_t row_bytes() const noexcept { return kv_part_tokens * codec.bits / 8; }
+};
+
+struct pq_score_args {
+    pq_codes codes;
+    const pq_query* queries = nullptr;
+    std::size_t count = 0; ///< of queries
+    float* out = nullptr;  ///< [count][256]: only those of the blocks are written
+};
+
+/// Floats that a channel of values is summed in. Few, because each part reads and writes those of all
+/// channels.
+inline constexpr std::size_t pq_sums = 2;
+
+/// Weights of a part's tokens for one sum of values.
+struct pq_plane {
+    const std::uint8_t* weights = nullptr; ///< [256], 0 .. 127; 0 for tokens that do not take part
+    float factor = 0;
+    float* sums = nullptr; ///< [head_size][pq_sums]
+};
+
+struct pq_add_args {
+    pq_codes codes;
+    const std::int8_t* entries = nullptr; ///< `pq_tables::entries`; additive halves add to -127 .. 127
+    const pq_plane* planes = nullptr;
+    std::size_t count = 0; ///< of planes
+};
+
+struct pq_finish_args {
+    const float* sums = nullptr; ///< as in `pq_plane`
+    std::size_t head_size = 0;
+    const float* scales = nullptr; ///< of channels
+    float* out = nullptr;          ///< [head_size]
+};
+
+// What the scans are written with, an ISA names as `pq`: isa/portable/pq.inl says what its functions do.
+
+/// Whether sums of additive keys are made of two rows at a time, in an order of the ISA's own.
+template <class Primitives>
+concept has_row_pairs = requires {
+    typename Primitives::row_pairs;
+};
+
+/// Whether tables of 64 entries and more are made a row at a time, by instructions of the ISA's own.
+template <class Primitives>
+concept has_wide_rows = requires {
+    typename Primitives::template wide_row<1>;
+};
+
+// One specialization per ISA is compiled inside its target region.
+template <class Isa, pq_kind Kind>
+struct pq_lookup;
+template <class Isa>
+struct pq_table_run;
+template <class Isa>
+struct pq_score_run;
+template <class Isa>
+struct pq_add_run;
+
+/// Makes the tables of a query; `out` points into memory as `pq_query_memory` says. Integers of tables and
+/// all else are the same on every ISA.
+template <class Isa>
+void pq_make_tables(const pq_table_args& args) noexcept {
+    pq_table_run<Isa>::run(args);
+}
+
+/// out[q][t] = base + step * (sums of tables) for the tokens of the blocks. The sums are exact integers.
+template <class Isa>
+void pq_scores(const pq_score_args& args) noexcept {
+    pq_score_run<Isa>::run(args);
+}
+
+/// sums[c][lanes] += factor * (sum over tokens t of weights[t] * entry of channel c of code_t), spread over
+/// the lanes; the sums of a part are exact integers.
+template <class Isa>
+void pq_add(const pq_add_args& args) noexcept {
+    pq_add_run<Isa>::run(args);
+}
+
+/// out[c] += scales[c] * (sum of the lanes of sums[c]).
+template <class Isa>
+void pq_finish(const pq_finish_args& args) noexcept {
+    pq_add_run<Isa>::finish(args);
+}
+
+} // namespace crumb::inline CRUMB_ABI::kernel

@@ -1,0 +1,153 @@
+// How the scratch memory of attention over a cache is carved.
+#pragma once
+
+#include <crumb/kernel/attention/kernels.hpp>
+#include <crumb/kernel/cache/pq_kernels.hpp>
+
+namespace crumb::inline CRUMB_ABI::kernel {
+
+/// What a pass keeps of a query that scans codes.
+struct kv_scan_state {
+    float reference = 0; ///< score that the sums of values are relative to; -infinity: nothing summed yet
+    float scale = 0;     ///< largest scale of a token's key
+    float lost = 0;      ///< sum of |weight - rounded weight|, relative to `reference`
+};
+
+/// How the scratch memory of attention over a cache is carved: a state for each of some kv heads, which go
+/// through their parts together so that short pages are read from end to end, and work that they share.
+class kv_scratch {
+  public:
+    kv_scratch() = default;
+    /// For passes of `queries` queries of each of up to `kv_heads` heads: fewer where their states would not
+    /// stay in a core's second cache.
+    constexpr kv_scratch(std::size_t head_size, const kv_codec& codec, std::size_t queries,
+                         std::size_t kv_heads) noexcept
+        : floats_{queries, round_up(head_size, 16),
+                  scans(codec, head_size, queries) || goes_by_channels(codec, queries) ? kv_part_tokens
+                                                                                       : attention_block} {
+        std::size_t end = 0;
+        const auto take = [&](std::size_t bytes) {
+            const std::size_t at = end;
+            end += round_up(bytes, alignment);
+            return at;
+        };
+        const bool by_tables = scans(codec, head_size, queries);
+        (void)take(floats_.state_size() * sizeof(float));
+        if (by_tables) {
+            query_bytes_ = pq_query_memory(codec, head_size).bytes;
+            sum_floats_ = round_up(head_size, 16) * pq_sums;
+            tables_ = take(queries * query_bytes_);
+            sums_ = take(queries * sum_floats_ * sizeof(float));
+            queries_ = take(queries * sizeof(pq_query));
+            states_ = take(queries * sizeof(kv_scan_state));
+        }
+        state_bytes_ = end;
+        constexpr std::size_t most = std::size_t{256} << 10;
+        heads_ = most / state_bytes_ < kv_heads ? most / state_bytes_ : kv_heads;
+        heads_ = heads_ == 0 ? 1 : heads_;
+        constexpr std::size_t row_of_codes = std::size_t{80} << 10;
+        parts_ = row_of_codes / (kv_part_layout(codec, head_size, true).bytes() +
+                                 kv_part_layout(codec, head_size, false).bytes());
+        parts_ = parts_ == 0 ? 1 : parts_;
+
+        end = 0;
+        (void)take(floats_.work_size() * sizeof(float));
+        if (goes_by_channels(codec, queries))
+            factors_ = take(queries * (2 * floats_.padded + kv_part_tokens) * sizeof(float));
+        if (by_tables) {
+            weights_ = take(queries * 2 * kv_part_tokens);
+            numbers_ = take(2 * kv_part_tokens * sizeof(float));
+            planes_ = take(queries * 2 * sizeof(pq_plane));
+        }
+        work_bytes_ = end;
+    }
+
+    /// Heads that go through their parts together.
+    constexpr std::size_t heads() const noexcept { return heads_; }
+    /// Parts that such a head goes through before the next one does, where codes are scanned.
+    constexpr std::size_t parts() const noexcept { return parts_; }
+    constexpr std::size_t bytes() const noexcept { return work_bytes_ + heads_ * state_bytes_; }
+    /// The work, and the state of head i of those that go together; both begin with floats of a pass.
+    float* work(float* scratch) const noexcept { return scratch; }
+    float* state(float* scratch, std::size_t i) const noexcept {
+        return reinterpret_cast<float*>(at(scratch, work_bytes_ + i * state_bytes_));
+    }
+
+    /// Whether codes are scanned by tables in fast mode: worth it for a few queries, possible for heads that
+    /// are not too long.
+    static constexpr bool scans(const kv_codec& codec, std::size_t head_size, std::size_t queries) noexcept {
+        // Sums of bytes have 16 bits.
+        const std::size_t most = head_size / codec.dims * (codec.additive ? 2 : 1) * pq_most;
+        return codec.kind == kv_kind::pq && queries <= 16 && most <= 65535;
+    }
+    /// Whether uniform codes are used as they lie: channel by channel, which more queries make slower than
+    /// decoding once.
+    static constexpr bool goes_by_channels(const kv_codec& codec, std::size_t queries) noexcept {
+        return codec.kind == kv_kind::uniform && queries <= 16;
+    }
+    /// Whether there is room to go through channels.
+    constexpr bool has_channels() const noexcept { return factors_ != 0; }
+    /// Whether there is room for tables.
+    constexpr bool has_tables() const noexcept { return query_bytes_ != 0; }
+    /// Tokens whose scores are kept.
+    constexpr std::size_t tokens() const noexcept { return floats_.tokens; }
+
+    // ---- of a state ----
+    std::byte* tables(float* state, std::size_t i) const noexcept {
+        return at(state, tables_) + i * query_bytes_;
+    }
+    float* sums(float* state, std::size_t i) const noexcept {
+        return reinterpret_cast<float*>(at(state, sums_)) + i * sum_floats_;
+    }
+    constexpr std::size_t sum_floats() const noexcept { return sum_floats_; }
+    pq_query* queries(float* state) const noexcept {
+        return reinterpret_cast<pq_query*>(at(state, queries_));
+    }
+    kv_scan_state* states(float* state) const noexcept {
+        return reinterpret_cast<kv_scan_state*>(at(state, states_));
+    }
+
+    // ---- of the work ----
+    std::int8_t* weights(float* work, std::size_t plane) const noexcept {
+        return reinterpret_cast<std::int8_t*>(at(work, weights_)) + plane * kv_part_tokens;
+    }
+    /// Two rows of numbers of a part's tokens.
+    float* numbers(float* work, std::size_t i) const noexcept {
+        return reinterpret_cast<float*>(at(work, numbers_)) + i * kv_part_tokens;
+    }
+    pq_plane* planes(float* work) const noexcept { return reinterpret_cast<pq_plane*>(at(work, planes_)); }
+    /// Of scores 2 * padded floats per query, of values 256.
+    float* factors(float* work) const noexcept { return reinterpret_cast<float*>(at(work, factors_)); }
+
+  private:
+    static std::byte* at(float* memory, std::size_t bytes) noexcept {
+        return reinterpret_cast<std::byte*>(memory) + bytes;
+    }
+    attention_scratch floats_;
+    std::size_t heads_ = 1, parts_ = 1, state_bytes_ = 0, work_bytes_ = 0;
+    std::size_t query_bytes_ = 0, sum_floats_ = 0;
+    std::size_t tables_ = 0, sums_ = 0, queries_ = 0, states_ = 0;
+    std::size_t weights_ = 0, numbers_ = 0, planes_ = 0, factors_ = 0;
+};
+
+/// Scratch memory for attention that leaves values out: weights of all coded tokens, part by part, in a part
+/// 256 per query.
+class kv_skip_scratch {
+  public:
+    static constexpr std::size_t most_queries = 16;
+    constexpr kv_skip_scratch(std::size_t coded, std::size_t queries) noexcept
+        : tokens_(round_up(coded, kv_part_tokens)), queries_(queries) {}
+
+    constexpr std::size_t tokens() const noexcept { return tokens_; }
+    constexpr std::size_t floats() const noexcept {
+        return queries_ * (tokens_ + tokens_ / kv_part_tokens + tokens_ / kv_block_tokens);
+    }
+    float* weights(float* s) const noexcept { return s; }
+    float* levels(float* s) const noexcept { return s + queries_ * tokens_; }
+    float* masses(float* s) const noexcept { return levels(s) + queries_ * (tokens_ / kv_part_tokens); }
+
+  private:
+    std::size_t tokens_, queries_;
+};
+
+} // namespace crumb::inline CRUMB_ABI::kernel

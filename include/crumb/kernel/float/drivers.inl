@@ -1,0 +1,5 @@
+// The float operations for the ISA named by CRUMB_THIS_ISA.
+#include <crumb/kernel/float/elementwise.inl>
+#include <crumb/kernel/float/norm.inl>
+#include <crumb/kernel/float/rope.inl>
+#include <crumb/kernel/float/softmax.inl>

@@ -1,0 +1,226 @@
+// The kernels by name: templates over a format and an ISA, whose bodies are in the .inl files.
+#pragma once
+
+#include <crumb/core/view.hpp>
+#include <crumb/format/activations.hpp>
+#include <crumb/format/nested.hpp>
+#include <crumb/format/packed.hpp>
+
+#include <type_traits>
+
+namespace crumb::inline CRUMB_ABI::kernel {
+
+/// Everything that a matrix product needs; all pointers belong to the caller.
+struct linear_args {
+    const half* scales = nullptr;             ///< packed_view::scales of `half_scales`
+    const std::int8_t* multipliers = nullptr; ///< packed_view::scales of `block_scales`
+    const std::uint8_t* exponents = nullptr;  ///< packed_view::exponents
+    const std::uint8_t* codes = nullptr;      ///< packed_view::codes
+    const std::uint8_t* planes[2] = {};       ///< nested_view::plane(1) and (2)
+    const std::int8_t* codebooks = nullptr;   ///< tables of 16 entries, see `lookup_tables`
+    std::size_t groups = 0;                   ///< groups of 32 inputs
+    std::size_t n = 0;                        ///< output channels of the weights
+
+    const std::int8_t* x_codes = nullptr; ///< activations, laid out as activation_layout says
+    const float* x_scales = nullptr;
+    const std::int32_t* x_starts = nullptr; ///< null where the layout has none
+    const float* x_shifts = nullptr;        ///< null where the layout has none
+    std::size_t x_rows = 0;                 ///< rows of the whole activation object
+
+    float* y = nullptr; ///< result: row r, channel c at y[r * y_stride + c]
+    std::size_t y_stride = 0;
+    const half* corrections = nullptr; ///< a value per channel of all tiles, added to each row, or null
+    const float* bias = nullptr;       ///< n values added after that, or null
+    bool adds = false;                 ///< instead, what `y` holds; only exact products
+
+    range rows;     ///< rows to compute, closed
+    range channels; ///< channels to compute, closed
+};
+
+/// What activation quantization needs.
+struct quantize_args {
+    const float* x = nullptr; ///< row r, input i at x[r * x_stride + i]
+    std::size_t x_stride = 0;
+    std::size_t rows = 0; ///< rows of the whole activation object
+    activation_layout layout;
+    std::int8_t* codes = nullptr;
+    float* scales = nullptr;
+    std::int32_t* starts = nullptr; ///< (origin's bits) - offset * (sum of the group's codes); or null
+    float* shifts = nullptr;        ///< -origin * scale; or null
+    range part;                     ///< rows to quantize, closed
+};
+
+/// Packed weights to be written as bytes.
+struct unpack_args {
+    linear_args weights;          ///< of which `channels` says which: from a whole tile on
+    std::int8_t* codes = nullptr; ///< tile by tile, group by group, as `byte_codes` has them
+    float* scales = nullptr;      ///< 16 for each group of a tile
+};
+
+/// 8 rows by 8 channels of int8 over `inputs` inputs with one scale per row and one per channel.
+struct panel_args {
+    const std::int8_t* panel = nullptr; ///< chunk by chunk of 8 inputs: 8 codes of each of 8 channels
+    const float* w_scales = nullptr;    ///< of the channels
+    const std::int8_t* x = nullptr;     ///< a block of rows in the order `pairs`
+    const float* x_scales = nullptr;    ///< of the rows
+    std::size_t inputs = 0;             ///< a multiple of 32, at most 2^16
+};
+
+/// The tiles of a pass: `first` and those `apart`, twice `apart`, ... further on. The passes after it take
+/// the tiles that follow each of them in memory, until the first of a pass is `end`.
+struct pass_tiles {
+    constexpr pass_tiles(std::size_t tile) noexcept : pass_tiles(tile, 1, tile + 1) {}
+    constexpr pass_tiles(std::size_t tile, std::size_t distance, std::size_t last) noexcept
+        : first(tile), apart(distance), end(last) {}
+    std::size_t first, apart, end;
+};
+/// From the first tile of a pass of `Tiles` to another, `stride` apart each; or to that of the pass behind.
+template <int Tiles>
+constexpr std::size_t pass_offset(int tile, bool behind, std::size_t stride) noexcept {
+    return static_cast<std::size_t>(tile) * stride + (behind ? (Tiles - 1) * stride : 0);
+}
+
+// One specialization per ISA is compiled inside its target region.
+template <class Isa, class Codes>
+struct product_of;
+/// The product that blocks of rows use: `Product::rows` where an ISA has another one for them.
+template <class Product>
+struct product_for_rows {
+    using type = Product;
+};
+template <class Product>
+requires requires { typename Product::rows; }
+struct product_for_rows<Product> {
+    using type = typename Product::rows;
+    static_assert(type::offset == Product::offset && type::factor == Product::factor);
+};
+template <class Isa, class Product>
+struct toggled_product;
+template <class Isa>
+struct blocks;
+template <class Isa, class Format>
+struct tile_shape;
+template <class Isa, class Scales, int Vectors>
+struct scale_reader;
+template <class Isa, std::size_t Planes, int Vectors>
+struct plane_reader;
+template <class Isa, class Format, int Vectors>
+struct packed_reader;
+template <class Isa, class Format, class Product, int Vectors>
+struct packed_operands;
+template <class Isa, class Format, class Product, int Vectors>
+struct panel_operands;
+template <class Isa, class Format, class Product, int Vectors>
+struct kept_operands;
+template <class Isa, class Format, class Product, int Vectors>
+struct asking_operands;
+/// Micro-kernels. ISAs with their own have, without the final factor, `single` that writes the 16 channels of
+/// a tile times one row to out[c], and `block` that writes the tile times a block of rows to out[16 r + c].
+template <class Isa, class Format>
+struct linear_tile;
+template <class Isa, class Format, class Tile = linear_tile<Isa, Format>>
+struct linear_run;
+template <class Isa, class Format>
+struct panel_run;
+template <class Isa, class Format>
+struct unpack_run;
+template <class Isa>
+struct activation_quantizer;
+/// Whether an ISA brings its own `linear_tile`.
+template <class Isa>
+inline constexpr bool has_own_tiles = requires {
+    typename Isa::own_tiles;
+};
+
+/// The order of activations that an ISA's micro-kernels read.
+template <class Isa>
+inline constexpr activation_order order_of = [] {
+    if constexpr (requires { Isa::order; })
+        return Isa::order;
+    else
+        return activation_order::chunks;
+}();
+
+/// Products whose operand for the high codes is the byte as it is, and their activations. Specialized, with
+/// `available`, where an ISA and a bit layout have them.
+template <class Isa, class Codes>
+struct absorbed_product {
+    static constexpr bool available = false;
+};
+/// Pairs of bits: the byte as it is, and shifted left by 2, 4 and 6.
+template <class Isa>
+requires requires { typename Isa::absorbed_pairs; }
+struct absorbed_product<Isa, index_codes<2, 0>> {
+    static constexpr bool available = true;
+    static constexpr int bits = 2;
+    static constexpr float factor = 0.03125f;
+    using type = typename Isa::absorbed_pairs;
+};
+template <class Isa, class Format>
+struct absorbed_tile;
+template <class Isa, class Format, class Tile>
+struct absorbed_run;
+template <class Isa>
+struct absorbed_quantizer;
+
+/// y[0, c] = bias[c] + sum over k of w[c, k] * x[0, k] for one row of activations (`args.x_rows` is 1): whole
+/// tiles of 16 channels, the group sums exact, one fused multiply-add per group.
+template <class Format, class Isa>
+void gemv(const linear_args& args) noexcept {
+    linear_run<Isa, Format>::gemv(args);
+}
+
+/// y[r, c] = bias[c] + sum over k of w[c, k] * x[r, k] for the rows and channels of `args`. Every output is
+/// the same sequence of roundings as in `gemv`, whatever the number of rows or the split.
+template <class Format, class Isa>
+void gemm(const linear_args& args) noexcept {
+    linear_run<Isa, Format>::gemm(args);
+}
+
+/// y[r, c] as `gemm`, with weights requantized to int8 panels: w' = D[c, b] round(code * m / S), m =
+/// round(127 d / max |d|), D = S max |d| / 127, where b is a block of `panel_inputs` inputs, max |d| the
+/// largest scale of the channel in it and S = 8 for 4-bit, 128 for 8-bit codes. |w' - w| <= D. Activations
+/// have one scale per block.
+template <class Format, class Isa>
+void panel_gemm(const linear_args& args) noexcept {
+    panel_run<Isa, Format>::gemm(args);
+}
+
+/// weight = scale * code, but for the rounding of a scale; says the largest magnitude that a code can have:
+/// more than 63.
+template <class Format, class Isa>
+float unpack(const unpack_args& args) noexcept {
+    return unpack_run<Isa, Format>::run(args);
+}
+
+/// Quantizes rows of activations: scale = `activation_scale(max |x|)` per group, code = x * (1 / scale)
+/// rounded to nearest, ties to even. A group with NaN, infinity or more than `largest_activation` gets the
+/// scale NaN, so that its outputs are NaN.
+template <class Isa>
+void quantize_activations(const quantize_args& args) noexcept {
+    activation_quantizer<Isa>::run(args);
+}
+
+/// As `gemm`, for weights in `absorbing_nibble_codes` or uniform 2-bit indices and activations from
+/// `quantize_absorbed`.
+template <class Format, class Isa>
+void absorbed(const linear_args& args) noexcept {
+    absorbed_run<Isa, Format, typename Isa::template absorbed_tile<Format>>::run(args);
+}
+
+/// Quantizes rows of activations for `absorbed`. With pairs (l, h) of inputs (i, 16 + i) of a group:
+/// s = `activation_scale(max(|h|, |l - h / 16|))`, y = round(h / s), z = round(l / s - y / 16). Codes 0..15
+/// are z, codes 16..31 are y; the start is the bits of the origin - 8 (sum y + 16 sum z).
+///
+/// For 2 bits, a group's inputs 8 r + i + {16, 20, 0, 4}, r < 2, i < 4, are what a byte's pairs from the
+/// upper to the lowest are multiplied with; their codes are a = round(x_a / s), b = round(x_b / s - a / 4),
+/// c = round(x_c / s - b / 4 - a / 16), d = round(x_d / s - c / 4 - b / 16 - a / 64), s = `activation_scale`
+/// of the largest magnitude without the rounding. If the a of a group have an odd sum, the first that is not
+/// 0 is moved by one towards it, so that the start, -96 sum (inputs) = -(96 sum (a + b + c + d) + 24 sum (a +
+/// b + c) + 6 sum (a + b) + 1.5 sum a) from the origin, is whole.
+template <class Isa>
+void quantize_absorbed(const quantize_args& args) noexcept {
+    absorbed_quantizer<Isa>::run(args);
+}
+
+} // namespace crumb::inline CRUMB_ABI::kernel

@@ -1,0 +1,293 @@
+// Training of the codebooks of a product-quantized cache.
+#pragma once
+
+#include <crumb/offline/cache/additive_tables.hpp>
+#include <crumb/offline/cache/samples.hpp>
+#include <crumb/reference/kv_codec.hpp>
+
+#include <bit>
+#include <mutex>
+
+namespace crumb::inline CRUMB_ABI {
+
+/// Whose keys (or values) have codebooks in common.
+enum class kv_sharing : std::uint8_t {
+    none,   ///< each layer and head has its own
+    heads,  ///< the heads of a layer share
+    layers, ///< the same heads of all layers share
+    all     ///< there is one
+};
+
+/// Parameters of `train_kv_codebooks`.
+struct kv_training_options {
+    kv_sharing sharing = kv_sharing::none;
+    std::size_t most_samples = 8192; ///< tokens per codebook; of more, evenly spaced ones are taken
+    std::size_t most_rounds = 10;
+    std::uint64_t seed = 1;
+    /// Whether the samples' second moments become `pq_tables::metric`. All layers need them then.
+    bool weighted = false;
+    std::function<void(std::size_t done, std::size_t all)> progress = {}; ///< after every codebook
+    /// Calls f(0), ..., f(n - 1) in any order, at once if it likes; empty: one after the other. Results are
+    /// the same. `progress` is called from where f runs, by one thread at a time.
+    std::function<void(std::size_t n, const std::function<void(std::size_t)>& f)> for_each = {};
+};
+
+/// Trained codebooks. Set `layer * layer_step + head * head_step` belongs to a layer and head.
+struct kv_codebooks {
+    kv_codec codec;
+    std::size_t head_size = 0;
+    std::size_t layer_step = 0, head_step = 0, sets = 0;
+    std::vector<std::int8_t> entries; ///< as in `pq_codebook_parts`
+    std::vector<float> scales;
+    std::vector<float> metric; ///< or empty
+
+    /// For a cache; none where the codec has none.
+    result<pq_codebooks> view() const noexcept {
+        if (!codec.has_codebooks())
+            return pq_codebooks();
+        return pq_codebooks::make({.codec = codec,
+                                   .head_size = head_size,
+                                   .layer_step = layer_step,
+                                   .head_step = head_step,
+                                   .sets = sets,
+                                   .entries = entries,
+                                   .scales = scales,
+                                   .metric = metric});
+    }
+    /// Bytes of entries, scales and metric.
+    std::size_t bytes() const noexcept {
+        return entries.size() + sizeof(float) * (scales.size() + metric.size());
+    }
+    /// A 64-bit FNV-1a hash over codec, sizes and contents; the same on all machines.
+    std::uint64_t identity() const noexcept {
+        std::uint64_t hash = 0xcbf29ce484222325u;
+        const auto add = [&](std::uint64_t value, int size) {
+            for (int i = 0; i < size; ++i)
+                hash = (hash ^ (value >> 8 * i & 0xff)) * 0x100000001b3u;
+        };
+        for (const int field : {static_cast<int>(codec.kind), int{codec.bits}, int{codec.dims},
+                                int{codec.additive}, int{codec.residual}})
+            add(static_cast<std::uint64_t>(field), 1);
+        for (const std::size_t field :
+             {head_size, layer_step, head_step, sets, entries.size(), scales.size(), metric.size()})
+            add(field, 8);
+        for (const std::int8_t e : entries)
+            add(static_cast<std::uint8_t>(e), 1);
+        for (const auto* floats : {&scales, &metric})
+            for (const float f : *floats)
+                add(std::bit_cast<std::uint32_t>(f), 4);
+        return hash;
+    }
+};
+
+/// What `train_kv_codebooks` consists of: one codebook at a time.
+class kv_codebook_trainer {
+  public:
+    static result<kv_codebooks> train(const kv_samples& samples, const kv_codec& codec,
+                                      const kv_training_options& o) {
+        const kv_shape& shape = samples.shape();
+        kv_codebooks out;
+        out.codec = codec;
+        out.head_size = shape.head_size;
+        if (!codec.has_codebooks())
+            return status::error(errc::invalid_argument, "kv codebooks: the codec has none");
+        const bool of_layers = o.sharing == kv_sharing::none || o.sharing == kv_sharing::heads;
+        const bool of_heads = o.sharing == kv_sharing::none || o.sharing == kv_sharing::layers;
+        out.head_step = of_heads ? 1 : 0;
+        out.layer_step = !of_layers ? 0 : of_heads ? shape.kv_heads : 1;
+        out.sets = (of_layers ? shape.layers : 1) * (of_heads ? shape.kv_heads : 1);
+        out.entries.resize(2 * out.sets * shape.head_size * codec.entries());
+        out.scales.resize(2 * out.sets * shape.head_size);
+        if (o.weighted)
+            out.metric.resize(2 * out.sets * shape.head_size * codec.dims);
+        if (const auto view = out.view(); !view)
+            return view.error();
+        if (o.most_samples == 0)
+            return status::error(errc::invalid_argument, "kv codebooks: no samples are allowed");
+        for (std::size_t l = 0; l < shape.layers; ++l)
+            if (samples.blocks(l) == 0 ||
+                (o.weighted && !(samples.has_moments(l, true) && samples.has_moments(l, false))))
+                return status::error(errc::invalid_argument, "kv codebooks: layer %zu has no %s", l,
+                                     samples.blocks(l) == 0 ? "whole block of samples" : "second moments");
+
+        std::vector<status> failed(2 * out.sets);
+        std::mutex counting;
+        std::size_t done = 0;
+        const std::function<void(std::size_t)> one = [&](std::size_t n) {
+            failed[n] = kv_codebook_trainer(samples, o, out, n).run();
+            if (!o.progress)
+                return;
+            const std::lock_guard lock(counting);
+            o.progress(++done, 2 * out.sets);
+        };
+        if (o.for_each)
+            o.for_each(2 * out.sets, one);
+        else
+            for (std::size_t n = 0; n < 2 * out.sets; ++n)
+                one(n);
+        for (const status& s : failed)
+            if (!s)
+                return s;
+        return out;
+    }
+
+  private:
+    struct member {
+        std::size_t layer, head;
+    };
+
+    kv_codebook_trainer(const kv_samples& samples, const kv_training_options& o, kv_codebooks& out,
+                        std::size_t n)
+        : samples_(samples), o_(o), out_(out), n_(n), size_(out.head_size), keys_(n % 2 == 0) {
+        const kv_shape& shape = samples.shape();
+        for (std::size_t l = 0; l < shape.layers; ++l)
+            for (std::size_t h = 0; h < shape.kv_heads; ++h)
+                if (l * out.layer_step + h * out.head_step == n / 2)
+                    members_.push_back({l, h});
+    }
+
+    status run() {
+        collect();
+        const std::size_t dims = out_.codec.dims;
+        for (std::size_t j = 0; j < size_ / dims; ++j) {
+            Eigen::MatrixXd w = Eigen::MatrixXd::Identity(index(dims), index(dims));
+            if (o_.weighted) {
+                w = metric(j);
+                for (std::size_t a = 0; a < dims; ++a)
+                    for (std::size_t b = 0; b < dims; ++b)
+                        out_.metric[((n_ * size_ / dims + j) * dims + a) * dims + b] =
+                            static_cast<float>(w(index(a), index(b)));
+            }
+            if (const status s = sub_space(j, w); !s)
+                return s;
+        }
+        return {};
+    }
+
+    /// Tokens as codes see them: without mean, divided by their scale.
+    void collect() {
+        std::size_t blocks = 0;
+        for (const member& m : members_)
+            blocks += samples_.blocks(m.layer);
+        const std::size_t all = blocks * kv_mean_tokens, wanted = std::min(all, o_.most_samples);
+        std::vector<float> rest(kv_mean_tokens * size_), scale(kv_mean_tokens);
+        std::vector<half> mean(size_);
+        x_.reserve(wanted * size_);
+        std::size_t at = 0, taken = 0;
+        for (const member& m : members_)
+            for (std::size_t b = 0; b < samples_.blocks(m.layer); ++b) {
+                const auto block = samples_.block(m.layer, m.head, keys_, b);
+                reference::kv_part::take_out(out_.codec.residual, matrix(block.data(), kv_mean_tokens, size_),
+                                             mean.data(), matrix(rest.data(), kv_mean_tokens, size_),
+                                             scale.data());
+                for (std::size_t t = 0; t < kv_mean_tokens; ++t, ++at) {
+                    if (static_cast<double>(at) * static_cast<double>(wanted) <
+                        static_cast<double>(taken) * static_cast<double>(all))
+                        continue;
+                    ++taken;
+                    const float inverse = scale[t] > 0 ? 1 / scale[t] : 0.0f;
+                    for (std::size_t i = 0; i < size_; ++i)
+                        x_.push_back(rest[t * size_ + i] * inverse);
+                }
+            }
+    }
+
+    /// Lᵀ of the Cholesky decomposition of the mean second moments, of trace `dims`. A thousandth of the
+    /// identity is added, so that directions that no query had keep a weight.
+    Eigen::MatrixXd metric(std::size_t j) const {
+        const std::size_t dims = out_.codec.dims;
+        const Eigen::Index d = index(dims);
+        Eigen::MatrixXd sum = Eigen::MatrixXd::Zero(d, d);
+        for (const member& m : members_) {
+            Eigen::MatrixXd one(d, d);
+            for (std::size_t a = 0; a < dims; ++a)
+                for (std::size_t b = 0; b < dims; ++b)
+                    one(index(a), index(b)) = samples_.moment(m.layer, m.head, keys_, dims, j, a, b);
+            if (one.trace() > 0)
+                sum += one / one.trace();
+        }
+        if (sum.trace() > 0)
+            sum *= static_cast<double>(dims) / sum.trace();
+        sum += 1e-3 * Eigen::MatrixXd::Identity(d, d);
+        return Eigen::MatrixXd(sum.llt().matrixL()).transpose();
+    }
+
+    status sub_space(std::size_t j, const Eigen::MatrixXd& w) {
+        const std::size_t dims = out_.codec.dims, rows = x_.size() / size_;
+        std::vector<float> points(rows * dims);
+        for (std::size_t r = 0; r < rows; ++r)
+            for (std::size_t a = 0; a < dims; ++a) {
+                // W is upper triangular.
+                double sum = 0;
+                for (std::size_t b = a; b < dims; ++b)
+                    sum += w(index(a), index(b)) * double{x_[r * size_ + j * dims + b]};
+                points[r * dims + a] = static_cast<float>(sum);
+            }
+        kmeans_options k;
+        k.centroids = out_.codec.entries();
+        // Few centroids converge slowly, and their rounds are cheap.
+        const bool few = k.centroids <= 64 && !out_.codec.additive;
+        k.most_rounds = few ? o_.most_rounds * std::max<std::size_t>(1, 128 / k.centroids) : o_.most_rounds;
+        k.tolerance = k.centroids <= 64 ? 1e-5 : 1e-4;
+        k.seed = (o_.seed * 2 * out_.sets + n_) * size_ + j;
+        // Beyond that, points make a codebook dearer, not better.
+        const std::size_t step = std::max<std::size_t>(1, rows / (256 * k.centroids));
+        const matrix_view<const float> view{points.data(), (rows + step - 1) / step, dims, step * dims};
+        std::vector<float> centers;
+        if (out_.codec.additive) {
+            auto tables = train_additive_tables(view, k);
+            if (!tables)
+                return tables.error();
+            centers = std::move(tables->low);
+            centers.insert(centers.end(), tables->high.begin(), tables->high.end());
+        } else {
+            auto clusters = kmeans(view, k);
+            if (!clusters)
+                return clusters.error();
+            centers = std::move(clusters->centroids);
+        }
+        using row_major = Eigen::Matrix<float, Eigen::Dynamic, Eigen::Dynamic, Eigen::RowMajor>;
+        const Eigen::Map<const row_major> c(centers.data(), index(k.centroids), index(dims));
+        const Eigen::MatrixXd back = w.triangularView<Eigen::Upper>().solve(c.cast<double>().transpose());
+        for (std::size_t i = 0; i < dims; ++i)
+            store(j * dims + i, back.row(index(i)).transpose());
+        return {};
+    }
+
+    /// A channel on the int8 grid: the largest number, or sum of two, is at most 127.
+    void store(std::size_t channel, const Eigen::VectorXd& values) {
+        constexpr Eigen::Index low = additive_tables::entries;
+        const bool additive = out_.codec.additive;
+        const double most =
+            additive ? values.head(low).cwiseAbs().maxCoeff() + values.tail(low).cwiseAbs().maxCoeff()
+                     : values.cwiseAbs().maxCoeff();
+        // Two numbers may both be rounded up.
+        const auto scale = static_cast<float>(most / (additive ? 126 : 127));
+        out_.scales[n_ * size_ + channel] = scale;
+        std::int8_t* to = out_.entries.data() + (n_ * size_ + channel) * out_.codec.entries();
+        for (Eigen::Index e = 0; e < values.size(); ++e)
+            to[e] = scale > 0 ? static_cast<std::int8_t>(
+                                    std::clamp<long>(std::lrint(values[e] / double{scale}), -127, 127))
+                              : std::int8_t{0};
+    }
+
+    static Eigen::Index index(std::size_t i) noexcept { return static_cast<Eigen::Index>(i); }
+
+    const kv_samples& samples_;
+    const kv_training_options& o_;
+    kv_codebooks& out_;
+    std::size_t n_, size_;
+    bool keys_;
+    std::vector<member> members_;
+    std::vector<float> x_; ///< rows of head_size
+};
+
+/// Trains codebooks on samples: per set, keys and values, and sub-space, k-means (or additive tables) of what
+/// codes stand for, then int8 entries with a scale per channel. Additive entries keep
+/// max |low| + max |high| <= 127. Refuses codecs without codebooks, and layers without a whole block.
+inline result<kv_codebooks> train_kv_codebooks(const kv_samples& samples, const kv_codec& codec,
+                                               const kv_training_options& options = {}) {
+    return kv_codebook_trainer::train(samples, codec, options);
+}
+
+} // namespace crumb::inline CRUMB_ABI

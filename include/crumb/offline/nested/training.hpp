@@ -1,0 +1,326 @@
+// Training of nested codebooks: a table of int8 levels per precision, for a whole model.
+#pragma once
+
+#include <crumb/offline/common/alternation.hpp>
+#include <crumb/offline/nested/search.hpp>
+#include <crumb/offline/weights/codebook.hpp>
+
+#include <numeric>
+
+namespace crumb::inline CRUMB_ABI {
+
+/// Parameters of `train_nested`.
+struct nested_training_options {
+    int seed = fewest_nested_bits;              ///< the lowest precision
+    int parent = most_nested_bits;              ///< the highest
+    precision_weights lambda = even_precisions; ///< what each precision's error counts
+    std::size_t most_groups = 1u << 15;         ///< more are sampled down to this number
+    std::size_t most_rounds = 60;
+    double tolerance = 2e-4; ///< training ends when the error falls by less than this share in a round
+    std::uint64_t random_seed = 1;
+    std::function<void(std::size_t done, std::size_t all)> progress = {}; ///< after every round
+};
+
+/// Trained tables and how they came about.
+struct trained_nested {
+    nested_levels levels;
+    /// After each round: sum_p lambda_p sum a (w - q_p)^2 / sum_p lambda_p sum a w^2 over the sampled groups,
+    /// scales taken as continuous; falls monotonically.
+    std::vector<double> errors;
+};
+
+/// Trains nested codebooks. (1) The table of the lowest precision is a codebook of its own
+/// (`train_codebooks`, one table). (2) Each precision above it splits every cell in two, by weighted 2-means
+/// of the weights over their groups' scales: incremental upscaling as in Any-Precision LLM. (3) In turns,
+/// every group chooses scale, sign and codes for all precisions together, to lower sum_p lambda_p sum a (w -
+/// d T_p[code >> (parent - p)])^2, and every level becomes sum a w d / sum a d^2 over its cell, until the
+/// error stops falling. Tables are int8 all the time: distinct, ascending, with a largest magnitude of 127
+/// over all precisions. a is the importance as for `train_codebooks`. Refuses precisions outside 2 to 4 bits,
+/// lambda that is not finite and positive, NaN and infinity. Zeros only give even levels.
+class nested_trainer {
+  public:
+    static result<trained_nested> train(std::span<const training_matrix> matrices,
+                                        const nested_training_options& o) {
+        trained_nested out;
+        out.levels = nested_levels::uniform(o.seed, o.parent);
+        if (const status s = check_levels(out.levels); !s)
+            return s;
+        if (const status s = check_precision_weights(o.lambda, o.seed, o.parent); !s)
+            return s;
+        splitmix64 random(o.random_seed);
+        const auto samples = sample_groups(matrices, o.most_groups, random);
+        if (!samples)
+            return samples.error();
+        nested_trainer t(o, samples->energy);
+        for (const group_sample& g : samples->groups)
+            t.samples_.push_back({g});
+        t.put(out.levels, t.uniform());
+        if (t.samples_.empty())
+            return out;
+        const auto seed = train_codebooks(matrices, {.entries = std::size_t{1} << o.seed,
+                                                     .selector_bits = 0,
+                                                     .most_groups = o.most_groups,
+                                                     .most_rounds = o.most_rounds,
+                                                     .tolerance = o.tolerance,
+                                                     .seed = o.random_seed});
+        if (!seed)
+            return seed.error();
+        t.put(out.levels, t.upscale(seed->levels));
+        alternate(
+            out.levels, out.errors, t.samples_, o, [&](const nested_levels& l) { return t.assign(l); },
+            [&](const nested_levels& l) { return t.update(l); });
+        return out;
+    }
+
+  private:
+    static constexpr std::size_t codes = std::size_t{1} << most_nested_bits;
+    static constexpr std::size_t all_levels = std::tuple_size_v<decltype(nested_levels::levels)>;
+    using real_levels = std::array<double, all_levels>;
+
+    struct group : group_sample {
+        float d = 0;
+    };
+    /// Of a code: S = sum_p lambda_p T_p and Q = sum_p lambda_p T_p^2. With the same target w for all
+    /// precisions, the error is sum a (L w^2 - 2 d w S + d^2 Q), L = sum lambda_p.
+    struct code_sums {
+        std::array<float, codes> s = {}, q = {};
+        std::size_t count = 0;
+        float widest = 0;
+    };
+
+    nested_trainer(const nested_training_options& o, double energy) : o_(o), energy_(energy) {
+        for (int p = o.seed; p <= o.parent; ++p)
+            lambdas_ += double{lambda(p)};
+    }
+
+    float lambda(int bits) const noexcept { return o_.lambda[nested_search::slot(bits)]; }
+
+    static real_levels uniform() {
+        real_levels t = {};
+        const auto even = nested_levels::uniform(fewest_nested_bits, most_nested_bits);
+        for (std::size_t i = 0; i < all_levels; ++i)
+            t[i] = even.levels[i];
+        return t;
+    }
+
+    /// Writes the tables on the int8 grid, and 0 for precisions that do not exist. Returns what the numbers
+    /// were multiplied with.
+    double put(nested_levels& l, const real_levels& t) const {
+        const double scale = 127 / widest(t);
+        l.levels = {};
+        for (int p = o_.seed; p <= o_.parent; ++p)
+            put_on_int8_grid({t.data() + first(p), l.table(p).size()}, scale, l.table(p));
+        return scale;
+    }
+    static constexpr std::size_t first(int bits) noexcept { return nested_levels::first_of(bits); }
+
+    // ---- the tables to begin with ----
+    real_levels upscale(const level_set& seed) {
+        struct point {
+            double x, weight;
+        };
+        real_levels t = {};
+        std::vector<std::vector<point>> cells(seed.entries);
+        const group_search search(seed);
+        for (group& g : samples_) {
+            group_search::candidates c;
+            if (search.propose(g.w.data(), g.a.data(), c) == 0)
+                continue;
+            g.d = c[0].d;
+            std::array<float, group_size> v;
+            (void)search.fit(g.w.data(), g.a.data(), g.d, 0, v.data());
+            for (std::size_t i = 0; i < g.size; ++i)
+                cells[search.index(0, v[i])].push_back(
+                    {double{g.w[i]} / double{g.d}, double{g.a[i]} * double{g.d} * double{g.d}});
+        }
+        for (std::size_t q = 0; q < seed.entries; ++q)
+            t[first(o_.seed) + q] = seed.levels[q];
+        for (int p = o_.seed; p < o_.parent; ++p) {
+            std::vector<std::vector<point>> next(2 * cells.size());
+            for (std::size_t q = 0; q < cells.size(); ++q) {
+                // A cell that has no two distinct weights keeps levels a little apart.
+                const double middle = t[first(p) + q];
+                std::array<double, 2> level = {middle - 1, middle + 1};
+                double sum = 0, mean = 0, spread = 0;
+                for (const point& a : cells[q]) {
+                    sum += a.weight;
+                    mean += a.weight * a.x;
+                }
+                mean = sum > 0 ? mean / sum : middle;
+                for (const point& a : cells[q])
+                    spread += a.weight * (a.x - mean) * (a.x - mean);
+                spread = sum > 0 ? std::sqrt(spread / sum) : 0;
+                if (spread > 0)
+                    level = {mean - spread, mean + spread};
+                for (int round = 0; round < 12 && spread > 0; ++round) {
+                    std::array<double, 2> x = {}, weight = {};
+                    for (const point& a : cells[q]) {
+                        const std::size_t upper = 2 * a.x > level[0] + level[1];
+                        x[upper] += a.weight * a.x;
+                        weight[upper] += a.weight;
+                    }
+                    for (std::size_t i = 0; i < 2; ++i)
+                        level[i] = weight[i] > 0 ? x[i] / weight[i] : level[i];
+                }
+                for (const point& a : cells[q])
+                    next[2 * q + (2 * a.x > level[0] + level[1])].push_back(a);
+                for (std::size_t i = 0; i < 2; ++i)
+                    t[first(p + 1) + 2 * q + i] = level[i];
+            }
+            cells = std::move(next);
+        }
+        const double scale = 127 / widest(t);
+        for (group& g : samples_)
+            g.d = static_cast<float>(double{g.d} / scale);
+        return t;
+    }
+    double widest(const real_levels& t) const {
+        double most = 1e-30;
+        for (std::size_t i = first(o_.seed); i < first(o_.parent + 1); ++i)
+            most = std::max(most, std::fabs(t[i]));
+        return most;
+    }
+
+    // ---- in turns ----
+    code_sums sums_of(const nested_levels& l) const {
+        code_sums c;
+        c.count = std::size_t{1} << o_.parent;
+        for (std::size_t q = 0; q < c.count; ++q) {
+            for (int p = o_.seed; p <= o_.parent; ++p) {
+                const float t = l.table(p)[q >> (o_.parent - p)];
+                c.s[q] += lambda(p) * t;
+                c.q[q] += lambda(p) * t * t;
+                c.widest = std::max(c.widest, std::fabs(t));
+            }
+        }
+        return c;
+    }
+
+    /// The codes of least error at scale d, as S and Q of each weight.
+    static void nearest(const code_sums& c, const group& g, float d, std::array<float, group_size>& s,
+                        std::array<float, group_size>& q) {
+        std::array<float, group_size> x, cost, best_s, best_q; // known to alias nothing
+        const float inverse = 2.0f / d;
+        for (std::size_t i = 0; i < group_size; ++i) {
+            x[i] = g.w[i] * inverse;
+            best_s[i] = c.s[0];
+            best_q[i] = c.q[0];
+            cost[i] = c.q[0] - x[i] * c.s[0];
+        }
+        for (std::size_t code = 1; code < c.count; ++code) {
+            const float cs = c.s[code], cq = c.q[code];
+            for (std::size_t i = 0; i < group_size; ++i) {
+                const float now = cq - x[i] * cs;
+                const bool better = now < cost[i];
+                best_s[i] = better ? cs : best_s[i];
+                best_q[i] = better ? cq : best_q[i];
+                cost[i] = better ? now : cost[i];
+            }
+        }
+        s = best_s;
+        q = best_q;
+    }
+
+    /// Alternates codes and d = sum a w S / sum a Q. The loss, less the constant L sum a w^2, is that of the
+    /// last scale with the codes before it; returns it.
+    static double converge(const code_sums& c, const group& g, float& d, int steps) {
+        std::array<float, group_size> s, q;
+        double loss = 0;
+        for (int step = 0; step < steps; ++step) {
+            nearest(c, g, d, s, q);
+            float ws[8] = {}, qq[8] = {};
+            for (std::size_t i = 0; i < group_size; i += 8) {
+                for (std::size_t n = 0; n < 8; ++n) {
+                    ws[n] += g.a[i + n] * g.w[i + n] * s[i + n];
+                    qq[n] += g.a[i + n] * q[i + n];
+                }
+            }
+            const double sum = std::accumulate(ws, ws + 8, 0.0), square = std::accumulate(qq, qq + 8, 0.0);
+            const double next = square > 0 ? sum / square : 0.0;
+            if (!(std::fabs(next) > double{std::numeric_limits<float>::min()}))
+                return step == 0 ? 0.0 : loss;
+            loss = -sum * next;
+            const bool still = std::fabs(next - double{d}) < 1e-4 * std::fabs(next);
+            d = static_cast<float>(next);
+            if (still)
+                break;
+        }
+        return loss;
+    }
+
+    /// Every group chooses; its former choice is among the candidates. Returns the relative error.
+    double assign(const nested_levels& l) {
+        const code_sums c = sums_of(l);
+        constexpr std::array<float, 4> parts = {1.0f, 0.85f, 0.7f, 0.55f};
+        double loss = 0;
+        for (group& g : samples_) {
+            float most = 0;
+            for (std::size_t i = 0; i < g.size; ++i)
+                most = std::max(most, g.a[i] > 0 ? std::fabs(g.w[i]) : 0.0f);
+            float best = g.d;
+            double least = g.d != 0 ? converge(c, g, best, 4) : std::numeric_limits<double>::infinity();
+            for (const float part : parts) {
+                for (const float sign : {1.0f, -1.0f}) {
+                    float d = sign * part * most / c.widest;
+                    if (const double now = converge(c, g, d, 3); now < least) {
+                        least = now;
+                        best = d;
+                    }
+                }
+            }
+            g.d = best;
+            loss += least;
+        }
+        return 1 + loss / (lambdas_ * energy_);
+    }
+
+    nested_levels update(const nested_levels& l) {
+        const code_sums c = sums_of(l);
+        std::array<double, codes> wd = {}, dd = {};
+        for (const group& g : samples_) {
+            for (std::size_t i = 0; i < g.size; ++i) {
+                const double x = 2 * double{g.w[i]} / double{g.d};
+                std::size_t best = 0;
+                double least = std::numeric_limits<double>::infinity();
+                for (std::size_t code = 0; code < c.count; ++code) {
+                    if (const double cost = double{c.q[code]} - x * double{c.s[code]}; cost < least) {
+                        least = cost;
+                        best = code;
+                    }
+                }
+                wd[best] += double{g.a[i]} * double{g.w[i]} * double{g.d};
+                dd[best] += double{g.a[i]} * double{g.d} * double{g.d};
+            }
+        }
+        real_levels t = {};
+        for (int p = o_.seed; p <= o_.parent; ++p) {
+            const std::size_t each = std::size_t{1} << (o_.parent - p);
+            for (std::size_t q = 0; q < l.table(p).size(); ++q) {
+                double sum = 0, weight = 0;
+                for (std::size_t code = q * each; code < (q + 1) * each; ++code) {
+                    sum += wd[code];
+                    weight += dd[code];
+                }
+                t[first(p) + q] = weight > 0 ? sum / weight : static_cast<double>(l.table(p)[q]);
+            }
+            std::sort(t.begin() + static_cast<std::ptrdiff_t>(first(p)),
+                      t.begin() + static_cast<std::ptrdiff_t>(first(p + 1)));
+        }
+        nested_levels next = l;
+        const double scale = put(next, t);
+        for (group& g : samples_)
+            g.d = static_cast<float>(double{g.d} / scale);
+        return next;
+    }
+
+    const nested_training_options& o_;
+    double energy_ = 0, lambdas_ = 0;
+    std::vector<group> samples_;
+};
+
+inline result<trained_nested> train_nested(std::span<const training_matrix> matrices,
+                                           const nested_training_options& options = {}) {
+    return nested_trainer::train(matrices, options);
+}
+
+} // namespace crumb::inline CRUMB_ABI

@@ -1,0 +1,99 @@
+// Activations quantized to int8 per group, once for all products that read them.
+#pragma once
+
+#include <crumb/core/view.hpp>
+#include <crumb/format/activations.hpp>
+#include <crumb/kernel/linear/kernels.hpp>
+
+namespace crumb::inline CRUMB_ABI {
+
+/// A layout and the function that fills it; obtained from a plan. Equal if the bytes they describe are.
+struct activation_plan {
+    crumb::activation_layout layout;
+    void (*quantize)(const kernel::quantize_args&) noexcept = nullptr;
+    friend bool operator==(const activation_plan& a, const activation_plan& b) noexcept {
+        return a.layout == b.layout;
+    }
+};
+
+/// Bytes of a buffer for `rows` rows of activations.
+inline std::size_t activation_bytes(const activation_plan& plan, std::size_t rows) noexcept {
+    return plan.layout.bytes(rows);
+}
+
+/// Quantized activations in the caller's buffer.
+class activations {
+  public:
+    activations() noexcept = default;
+
+    /// Refers to `buffer` (at least `activation_bytes(plan, rows)` bytes, aligned to `crumb::alignment`).
+    static result<activations> create(std::span<std::byte> buffer, const activation_plan& plan,
+                                      std::size_t rows) noexcept {
+        if (plan.quantize == nullptr)
+            return status::error(errc::invalid_argument, "activations: the plan is empty");
+        if (rows > (std::size_t{1} << 40) || plan.layout.k > (std::size_t{1} << 40) ||
+            (rows != 0 && plan.layout.k > (std::size_t{1} << 56) / rows))
+            return status::error(errc::bad_shape, "activations: %zu x %zu are beyond any memory", rows,
+                                 plan.layout.k);
+        if (auto s = check_buffer(buffer, activation_bytes(plan, rows), "buffer for activations"); !s)
+            return s;
+        activations a;
+        a.base_ = buffer.data();
+        a.plan_ = plan;
+        a.rows_ = rows;
+        return a;
+    }
+
+    /// Quantizes rows `part` of x (rows() x k floats): scale = max |x| / 127 per group (see
+    /// `activation_scale`), code = x / scale rounded to nearest, ties to even, the same on every ISA. Groups
+    /// below `smallest_activation` count as zero; a group with NaN, infinity or more than
+    /// `largest_activation` makes the outputs that depend on it NaN. Plans for absorbed products have rules
+    /// of their own: see `kernel::quantize_absorbed`. Disjoint parts may run in different threads.
+    void quantize(const matrix_view<const float>& x, range part = {}) noexcept {
+        CRUMB_CHECK(x.rows == rows_ && x.cols == plan_.layout.k,
+                    "activations::quantize: x is not rows() x k");
+        CRUMB_CHECK(x.rows <= 1 || x.stride >= x.cols, "activations::quantize: the rows of x overlap");
+        kernel::quantize_args args;
+        args.x = x.data;
+        args.x_stride = x.stride;
+        args.rows = rows_;
+        args.layout = plan_.layout;
+        args.codes = reinterpret_cast<std::int8_t*>(base_);
+        args.scales = reinterpret_cast<float*>(base_ + plan_.layout.scales_offset(rows_));
+        if (plan_.layout.has_starts())
+            args.starts = reinterpret_cast<std::int32_t*>(base_ + plan_.layout.starts_offset(rows_));
+        if (plan_.layout.has_shifts())
+            args.shifts = reinterpret_cast<float*>(base_ + plan_.layout.shifts_offset(rows_));
+        args.part = part.within(rows_);
+        if (args.part.size() != 0)
+            plan_.quantize(args);
+    }
+
+    std::size_t rows() const noexcept { return rows_; }
+    const crumb::activation_layout& layout() const noexcept { return plan_.layout; }
+    const std::int8_t* codes() const noexcept { return reinterpret_cast<const std::int8_t*>(base_); }
+    const float* scales() const noexcept {
+        return reinterpret_cast<const float*>(base_ + plan_.layout.scales_offset(rows_));
+    }
+    /// What the sums of the groups begin with: the bits of `activation_origin` (0 for groups longer than 32)
+    /// minus offset * (sum of the group's codes); absorbed: see `kernel::quantize_absorbed`. Null where the
+    /// layout has none.
+    const std::int32_t* starts() const noexcept {
+        return plan_.layout.has_starts()
+                   ? reinterpret_cast<const std::int32_t*>(base_ + plan_.layout.starts_offset(rows_))
+                   : nullptr;
+    }
+    /// -activation_origin times the scales, or null where the layout has none.
+    const float* shifts() const noexcept {
+        return plan_.layout.has_shifts()
+                   ? reinterpret_cast<const float*>(base_ + plan_.layout.shifts_offset(rows_))
+                   : nullptr;
+    }
+
+  private:
+    std::byte* base_ = nullptr;
+    activation_plan plan_;
+    std::size_t rows_ = 0;
+};
+
+} // namespace crumb::inline CRUMB_ABI

@@ -1,0 +1,101 @@
+// A planned matrix product whose format is known at run time only.
+#pragma once
+
+#include <crumb/op/linear/dense_linear.hpp>
+#include <crumb/op/linear/linear.hpp>
+#include <crumb/op/linear/nested_linear.hpp>
+
+#include <algorithm>
+#include <optional>
+
+namespace crumb::inline CRUMB_ABI {
+
+/// y = x W^T + bias by a plan of `linear`, `nested_linear` at one precision or `dense_linear`. Refers to what
+/// that plan refers to; copy it freely. Results are those of the plan.
+class any_linear {
+  public:
+    any_linear() noexcept = default;
+    template <weight_format F>
+    any_linear(const linear<F>& plan) noexcept
+        : functions_(&plan.functions()), args_(plan.weights()), k_(plan.k()), bytes_(plan.bytes()) {
+        keep(plan.tables_);
+    }
+    /// At `bits` bits, one of the plan's precisions.
+    any_linear(const nested_linear& plan, int bits) noexcept : k_(plan.k()) {
+        bits = plan.stored(bits);
+        functions_ = &plan.functions(bits);
+        args_ = plan.weights(bits);
+        bytes_ = plan.bytes(bits);
+        keep(plan.tables_[nested_linear::index_of(bits)]);
+    }
+    template <class T>
+    any_linear(const dense_linear<T>& plan) noexcept : k_(plan.k()), bytes_(plan.n() * plan.k() * sizeof(T)) {
+        args_.n = plan.n();
+        if constexpr (std::same_as<T, float>)
+            f32_ = plan;
+        else
+            f16_ = plan;
+    }
+
+    std::size_t n() const noexcept { return args_.n; }
+    std::size_t k() const noexcept { return k_; }
+    /// Bytes of weights that a product with one row reads.
+    std::size_t bytes() const noexcept { return bytes_; }
+    /// Whether `run` reads quantized activations; else floats.
+    bool reads_activations() const noexcept { return functions_ != nullptr; }
+    /// How these lie in memory. Only where `reads_activations`.
+    activation_plan activation_layout() const noexcept {
+        crumb::activation_layout layout = functions_->layout;
+        layout.k = k_;
+        return {layout, functions_->quantize};
+    }
+
+    /// y[r, c] for rows and channels of `part`; `x` is m x k, or `quantized` holds as much, in the layout of
+    /// `activation_layout`; what is not read may be empty.
+    void run(const matrix_view<const float>& x, const activations& quantized, const matrix_view<float>& y,
+             const linear_part& part = {}) const noexcept {
+        if (functions_ == nullptr) {
+            if (f32_)
+                f32_->run(x, y, part);
+            else if (f16_)
+                f16_->run(x, y, part);
+            return;
+        }
+        CRUMB_CHECK(quantized.layout() == activation_layout().layout,
+                    "any_linear::run: activations of another layout");
+        kernel::linear_args args = args_;
+        args.codebooks = tables_.data();
+        detail::run_linear(*functions_, args, quantized, y, part);
+    }
+
+    /// What is added to output n: bias, and a correction of nested weights.
+    float constant(std::size_t n) const noexcept {
+        return (args_.corrections != nullptr ? to_float(args_.corrections[n]) : 0.0f) +
+               (args_.bias != nullptr ? args_.bias[n] : 0.0f);
+    }
+    /// The weights of `channels`, which begin at a whole tile of 16, as bytes (see `kernel::unpack_args`,
+    /// that says how many): weight = scale * code. Says the largest magnitude that a code can have. Only
+    /// where `reads_activations`.
+    float unpack(range channels, std::int8_t* codes, float* scales) const noexcept {
+        kernel::unpack_args args{args_, codes, scales};
+        args.weights.codebooks = tables_.data();
+        args.weights.channels = channels;
+        return functions_->unpack(args);
+    }
+
+  private:
+    template <std::size_t N>
+    void keep(const std::array<std::int8_t, N>& tables) noexcept {
+        static_assert(N <= std::tuple_size_v<decltype(tables_)>);
+        std::copy(tables.begin(), tables.end(), tables_.begin());
+    }
+
+    const dispatch::linear_functions* functions_ = nullptr;
+    kernel::linear_args args_;
+    std::array<std::int8_t, 64> tables_{};
+    std::size_t k_ = 0, bytes_ = 0;
+    std::optional<dense_linear<float>> f32_;
+    std::optional<dense_linear<half>> f16_;
+};
+
+} // namespace crumb::inline CRUMB_ABI

@@ -1,0 +1,60 @@
+// y = x W^T + bias with weights in single or half precision: for layers that stay unquantized and as a
+// yardstick.
+#pragma once
+
+#include <crumb/dispatch/dense.hpp>
+#include <crumb/op/linear/linear.hpp>
+
+#include <concepts>
+
+namespace crumb::inline CRUMB_ABI {
+
+/// A matrix product with float or half weights in row-major order, used as they lie. Refers to weights and
+/// bias, owns nothing. Results do not depend on the split into parts or on the number of rows.
+template <class T>
+requires(std::same_as<T, float> || std::same_as<T, half>) class dense_linear {
+  public:
+    /// Checks shapes and chooses the ISA; `options.max_rows` is not used.
+    static result<dense_linear> plan(const matrix_view<const T>& weights,
+                                     const linear_options& options = {}) noexcept {
+        const auto isa = choose_isa(options.isa);
+        if (!isa)
+            return isa.error();
+        if (weights.rows > 1 && weights.stride < weights.cols)
+            return status::error(errc::bad_shape, "weights: row stride %zu is below %zu columns",
+                                 weights.stride, weights.cols);
+        if (!options.bias.empty() && options.bias.size() != weights.rows)
+            return status::error(errc::bad_shape, "bias has %zu values, the weights have %zu output channels",
+                                 options.bias.size(), weights.rows);
+        dense_linear p;
+        p.weights_ = weights;
+        p.bias_ = options.bias.empty() ? nullptr : options.bias.data();
+        p.run_ = dispatch::functions_at<dispatch::dense_functions>(*isa).get<T>();
+        p.isa_ = isa_names()[*isa];
+        return p;
+    }
+
+    std::size_t n() const noexcept { return weights_.rows; }
+    std::size_t k() const noexcept { return weights_.cols; }
+    const char* isa() const noexcept { return isa_; }
+
+    /// y[r, c] = bias[c] + sum over k of w[c, k] x[r, k] for rows and channels of `part`; x is m x k, y m x
+    /// n.
+    void run(const matrix_view<const float>& x, const matrix_view<float>& y,
+             const linear_part& part = {}) const noexcept {
+        CRUMB_CHECK(run_ != nullptr, "dense_linear::run: the plan is empty");
+        CRUMB_CHECK(x.cols == k() && y.cols == n() && x.rows == y.rows, "dense_linear::run: shapes disagree");
+        const range rows = part.rows.within(x.rows);
+        const range channels = part.channels.within(n());
+        if (rows.size() != 0 && channels.size() != 0)
+            run_({weights_, x, y, bias_, rows, channels});
+    }
+
+  private:
+    matrix_view<const T> weights_;
+    const float* bias_ = nullptr;
+    dispatch::dense_function<T> run_ = nullptr;
+    const char* isa_ = nullptr;
+};
+
+} // namespace crumb::inline CRUMB_ABI

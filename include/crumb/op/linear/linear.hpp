@@ -1,0 +1,168 @@
+// y = x W^T + bias with group-quantized weights: plan once, run from any thread.
+#pragma once
+
+#include <crumb/dispatch/linear.hpp>
+#include <crumb/op/linear/activations.hpp>
+
+namespace crumb::inline CRUMB_ABI {
+
+/// How a product is computed. What an ISA or a format lacks is refused when the plan is made.
+enum class linear_mode {
+    exact, ///< exact group sums, activations with a scale per 32 inputs
+    /// For many rows: weights requantized to int8 on the way, one scale per channel and `panel_inputs` inputs
+    /// for weights and activations alike. Each weight moves by at most D = S max |d| / 127 (see
+    /// `kernel::panel_gemm`), each activation by at most max |x| / 253, maxima over the block.
+    panels,
+    /// For one row on Arm with dotprod, with weights packed as `q4_0_absorbing` (with i8mm, also `u2` and k a
+    /// multiple of 32, see `kernel::quantize_absorbed`): fewer instructions. Inputs i
+    /// and 16 + i of a group share two codes of a common scale s = max(|x_{16+i}|, |x_i - x_{16+i} / 16|) /
+    /// 127. As in `exact`, an input is at most s / 2 off its quantized value; s is at most 17/16 of what it
+    /// is there. Rows beyond the first gain nothing.
+    absorbed,
+};
+
+/// Choices that a plan fixes.
+struct linear_options {
+    std::size_t max_rows = 1u << 20;  ///< most rows of activations that `run` will be given
+    std::span<const float> bias = {}; ///< empty, or one value per output channel; must outlive the plan
+    const char* isa = nullptr;        ///< name of an ISA, or null for the choice of `choose_isa`
+    linear_mode mode = linear_mode::exact;
+    /// The table set of a codebook format, `codebook_entries<F>` values, which the plan copies; else empty.
+    std::span<const std::int8_t> codebooks = {};
+};
+
+/// The part of the output that one call of `run` computes; default: everything.
+struct linear_part {
+    range rows = {};
+    range channels = {};
+};
+
+class any_linear;
+
+namespace detail {
+
+/// What all products with quantized weights check of a plan's options, n output channels.
+inline status check_linear(const linear_options& options, std::size_t n) noexcept {
+    if (!options.bias.empty() && options.bias.size() != n)
+        return status::error(errc::bad_shape, "bias has %zu values, the weights have %zu output channels",
+                             options.bias.size(), n);
+    return {};
+}
+
+/// Completes `args`, which have the weights and the bias, and runs them.
+inline void run_linear(const dispatch::linear_functions& functions, kernel::linear_args args,
+                       const activations& x, const matrix_view<float>& y, const linear_part& part) noexcept {
+    CRUMB_CHECK(y.rows == x.rows() && y.cols == args.n, "linear::run: y is not x.rows() x n");
+    CRUMB_CHECK(y.rows <= 1 || y.stride >= y.cols, "linear::run: the rows of y overlap");
+    args.x_codes = x.codes();
+    args.x_scales = x.scales();
+    args.x_starts = x.starts();
+    args.x_shifts = x.shifts();
+    args.x_rows = x.rows();
+    args.y = y.data;
+    args.y_stride = y.stride;
+    args.rows = part.rows.within(x.rows());
+    args.channels = part.channels.within(args.n);
+    if (args.rows.size() == 0 || args.channels.size() == 0)
+        return;
+    if (x.rows() == 1)
+        functions.gemv(args);
+    else
+        functions.gemm(args);
+}
+
+} // namespace detail
+
+/// A matrix product with weights in format `F`. Refers to the packed weights and the bias, owns nothing; copy
+/// it freely. Integer sums are exact; a group adds its sum times the activations' scale, rounded, times the
+/// weights' scale with one fused multiply-add, in order, so a result does not depend on the split into parts,
+/// on the number of rows or on which thread computes it. Error: |y - exact| <= (groups + 2) eps sum_k |w x| +
+/// 2 eps |bias| for the quantized operands, eps = 2^-24 (portable ISA without FMA: twice as much).
+template <weight_format F>
+class linear {
+  public:
+    /// Checks shapes and chooses the ISA.
+    static result<linear> plan(const packed_view<F>& weights, const linear_options& options = {}) noexcept {
+        const auto isa = choose_isa(options.isa);
+        if (!isa)
+            return isa.error();
+        if (const status s = detail::check_linear(options, weights.n()); !s)
+            return s;
+        // Behind the end of a row, 2-bit indices stand for weights that are not 0.
+        if (options.mode == linear_mode::absorbed && codebook_entries<F> != 0 &&
+            weights.k() % group_size != 0)
+            return status::error(errc::bad_shape,
+                                 "absorbed products in format %s: %zu inputs, no multiple of %zu", F::name,
+                                 weights.k(), group_size);
+        if (const std::size_t entries = needs_codebooks<F> ? codebook_entries<F> : 0;
+            options.codebooks.size() != entries)
+            return status::error(errc::invalid_argument, "format %s takes %zu codebook entries, got %zu",
+                                 F::name, entries, options.codebooks.size());
+        linear p;
+        p.functions_ = &dispatch::functions_of<F>(static_cast<std::size_t>(options.mode), *isa);
+        if (p.functions_->gemm == nullptr)
+            return status::error(errc::unsupported, "no %s for weights in format %s on %s",
+                                 options.mode == linear_mode::panels ? "int8 panels" : "absorbed products",
+                                 F::name, p.functions_->isa);
+        p.weights_ = weights;
+        p.bias_ = options.bias.empty() ? nullptr : options.bias.data();
+        p.max_rows_ = options.max_rows;
+        p.tables_ = lookup_tables<F>(options.codebooks);
+        return p;
+    }
+
+    std::size_t n() const noexcept { return weights_.n(); }
+    std::size_t k() const noexcept { return weights_.k(); }
+    /// Bytes of the packed weights.
+    std::size_t bytes() const noexcept { return weights_.bytes(); }
+    /// Name of the ISA that `run` executes.
+    const char* isa() const noexcept { return functions().isa; }
+    /// Sub-ranges of channels that begin and end at multiples of this waste nothing.
+    static constexpr std::size_t channel_step() noexcept { return tile_channels; }
+    /// Sub-ranges of rows that begin and end at multiples of this waste nothing.
+    std::size_t row_step() const noexcept { return functions().layout.row_block; }
+    /// How `activations` for this plan lie in memory; plans with equal layouts can share them.
+    activation_plan activation_layout() const noexcept {
+        crumb::activation_layout layout = functions().layout;
+        layout.k = weights_.k();
+        return {layout, functions().quantize};
+    }
+
+    /// y[r, c] = bias[c] + sum over k of w[c, k] x[r, k] for rows and channels of `part`. `y` is the whole
+    /// output, x.rows() x n. Writes nothing else. Any number of threads may call it for disjoint parts.
+    void run(const activations& x, const matrix_view<float>& y, const linear_part& part = {}) const noexcept {
+        CRUMB_CHECK(x.layout() == activation_layout().layout, "linear::run: activations of another layout");
+        CRUMB_CHECK(x.rows() <= max_rows_, "linear::run: more rows than max_rows");
+        detail::run_linear(functions(), weights(), x, y, part);
+    }
+
+  private:
+    friend class any_linear;
+    kernel::linear_args weights() const noexcept {
+        kernel::linear_args args;
+        if constexpr (packed_layout<F>::has_exponents) {
+            args.multipliers = weights_.scales();
+            args.exponents = weights_.exponents();
+        } else {
+            args.scales = weights_.scales();
+        }
+        args.codebooks = tables_.data();
+        args.codes = weights_.codes();
+        args.groups = weights_.groups();
+        args.n = weights_.n();
+        args.bias = bias_;
+        return args;
+    }
+    const dispatch::linear_functions& functions() const noexcept {
+        CRUMB_CHECK(functions_ != nullptr, "linear: the plan is empty");
+        return *functions_;
+    }
+
+    packed_view<F> weights_;
+    decltype(lookup_tables<F>({})) tables_{};
+    const float* bias_ = nullptr;
+    std::size_t max_rows_ = 0;
+    const dispatch::linear_functions* functions_ = nullptr;
+};
+
+} // namespace crumb::inline CRUMB_ABI
