@@ -36,6 +36,9 @@
 #endif
 
 #define CRUMB_INLINE inline __attribute__((always_inline))
+// Before a function that chooses kernels: makes it a template, so that only files that call it instantiate
+// them.
+#define CRUMB_WHEN_CALLED template <class = void>
 #define CRUMB_NOINLINE __attribute__((noinline))
 #define CRUMB_RESTRICT __restrict
 #define CRUMB_PRINTF(text, first) __attribute__((format(printf, text, first)))

@@ -42,6 +42,7 @@ struct attention_part {
 class attention {
   public:
     /// Checks the shape and chooses the ISA: the one named, or that of `choose_isa`.
+    CRUMB_WHEN_CALLED
     static result<attention> plan(const attention_shape& shape, const char* isa = nullptr) noexcept {
         if (shape.heads == 0 || shape.kv_heads == 0)
             return status::error(errc::bad_shape, "attention: %zu heads, %zu kv_heads; neither can be 0",

@@ -103,6 +103,7 @@ struct softmax_options {
 class float_ops {
   public:
     /// Chooses the ISA: the one named, or that of `choose_isa`.
+    CRUMB_WHEN_CALLED
     static result<float_ops> plan(const char* isa = nullptr) noexcept {
         const auto index = choose_isa(isa);
         if (!index)

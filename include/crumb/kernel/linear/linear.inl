@@ -29,8 +29,6 @@ struct linear_run<isa::CRUMB_THIS_ISA, Format, Tile> {
                 const std::size_t last =
                     args.rows.end - r < most_panel_rows ? args.rows.end : r + most_panel_rows;
                 std::size_t t = panels<block_tiles>(args, begin, end, r, last);
-                if constexpr (block_tiles > 2)
-                    t = panels<2>(args, t, end, r, last);
                 if constexpr (block_tiles > 1)
                     panels<1>(args, t, end, r, last);
                 if (last == args.rows.end)
@@ -75,6 +73,7 @@ struct linear_run<isa::CRUMB_THIS_ISA, Format, Tile> {
     static constexpr std::size_t block_tiles = I::block_tiles;
     static constexpr std::size_t least_stream = 32768; ///< bytes of codes that passes read without a jump
     static constexpr std::size_t panel_groups = 8;     ///< a panel of so many leaves room for rows in L1
+    static_assert(I::panel_rows == 0 || I::panel_rows >= 2 * I::row_block);
     static constexpr std::size_t most_panel_rows =
         128; ///< whose totals are kept beside a panel; a multiple of every row_block
 
@@ -163,12 +162,17 @@ struct linear_run<isa::CRUMB_THIS_ISA, Format, Tile> {
                     next.skip(groups);
                 for_each_block(args, first, last, [&]<int Rows>(std::size_t r) {
                     float* to = totals + (r - first) * width;
-                    if (r == first)
-                        panel_block<Rows, Tiles>(args, kept{from, next, memory}, r, g, groups, to);
-                    else if (r == first + I::row_block)
-                        panel_block<Rows, Tiles>(args, asking{{memory}, next}, r, g, groups, to);
-                    else
+                    // The first two blocks are whole.
+                    if constexpr (Rows == static_cast<int>(I::row_block)) {
+                        if (r == first)
+                            panel_block<Rows, Tiles>(args, kept{from, next, memory}, r, g, groups, to);
+                        else if (r == first + I::row_block)
+                            panel_block<Rows, Tiles>(args, asking{{memory}, next}, r, g, groups, to);
+                        else
+                            panel_block<Rows, Tiles>(args, panel{memory}, r, g, groups, to);
+                    } else {
                         panel_block<Rows, Tiles>(args, panel{memory}, r, g, groups, to);
+                    }
                     if (complete)
                         emit_block<Rows, Tiles>(args, to, t, r);
                 });

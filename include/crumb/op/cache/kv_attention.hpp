@@ -19,6 +19,7 @@ using kernel::kv_skip_report;
 class kv_attention {
   public:
     /// Checks the shape against the cache's and chooses the ISA: the one named, or that of `choose_isa`.
+    CRUMB_WHEN_CALLED
     static result<kv_attention> plan(const attention_shape& shape, const kv_cache_shape& cache,
                                      kv_mode mode = kv_mode::fast, const char* isa = nullptr) noexcept {
         const auto dense = attention::plan(shape, isa);

@@ -27,6 +27,7 @@ class kv_cache {
     }
 
     /// An empty cache without pages in `state`: state_bytes, aligned, the caller's while the cache is used.
+    CRUMB_WHEN_CALLED
     static result<kv_cache> create(const kv_cache_shape& shape, std::span<std::byte> state,
                                    const char* isa = nullptr) noexcept {
         if (const status s = check_shape(shape); !s)

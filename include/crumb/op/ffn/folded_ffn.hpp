@@ -81,6 +81,7 @@ class folded_ffn {
     static constexpr std::size_t phases = 4;
 
     /// Checks that all parts are those of such a network, and chooses ISAs for what they have not chosen.
+    CRUMB_WHEN_CALLED
     static result<folded_ffn> plan(const ffn_shape& network, const folded_ffn_parts& parts,
                                    const folded_ffn_options& options = {}) noexcept {
         const auto isa = choose_isa(options.isa);

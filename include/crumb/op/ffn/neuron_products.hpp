@@ -17,6 +17,7 @@ class neuron_products {
 
     /// For rows in codecs with scales. `output_bias` (b2) is empty or a value per output. Neurons that hold
     /// the rest of a predictor need it, with quantized weights: W1 is the sum of both.
+    CRUMB_WHEN_CALLED
     static result<neuron_products> plan(const neuron_rows& neurons, std::span<const float> output_bias,
                                         const char* isa = nullptr,
                                         const any_linear& predictor = {}) noexcept {

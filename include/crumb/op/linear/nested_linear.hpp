@@ -14,6 +14,7 @@ class nested_linear {
   public:
     /// Checks shapes and chooses the ISA. Modes: `exact` and `panels`; `options.codebooks` stays empty, as
     /// the levels are in the packed bytes.
+    CRUMB_WHEN_CALLED
     static result<nested_linear> plan(const nested_view& weights,
                                       const linear_options& options = {}) noexcept {
         const auto isa = choose_isa(options.isa);

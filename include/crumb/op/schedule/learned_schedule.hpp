@@ -58,6 +58,7 @@ class learned_schedule {
   public:
     /// Refuses sizes that are 0 or do not agree with the parameters or with the grid, parameters that are not
     /// finite, precisions that are not stored.
+    CRUMB_WHEN_CALLED
     static result<learned_schedule> plan(const learned_shape& shape, const learned_weights& weights,
                                          const schedule_levels& levels, const char* isa = nullptr) noexcept {
         if (const status s = check(shape, weights); !s)
@@ -90,6 +91,7 @@ class learned_schedule {
     /// Bytes of scratch memory that `run` over rows of features needs; each thread its own.
     std::size_t scratch_bytes() const noexcept { return network_bytes() + pool_.scratch_bytes(1); }
     /// Over a cache; what is wrong with the cache's shape, if something is.
+    CRUMB_WHEN_CALLED
     result<std::size_t> scratch_bytes(const kv_cache_shape& cache) const noexcept {
         const auto pool = over(cache);
         if (!pool)
@@ -100,6 +102,7 @@ class learned_schedule {
     /// Reads all tokens of a layer (the paper: the last one) of a cache of any codec; codes stand for what
     /// they decode to. `probabilities`: empty, or one per point. `scratch`: scratch_bytes(cache.shape()),
     /// aligned. Refuses caches of other shapes, empty ones, and values that make the result NaN or infinite.
+    CRUMB_WHEN_CALLED
     result<learned_choice> run(const kv_cache& cache, std::size_t layer, std::span<std::byte> scratch,
                                std::span<float> probabilities = {}) const noexcept {
         const auto pool = over(cache.shape());
@@ -192,6 +195,7 @@ class learned_schedule {
     }
 
     /// Codes are decoded: the parameters were trained on numbers, and a prompt is read once.
+    CRUMB_WHEN_CALLED
     result<kv_attention> over(const kv_cache_shape& cache) const noexcept {
         return kv_attention::plan(pooling(shape_), cache, kv_mode::exact, pool_.isa());
     }
