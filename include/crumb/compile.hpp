@@ -1,12 +1,12 @@
-// The kernels compiled once for a program whose other files are compiled with CRUMB_COMPILED_KERNELS. Without CMake, one
-// source file does it:
+// The kernels compiled once for a program whose other files are compiled with CRUMB_COMPILED_KERNELS. Without
+// CMake, one source file does it:
 //
 //     #include <crumb/compile.hpp>
 //     CRUMB_COMPILE_ALL_KERNELS
 //
-// or several share the work: CRUMB_COMPILE_ISAS in one of them, CRUMB_COMPILE_FORMAT(q4_0) for each format and
-// CRUMB_COMPILE_TABLE(kv_attention_functions) for each table that the program uses. What is missing is an undefined
-// symbol with its name. Flags, debug checks and compiler may differ from those of the other files.
+// or several share the work: CRUMB_COMPILE_ISAS in one of them, CRUMB_COMPILE_FORMAT(q4_0) for each format
+// and CRUMB_COMPILE_TABLE(kv_attention_functions) for each table that the program uses. What is missing is an
+// undefined symbol with its name. Flags, debug checks and compiler may differ from those of the other files.
 #pragma once
 
 #include <crumb/config.hpp>

@@ -10,8 +10,8 @@
 #include <crumb/isa/neon/neon.hpp>
 #include <crumb/isa/portable/portable.hpp>
 
-// The systems that isa/kernels.inl compiles, one at a time: kernel/<system>/definitions.hpp defines CRUMB_SYSTEM as one
-// of them.
+// The systems that isa/kernels.inl compiles, one at a time: kernel/<system>/definitions.hpp defines
+// CRUMB_SYSTEM as one of them.
 #define CRUMB_SYSTEM_MATH 1 // functions of a register that others are written with
 #define CRUMB_SYSTEM_FLOAT 2
 #define CRUMB_SYSTEM_ATTENTION 3

@@ -1,5 +1,5 @@
 // What is compiled for avx512_vbmi of the system that CRUMB_SYSTEM names.
-#if CRUMB_BUILDS_X86
+#if CRUMB_BUILDS_X86 && CRUMB_SYSTEM != CRUMB_SYSTEM_FLOAT && CRUMB_SYSTEM != CRUMB_SYSTEM_FFN
 CRUMB_TARGET_BEGIN(CRUMB_TARGET_AVX512_VBMI)
 CRUMB_IGNORE_UNDEFINED_BEGIN
 #define CRUMB_THIS_ISA avx512_vbmi
@@ -11,11 +11,13 @@ CRUMB_IGNORE_UNDEFINED_BEGIN
 #include <crumb/kernel/attention/attention_pass.inl>
 #elif CRUMB_SYSTEM == CRUMB_SYSTEM_CACHE
 #include <crumb/isa/avx512/pq_vbmi.inl>
+
 #include <crumb/kernel/cache/scans.inl>
 #elif CRUMB_SYSTEM == CRUMB_SYSTEM_LINEAR
 #include <crumb/kernel/linear/blocks.inl>
 #include <crumb/kernel/linear/expand.inl>
 #include <crumb/kernel/linear/lookup_planes.inl>
+
 #include <crumb/isa/avx512/lookup_vbmi.inl>
 #include <crumb/kernel/linear/operands.inl>
 

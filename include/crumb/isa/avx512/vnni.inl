@@ -6,6 +6,7 @@ CRUMB_IGNORE_UNDEFINED_BEGIN
 
 #if CRUMB_SYSTEM == CRUMB_SYSTEM_CACHE
 #include <crumb/isa/avx512/pq_tables.inl>
+
 #include <crumb/isa/avx512/pq.inl>
 #elif CRUMB_SYSTEM == CRUMB_SYSTEM_FFN
 #include <crumb/isa/avx512/code_dots.inl>

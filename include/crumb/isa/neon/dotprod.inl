@@ -10,6 +10,7 @@ CRUMB_KEEP_ORDER_BEGIN
 #include <crumb/kernel/drivers.inl>
 #if CRUMB_SYSTEM == CRUMB_SYSTEM_LINEAR
 #include <crumb/kernel/linear/absorbed.inl>
+
 #include <crumb/isa/neon/tile.inl>
 #if CRUMB_ASM
 #include <crumb/isa/neon/asm/block.inl>

@@ -7,9 +7,10 @@ CRUMB_KEEP_ORDER_BEGIN
 #include <crumb/kernel/drivers.inl>
 #if CRUMB_SYSTEM == CRUMB_SYSTEM_LINEAR
 #include <crumb/kernel/linear/absorbed.inl>
-#include <crumb/isa/neon/tile_i8mm.inl>
-#include <crumb/isa/neon/tile.inl>
+
 #include <crumb/isa/neon/panel_product_i8mm.inl>
+#include <crumb/isa/neon/tile.inl>
+#include <crumb/isa/neon/tile_i8mm.inl>
 
 #include <crumb/isa/neon/panel_i8mm.inl>
 #if CRUMB_ASM

@@ -1,7 +1,9 @@
-// Attention over codes for the ISA named by CRUMB_THIS_ISA, in the order in which one is written with the other.
+// Attention over codes for the ISA named by CRUMB_THIS_ISA, in the order in which one is written with the
+// other.
 #include <crumb/kernel/cache/unpack.inl>
-#include <crumb/kernel/cache/pq_lookup.inl>
+
 #include <crumb/kernel/cache/pq_add.inl>
+#include <crumb/kernel/cache/pq_lookup.inl>
 #include <crumb/kernel/cache/pq_score.inl>
 #include <crumb/kernel/cache/pq_tables.inl>
 

@@ -1,0 +1,4 @@
+// Attention over keys and values in floats or halves.
+#pragma once
+
+#include <crumb/op/attention.hpp>

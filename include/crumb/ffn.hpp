@@ -1,0 +1,4 @@
+// Folded feed-forward networks.
+#pragma once
+
+#include <crumb/op/ffn/folded_ffn.hpp>
