@@ -17,8 +17,8 @@ int main() {
     for (std::size_t i = 0; i < crumb::isa_names().size(); ++i) {
         const char* isa = crumb::isa_names()[i];
         const auto four = q4_0_of_a(isa), eight = q8_0_of_a(isa);
-        // The portable ISA of another compilation has other vectors and, on x86, fused multiply-adds; compiled
-        // kernels have one.
+        // The portable ISA of another compilation has other vectors and, on x86, fused multiply-adds;
+        // compiled kernels have one.
         if (!runs_b || (CRUMB_HEADER_ONLY && std::strcmp(isa, "portable") == 0))
             continue;
         if (four != q4_0_of_b(isa) || eight != q8_0_of_b(isa)) {
