@@ -227,7 +227,7 @@ double f16_rate(const cache_size& size) {
 /// where nothing may be left out.
 template <class Isa>
 void skipping_row(benchmark::State& state, const named_kv_codec& codec, const cache_size& size) {
-    if (!isa_supported(isa_index<Isa>()))
+    if (!isa_supported(isa_index(Isa::name)))
         return skip(state, std::string("this CPU lacks ") + Isa::name);
     task t(fixture_of(codec, size), Isa::name);
     if (!t.error.empty())
@@ -258,7 +258,7 @@ void skipping_row(benchmark::State& state, const named_kv_codec& codec, const ca
 
 template <class Isa>
 void row(benchmark::State& state, const named_kv_codec& codec, const cache_size& size) {
-    if (!isa_supported(isa_index<Isa>()))
+    if (!isa_supported(isa_index(Isa::name)))
         return skip(state, std::string("this CPU lacks ") + Isa::name);
     const bool is_f16 = codec.codec == f16_codec.codec;
     const double f16 = is_f16 ? 0 : f16_rate<Isa>(size);

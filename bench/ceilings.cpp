@@ -16,7 +16,7 @@ struct read_variant {
 std::vector<read_variant> read_variants() {
     std::vector<read_variant> variants;
     isa_list::for_each([&]<class Isa>() {
-        if (variants.empty() && isa_supported(isa_index<Isa>()))
+        if (variants.empty() && isa_supported(isa_index(Isa::name)))
             variants = {{"one stream", &reader<Isa>::template read<1>},
                         {"one stream, prefetch", &reader<Isa>::template read<1, 2048, 3>},
                         {"one stream, non-temporal prefetch", &reader<Isa>::template read<1, 1024, 0>},
@@ -74,7 +74,7 @@ void bandwidth(benchmark::State& state, const memory_level& level) {
 
 template <class Isa, class Codes>
 void peak(benchmark::State& state) {
-    if (!isa_supported(isa_index<Isa>()))
+    if (!isa_supported(isa_index(Isa::name)))
         return skip(state, std::string("this CPU lacks ") + Isa::name);
     double macs = 0;
     const double seconds = sample(state, 1, [&] { macs = run_mac_peak<Isa, Codes>(); });
@@ -83,7 +83,7 @@ void peak(benchmark::State& state) {
 
 template <class Isa, class Codes>
 void mix(benchmark::State& state) {
-    if (!isa_supported(isa_index<Isa>()))
+    if (!isa_supported(isa_index(Isa::name)))
         return skip(state, std::string("this CPU lacks ") + Isa::name);
     constexpr std::size_t rounds = 4000;
     std::vector<double> of_peak;

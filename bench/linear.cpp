@@ -209,7 +209,7 @@ double plain_rate(std::size_t m, const memory_level& level) {
 
 template <weight_format F, class Isa>
 void plain_row_of(benchmark::State& state, std::size_t m, const memory_level& level) {
-    if (!isa_supported(isa_index<Isa>()))
+    if (!isa_supported(isa_index(Isa::name)))
         return skip(state, std::string("this CPU lacks ") + Isa::name);
     plain_task<F, Isa> task(fixture_of<F>(level), m);
     if (!task.error.empty())
@@ -221,7 +221,7 @@ void plain_row_of(benchmark::State& state, std::size_t m, const memory_level& le
 
 template <weight_format F, class Isa, linear_mode Mode>
 void linear_row_of(benchmark::State& state, std::size_t m, const memory_level& level) {
-    if (!isa_supported(isa_index<Isa>()))
+    if (!isa_supported(isa_index(Isa::name)))
         return skip(state, std::string("this CPU lacks ") + Isa::name);
     linear_task<F, Isa> task(fixture_of<F>(level), m, Mode);
     if (!task.error.empty())
@@ -235,7 +235,7 @@ void linear_row_of(benchmark::State& state, std::size_t m, const memory_level& l
 /// Two threads, each with its half of the channels, on the clock beside one thread with all of them.
 template <weight_format F, class Isa>
 void team_row_of(benchmark::State& state, std::size_t m, const memory_level& level) {
-    if (!isa_supported(isa_index<Isa>()))
+    if (!isa_supported(isa_index(Isa::name)))
         return skip(state, std::string("this CPU lacks ") + Isa::name);
     if (std::thread::hardware_concurrency() < 2)
         return skip(state, "one CPU");

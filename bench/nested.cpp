@@ -100,7 +100,7 @@ std::string row_name(const char* kind, bool uniform, int bits, const char* isa, 
 
 template <class Isa>
 void nested_row(benchmark::State& state, bool uniform, int bits, std::size_t m, const memory_level& level) {
-    if (!isa_supported(isa_index<Isa>()))
+    if (!isa_supported(isa_index(Isa::name)))
         return skip(state, std::string("this CPU lacks ") + Isa::name);
     task t(fixture::of(uniform, level), bits, m, Isa::name);
     if (!t.error.empty())

@@ -23,15 +23,6 @@ struct memory_level {
 inline memory_level dram() { return {"dram", 4096, 4096, dram_working_set()}; }
 inline memory_level l2() { return {"l2", 1024, 1024, 0}; }
 
-/// Position of an ISA in `isa_list`.
-template <class Isa>
-std::size_t isa_index() {
-    std::size_t index = 0;
-    while (std::strcmp(isa_names()[index], Isa::name) != 0)
-        ++index;
-    return index;
-}
-
 /// Bytes per second that one thread can read at this moment.
 double read_bandwidth(const memory_level& level);
 

@@ -2,11 +2,11 @@
 #
 # Checks who includes whom among crumb's headers: core -> format -> isa -> kernel -> dispatch -> op, each layer
 # may use itself and those before it. Across that lie the systems, which are folders of kernel/, op/ and offline/ or
-# files of the system's name; `may_use` says which of them may use which.
+# files of the system's name; the lists below say which of them may use which.
 #   offline     may use everything, nothing else may use it; Eigen is its alone
 #   reference   uses core and format; of the layers none may use it
 #   kernel/*/*.inl, isa/*/*.inl   are compiled inside a target region, for one ISA: they may include each other, and
-#                                 nothing else; what they need when an editor opens one stands behind CRUMB_THIS_ISA
+#                                 nothing else
 #   kernel/*/definitions.hpp      and math.hpp compile them for every ISA; what declares kernels uses core and format only
 #   config.hpp      may be included everywhere
 #   crumb.hpp and the headers beside it are for users: they include what they like except offline, and only offline may
@@ -125,7 +125,7 @@ foreach(from IN LISTS files)
         endif()
         set(quote "${CMAKE_MATCH_1}")
         set(target "${CMAKE_MATCH_2}")
-        if(from MATCHES "${inside}" AND NOT target MATCHES "${inside}" AND NOT target STREQUAL "crumb/isa/editor.hpp")
+        if(from MATCHES "${inside}" AND NOT target MATCHES "${inside}")
             violation("is compiled inside a target region and includes ${target}")
             continue()
         endif()

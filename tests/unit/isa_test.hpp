@@ -38,9 +38,8 @@ inline std::set<std::string, std::less<>> isas_of(const char* variable) {
 template <class F>
 void for_each_isa(F&& f) {
     const auto required = isas_of("CRUMB_TEST_REQUIRE_ISA"), only = isas_of("CRUMB_TEST_ONLY_ISA");
-    std::size_t index = 0;
     crumb::isa_list::for_each([&]<class Isa>() {
-        const bool supported = crumb::isa_supported(index++);
+        const bool supported = crumb::isa_supported(crumb::isa_index(Isa::name));
         if (!only.empty() && only.count(std::string_view(Isa::name)) == 0) {
             EXPECT_EQ(required.count(std::string_view(Isa::name)), 0u)
                 << "CRUMB_TEST_ONLY_ISA leaves out " << Isa::name << ", which is required";

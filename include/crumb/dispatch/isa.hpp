@@ -16,6 +16,14 @@ struct isa_table {
     std::size_t size = 0;
     const char* names[max] = {};
     bool supported[max] = {}; ///< whether this CPU can execute them
+
+    /// The index of a name; `size` if it is none of them.
+    std::size_t find(const char* name) const noexcept {
+        std::size_t index = 0;
+        while (index < size && std::strcmp(names[index], name) != 0)
+            ++index;
+        return index;
+    }
 };
 
 namespace dispatch {
@@ -48,6 +56,9 @@ inline std::span<const char* const> isa_names() noexcept {
     return {dispatch::isas().names, dispatch::isas().size};
 }
 
+/// The index of a name in `isa_names`; their number if kernels were not compiled for such an ISA.
+inline std::size_t isa_index(const char* name) noexcept { return dispatch::isas().find(name); }
+
 /// Whether this CPU can execute the ISA at `index` of `isa_names`.
 inline bool isa_supported(std::size_t index) noexcept {
     return index < dispatch::isas().size && dispatch::isas().supported[index];
@@ -65,8 +76,7 @@ inline result<std::size_t> choose_isa(const char* wanted = nullptr) noexcept {
     }
     std::size_t index = 0;
     if (wanted != nullptr && *wanted != '\0') {
-        while (index < known.size() && std::strcmp(known[index], wanted) != 0)
-            ++index;
+        index = isa_index(wanted);
         if (index == known.size()) {
             char names[96] = {};
             for (const char* name : known) {

@@ -93,11 +93,7 @@ struct compiled_format {
     static const void* at(std::size_t mode, std::size_t isa) noexcept {
         static_assert(is_defined<Format>, "this format is not among the compiled kernels: include "
                                           "crumb/kernel/linear/definitions.hpp to compile its kernels here");
-        const isa_table& here = listed_isas();
-        std::size_t index = 0;
-        while (index + 1 < here.size && std::strcmp(here.names[index], isa_names()[isa]) != 0)
-            ++index;
-        return &linear_table<Format>::entries[mode][index];
+        return &linear_table<Format>::entries[mode][listed_isas().find(isa_names()[isa])];
     }
 };
 #if !CRUMB_HEADER_ONLY

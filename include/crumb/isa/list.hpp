@@ -49,9 +49,10 @@ struct isa_traits;
 CRUMB_FOR_EACH_ISA(CRUMB_ISA_ITEM)
 #undef CRUMB_ISA_ITEM
 
-#if defined(CRUMB_SINGLE_ISA)
+// Where kernels are compiled apart, the choice among them is made there.
+#if CRUMB_HEADER_ONLY && defined(CRUMB_SINGLE_ISA)
 using isa_list = type_list<isa::CRUMB_SINGLE_ISA>;
-#elif defined(CRUMB_TWO_ISAS)
+#elif CRUMB_HEADER_ONLY && defined(CRUMB_TWO_ISAS)
 using isa_list = type_list<isa::CRUMB_TWO_ISAS, isa::portable>;
 #else
 #define CRUMB_ISA_ITEM(name, needs) , isa::name

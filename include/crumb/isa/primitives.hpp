@@ -1,4 +1,4 @@
-// The primitives of every ISA, and which of its systems the kernels are compiled for.
+// The primitives of every ISA, and the systems of kernels that are written with them.
 #pragma once
 
 #include <crumb/isa/avx2/avx2.hpp>

@@ -102,8 +102,6 @@ struct merge_args {
 
 // One specialization per ISA is compiled inside its target region.
 template <class Isa>
-struct math;
-template <class Isa>
 struct attention_pass;
 template <class Isa, class T>
 struct attention_run;
