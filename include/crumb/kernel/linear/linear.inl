@@ -29,6 +29,8 @@ struct linear_run<isa::CRUMB_THIS_ISA, Format, Tile> {
                 const std::size_t last =
                     args.rows.end - r < most_panel_rows ? args.rows.end : r + most_panel_rows;
                 std::size_t t = panels<block_tiles>(args, begin, end, r, last);
+                if constexpr (block_tiles > 2)
+                    t = panels<2>(args, t, end, r, last);
                 if constexpr (block_tiles > 1)
                     panels<1>(args, t, end, r, last);
                 if (last == args.rows.end)
