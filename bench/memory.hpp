@@ -21,7 +21,7 @@ class buffer {
   public:
     buffer() noexcept = default;
     explicit buffer(std::size_t bytes)
-        : data_(static_cast<std::byte*>(::operator new (round_up(bytes, page), std::align_val_t{page}))),
+        : data_(static_cast<std::byte*>(::operator new(round_up(bytes, page), std::align_val_t{page}))),
           bytes_(bytes) {
 #if CRUMB_OS_LINUX
         // Advice that is refused leaves ordinary pages, which is what a user of that machine gets as well.
@@ -36,7 +36,7 @@ class buffer {
         std::swap(bytes_, other.bytes_);
         return *this;
     }
-    ~buffer() { ::operator delete (data_, std::align_val_t{page}); }
+    ~buffer() { ::operator delete(data_, std::align_val_t{page}); }
 
     std::byte* data() const noexcept { return data_; }
     std::size_t size() const noexcept { return bytes_; }

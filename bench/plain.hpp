@@ -28,9 +28,8 @@ struct plain;
 
 /// Whether there is a plain baseline for a format.
 template <class F, class Isa>
-concept has_plain = requires(const typename F::block& w, const std::int8_t* x) {
-    plain_primitives<Isa>::dot(w, x);
-};
+concept has_plain =
+    requires(const typename F::block& w, const std::int8_t* x) { plain_primitives<Isa>::dot(w, x); };
 
 template <>
 struct plain_primitives<isa::portable> {

@@ -58,7 +58,7 @@ want libxsimd-dev libeigen3-dev libgtest-dev libbenchmark-dev libcli11-dev
 clang=
 clang_versions="19 22 21 20 18 17 16"
 if [ "$ci" = yes ]; then
-    want googletest g++-aarch64-linux-gnu qemu-user clang-format-14
+    want googletest g++-aarch64-linux-gnu qemu-user clang-format-19
     for version in $clang_versions; do
         if is_installed "clang-$version"; then
             clang=$version

@@ -83,8 +83,8 @@ template <class F>
 double microseconds(const problem& p, const crumb::quantized<F>& stored) {
     const auto room = [](std::size_t bytes) {
         return std::unique_ptr<std::byte[], void (*)(std::byte*)>(
-            static_cast<std::byte*>(::operator new (bytes, std::align_val_t{crumb::alignment})),
-            [](std::byte* b) { ::operator delete (b, std::align_val_t{crumb::alignment}); });
+            static_cast<std::byte*>(::operator new(bytes, std::align_val_t{crumb::alignment})),
+            [](std::byte* b) { ::operator delete(b, std::align_val_t{crumb::alignment}); });
     };
     const std::size_t bytes = crumb::packed_bytes<F>(n, k);
     const auto memory = room(bytes);

@@ -40,10 +40,10 @@ void checked(const crumb::status& s) {
 /// Memory as the library wants it.
 struct memory {
     explicit memory(std::size_t size)
-        : bytes(static_cast<std::byte*>(::operator new (size, std::align_val_t{crumb::alignment})), size) {}
+        : bytes(static_cast<std::byte*>(::operator new(size, std::align_val_t{crumb::alignment})), size) {}
     memory(const memory&) = delete;
     memory& operator=(const memory&) = delete;
-    ~memory() { ::operator delete (bytes.data(), std::align_val_t{crumb::alignment}); }
+    ~memory() { ::operator delete(bytes.data(), std::align_val_t{crumb::alignment}); }
     std::span<std::byte> bytes;
 };
 

@@ -67,7 +67,7 @@ static void on_translation(qemu_plugin_id_t id, struct qemu_plugin_tb* block) {
 }
 
 static int by_address(const void* a, const void* b) {
-    const uint64_t x = (*(struct counter*const*)a)->address, y = (*(struct counter*const*)b)->address;
+    const uint64_t x = (*(struct counter* const*)a)->address, y = (*(struct counter* const*)b)->address;
     return (x > y) - (x < y);
 }
 

@@ -27,7 +27,7 @@ class buffer {
         const std::size_t unit = is_large ? huge_page : crumb::alignment;
         size_ = crumb::round_up(size_, is_large ? page : crumb::alignment);
         if (size_ != 0)
-            data_ = {static_cast<std::byte*>(::operator new (size_, std::align_val_t{unit})), {unit}};
+            data_ = {static_cast<std::byte*>(::operator new(size_, std::align_val_t{unit})), {unit}};
 #if defined(__linux__)
         // Where the advice is refused, ordinary pages stay.
         if (is_large)
@@ -46,7 +46,7 @@ class buffer {
     static constexpr std::size_t huge_page = std::size_t{2} << 20, page = 4096;
     struct deleter {
         std::size_t unit;
-        void operator()(std::byte* p) const noexcept { ::operator delete (p, std::align_val_t{unit}); }
+        void operator()(std::byte* p) const noexcept { ::operator delete(p, std::align_val_t{unit}); }
     };
     std::unique_ptr<std::byte, deleter> data_;
     std::size_t size_ = 0;

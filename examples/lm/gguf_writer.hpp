@@ -41,8 +41,7 @@ constexpr gguf_kind gguf_kind_of() noexcept {
 }
 
 template <class T>
-concept gguf_number = gguf_kind_of<T>()
-!= gguf_kind::array;
+concept gguf_number = gguf_kind_of<T>() != gguf_kind::array;
 
 class gguf;
 struct gguf_tensor;

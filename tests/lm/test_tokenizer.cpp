@@ -342,7 +342,7 @@ TEST(Spm, PiecesAreMergedAsTheWholeText) {
                 symbols.push_back(view.substr(at, lm::decode_utf8(view, at).size));
             tokens expected;
             for (const std::string& symbol :
-                 naive_merges(symbols, [&](const auto&left, const auto&right) -> std::optional<double> {
+                 naive_merges(symbols, [&](const auto& left, const auto& right) -> std::optional<double> {
                      const auto found = known.find(left + right);
                      if (found == known.end())
                          return std::nullopt;
@@ -408,7 +408,7 @@ TEST(Bpe, PartsOfWordsAreMergedAsTheWhole) {
                 for (const char c : word)
                     symbols.emplace_back(1, c);
                 for (const std::string& symbol :
-                     naive_merges(symbols, [&](const auto&left, const auto&right) -> std::optional<double> {
+                     naive_merges(symbols, [&](const auto& left, const auto& right) -> std::optional<double> {
                          const auto found = ranks.find({left, right});
                          return found != ranks.end() ? std::optional(found->second) : std::nullopt;
                      })) {
@@ -525,17 +525,12 @@ INSTANTIATE_TEST_SUITE_P(
                 "key 'tokenizer.ggml.tokens' is string, not an array"},
         refusal{"TokensEmpty", false, [](writer& w) { set_strings(w, "tokenizer.ggml.tokens", {}); },
                 "key 'tokenizer.ggml.tokens' has 0 elements"},
-        refusal{"BytesMissing", false,
-                [](writer& w) {
-                    set_strings(w, "tokenizer.ggml.tokens", {"Ā", "ā"});
-                },
+        refusal{"BytesMissing", false, [](writer& w) { set_strings(w, "tokenizer.ggml.tokens", {"Ā", "ā"}); },
                 "no token for the byte 0x02"},
         refusal{"MergesKind", false, [](writer& w) { w.set("tokenizer.ggml.merges", 1u); },
                 "key 'tokenizer.ggml.merges' is u32"},
         refusal{"MergeOfOne", false,
-                [](writer& w) {
-                    set_strings(w, "tokenizer.ggml.merges", {"a b", "ab"});
-                },
+                [](writer& w) { set_strings(w, "tokenizer.ggml.merges", {"a b", "ab"}); },
                 "key 'tokenizer.ggml.merges': element 1 is 'ab', not two symbols"},
         refusal{"MergeOfThree", false, [](writer& w) { set_strings(w, "tokenizer.ggml.merges", {"a b c"}); },
                 "element 0 is 'a b c', not two symbols"},

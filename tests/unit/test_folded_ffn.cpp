@@ -383,8 +383,7 @@ TEST(FoldedFfn, AppliesEveryActivation) {
     };
     // |u| stays below 8: errors as `float_ops` states them.
     constexpr double eps = 0x1p-24;
-    check(
-        kind::relu, [](double u) { return u < 0 ? 0 : u; }, 1, 0);
+    check(kind::relu, [](double u) { return u < 0 ? 0 : u; }, 1, 0);
     check(kind::silu, crumb::reference::silu, 1.1, 16 * eps);
     check(kind::gelu_erf, crumb::reference::gelu_erf, 1.13, 0x1p-16);
     check(kind::gelu_tanh, crumb::reference::gelu_tanh, 1.13, (48 + 24 * 25) * eps);

@@ -23,9 +23,7 @@ inline constexpr std::size_t codebook_entries = [] {
 
 /// Whether the user has to bring the codebooks of a format.
 template <weight_format F>
-inline constexpr bool needs_codebooks = codebook_entries<F> != 0 && !requires {
-    F::codebooks;
-};
+inline constexpr bool needs_codebooks = codebook_entries<F> != 0 && !requires { F::codebooks; };
 
 /// What kernels look indices up in. Formats whose nibbles are two indices without a selector have two tables:
 /// the entries of the upper and of the lower index of each nibble. With indices of 2 bits and a selector, the

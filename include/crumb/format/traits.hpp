@@ -79,15 +79,11 @@ struct byte_codes {
 
 /// Bit layouts whose codes are indices into codebooks; see format/index_codes.hpp.
 template <class Codes>
-concept indexed_codes = requires {
-    Codes::selector_bits;
-};
+concept indexed_codes = requires { Codes::selector_bits; };
 
 /// Bit layouts with planes of further bits beside the first; see format/nested.hpp.
 template <class Codes>
-concept codes_in_planes = indexed_codes<Codes> && requires {
-    Codes::planes;
-};
+concept codes_in_planes = indexed_codes<Codes> && requires { Codes::planes; };
 /// How many.
 template <class Codes>
 inline constexpr std::size_t planes_of = [] {
@@ -110,22 +106,23 @@ concept multiplied_format = requires {
 /// packed and multiplied; the library's own are listed in format/list.hpp. A name has up to 15 characters: it
 /// is the tag of packed weights. A block holds `F::scales::block_groups` groups of 32.
 template <class F>
-concept weight_format = multiplied_format<F> &&
+concept weight_format =
+    multiplied_format<F> &&
     requires(const typename F::block& block, typename F::block& out, typename F::scales::value scale) {
-    { F::scale(block, std::size_t{}) } -> std::same_as<typename F::scales::value>; // of a group
-    { F::code(block, std::size_t{}) } -> std::same_as<int>;                        // i of the block
-    {F::set(out, scale, static_cast<const int*>(nullptr), std::size_t{})}; // scale and codes of a group
-};
+        { F::scale(block, std::size_t{}) } -> std::same_as<typename F::scales::value>; // of a group
+        { F::code(block, std::size_t{}) } -> std::same_as<int>;                        // i of the block
+        { F::set(out, scale, static_cast<const int*>(nullptr), std::size_t{}) }; // scale and codes of a group
+    };
 
 /// A format that rounds floats by itself, without knowing more than a block of them.
 template <class F>
 concept rounding_format = weight_format<F> && requires(typename F::block& out, const float* x) {
-    {F::encode(x, out)}; // finite floats, rounded to nearest
+    { F::encode(x, out) }; // finite floats, rounded to nearest
 };
 
 /// Inputs in a block of storage.
 template <weight_format F>
-inline constexpr std::size_t block_inputs = F::scales::block_groups* group_size;
+inline constexpr std::size_t block_inputs = F::scales::block_groups * group_size;
 
 /// Bits that a format stores per weight, its scales included.
 template <weight_format F>

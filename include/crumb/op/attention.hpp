@@ -21,7 +21,8 @@ struct attention_shape {
 /// data[t * token_stride + h * head_stride + i]. Token-major: strides kv_heads * head_size and head_size;
 /// head-major: head_size and max_tokens * head_size.
 template <class T>
-requires(std::same_as<T, float> || std::same_as<T, half>) struct cache_view {
+requires(std::same_as<T, float> || std::same_as<T, half>)
+struct cache_view {
     const T* data = nullptr;
     std::size_t tokens = 0; ///< that are filled
     std::size_t token_stride = 0;

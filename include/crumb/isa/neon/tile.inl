@@ -9,9 +9,8 @@ struct neon_tile<isa::CRUMB_THIS_ISA, Format> {
     using f32 = typename I::f32;
     static constexpr bool nibbles = Format::codes::rows == 4;
     /// Whether assembly that knows nibbles and bytes can read the weights.
-    static constexpr bool plain_codes = !indexed_codes<typename Format::codes> && !requires {
-        Format::codes::low_offset;
-    };
+    static constexpr bool plain_codes =
+        !indexed_codes<typename Format::codes> && !requires { Format::codes::low_offset; };
     static constexpr int vectors = 4; ///< registers per tile
     static constexpr std::size_t code_bytes = Format::codes::bytes;
 

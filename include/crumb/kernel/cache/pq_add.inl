@@ -67,9 +67,9 @@ struct pq_add_run<isa::CRUMB_THIS_ISA> {
             while (p < args.count) {
                 const std::size_t left = args.count - p;
                 if (most >= 4 && left >= 4) {
-                    p += some < Dims, most >= 4 ? 4 : 1 > (args, p, ahead);
+                    p += some<Dims, most >= 4 ? 4 : 1>(args, p, ahead);
                 } else if (most >= 2 && left >= 2) {
-                    p += some < Dims, most >= 2 ? 2 : 1 > (args, p, ahead);
+                    p += some<Dims, most >= 2 ? 2 : 1>(args, p, ahead);
                 } else {
                     p += some<Dims, 1>(args, p, ahead);
                 }

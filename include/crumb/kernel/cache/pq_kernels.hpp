@@ -123,15 +123,11 @@ struct pq_finish_args {
 
 /// Whether sums of additive keys are made of two rows at a time, in an order of the ISA's own.
 template <class Primitives>
-concept has_row_pairs = requires {
-    typename Primitives::row_pairs;
-};
+concept has_row_pairs = requires { typename Primitives::row_pairs; };
 
 /// Whether tables of 64 entries and more are made a row at a time, by instructions of the ISA's own.
 template <class Primitives>
-concept has_wide_rows = requires {
-    typename Primitives::template wide_row<1>;
-};
+concept has_wide_rows = requires { typename Primitives::template wide_row<1>; };
 
 // One specialization per ISA is compiled inside its target region.
 template <class Isa, pq_kind Kind>

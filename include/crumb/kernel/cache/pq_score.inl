@@ -74,9 +74,9 @@ struct pq_score_run<isa::CRUMB_THIS_ISA> {
             while (q < args.count) {
                 const std::size_t left = args.count - q;
                 if (most >= 4 && left >= 4) {
-                    q += some < most >= 4 ? 4 : 1 > (args, q, ahead);
+                    q += some<most >= 4 ? 4 : 1>(args, q, ahead);
                 } else if (most >= 2 && left >= 2) {
-                    q += some < most >= 2 ? 2 : 1 > (args, q, ahead);
+                    q += some<most >= 2 ? 2 : 1>(args, q, ahead);
                 } else {
                     q += some<1>(args, q, ahead);
                 }

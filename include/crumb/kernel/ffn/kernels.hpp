@@ -87,21 +87,17 @@ struct line_prefetch;
 template <class Isa>
 struct code_adds;
 template <class Isa>
-inline constexpr bool multiplies_codes = requires {
-    requires Isa::multiplies_codes;
-};
+inline constexpr bool multiplies_codes = requires { requires Isa::multiplies_codes; };
 
 /// Whether an ISA writes lanes outside their ranges by itself: `append_outside(u, low, high, first, list)`.
 template <class Isa>
-inline constexpr bool has_append_outside = requires(typename Isa::f32 u, std::uint32_t* list) {
-    Isa::append_outside(u, u, u, 0u, list);
-};
+inline constexpr bool has_append_outside =
+    requires(typename Isa::f32 u, std::uint32_t* list) { Isa::append_outside(u, u, u, 0u, list); };
 
 /// Whether an ISA loads halves that lie apart: `gather_halves<Stride>(first, count)`.
 template <class Isa>
-inline constexpr bool gathers_halves = requires(const std::byte* first) {
-    Isa::template gather_halves<18>(first, std::size_t{16});
-};
+inline constexpr bool gathers_halves =
+    requires(const std::byte* first) { Isa::template gather_halves<18>(first, std::size_t{16}); };
 
 /// Appends the neurons with !(low + margin <= estimate < high - margin) to the list, in order, and says how
 /// many. No branch depends on an estimate.

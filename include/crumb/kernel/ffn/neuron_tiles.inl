@@ -244,8 +244,7 @@ struct neuron_tiles_run<isa::CRUMB_THIS_ISA, Codec> {
             I::store(all + b, I::mul(most, I::set1(128.0f / 127 / unit)));
             const f32 inverse = over(32768.0f / unit, I::load(all + b));
             for (std::size_t n = 0; n < group_size; ++n)
-                store_factors<lanes>(
-                    scales[n] + b, [&](std::size_t) { return inverse; }, factors[n] + b);
+                store_factors<lanes>(scales[n] + b, [&](std::size_t) { return inverse; }, factors[n] + b);
         }
         const std::size_t tiles = (args.columns.end - args.columns.begin + tile_channels - 1) / tile_channels;
         const reg table = P::same(values<unit>.at);

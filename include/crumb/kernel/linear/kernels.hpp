@@ -128,9 +128,7 @@ template <class Isa>
 struct activation_quantizer;
 /// Whether an ISA brings its own `linear_tile`.
 template <class Isa>
-inline constexpr bool has_own_tiles = requires {
-    typename Isa::own_tiles;
-};
+inline constexpr bool has_own_tiles = requires { typename Isa::own_tiles; };
 
 /// The order of activations that an ISA's micro-kernels read.
 template <class Isa>

@@ -21,9 +21,8 @@ struct packed_operands<isa::CRUMB_THIS_ISA, Format, Product, Vectors>
     static constexpr bool paired = index::paired; // one table for either index of a nibble
     /// Whether bytes are looked up that hold one index of two bits and the selector, in the order in which
     /// the bits of the register row need no shift. Saves the masks.
-    static constexpr bool direct = index::bits == 2 && index::selector_bits == 2 && requires(half * p) {
-        Product::selectors(p);
-    };
+    static constexpr bool direct =
+        index::bits == 2 && index::selector_bits == 2 && requires(half* p) { Product::selectors(p); };
     static constexpr bool two_tables = paired || direct;
     static constexpr bool row_free = !two_tables;
     typename Product::table tables[two_tables ? 2 : 1];

@@ -87,9 +87,7 @@ struct activation_quantizer<isa::CRUMB_THIS_ISA> {
     }
 
     template <class J>
-    static constexpr bool has_fours = requires {
-        J::largest_of_four;
-    };
+    static constexpr bool has_fours = requires { J::largest_of_four; };
 
     /// As `inputs`, for groups that are whole and come in fours, without starts and shifts.
     template <class J>

@@ -19,9 +19,9 @@ class activation_function {
 
     /// Any function float(float) noexcept that is trivially copyable and no larger than 16 bytes.
     template <class F>
-    requires(std::is_nothrow_invocable_r_v<float, const F&, float>&& std::is_trivially_copyable_v<F> &&
-             sizeof(F) <= 16) activation_function(const F& f)
-    noexcept
+    requires(std::is_nothrow_invocable_r_v<float, const F&, float> && std::is_trivially_copyable_v<F> &&
+             sizeof(F) <= 16)
+    activation_function(const F& f) noexcept
         : kind_(kind::custom),
           apply_([](const void* object, const float* u, float* s, std::size_t n) noexcept {
               std::array<std::byte, sizeof(F)> bytes;

@@ -12,7 +12,8 @@ namespace crumb::inline CRUMB_ABI {
 /// A matrix product with float or half weights in row-major order, used as they lie. Refers to weights and
 /// bias, owns nothing. Results do not depend on the split into parts or on the number of rows.
 template <class T>
-requires(std::same_as<T, float> || std::same_as<T, half>) class dense_linear {
+requires(std::same_as<T, float> || std::same_as<T, half>)
+class dense_linear {
   public:
     /// Checks shapes and chooses the ISA; `options.max_rows` is not used.
     static result<dense_linear> plan(const matrix_view<const T>& weights,
