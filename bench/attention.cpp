@@ -122,7 +122,7 @@ struct fixture {
             for (std::size_t t = view.sinks; t < view.sinks + size.tokens; ++t) {
                 const std::size_t u = t - view.sinks;
                 const auto part = reference::kv_part::make(
-                    keys ? view.keys : view.values, view.tables(kv_head, keys),
+                    view.page.part(keys), view.tables(kv_head, keys),
                     const_cast<std::byte*>(view.part(u / kv_part_tokens, kv_head, keys)));
                 if (!part)
                     return part.message();

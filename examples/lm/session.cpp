@@ -447,7 +447,7 @@ result<session> session::make(const model& m, team threads, const kv_type& kv, s
                                   kv.exact ? crumb::kv_mode::exact : crumb::kv_mode::fast);
     if (!attend)
         return attend.error();
-    if (kv.skip > 0 && !crumb::kernel::kv_scratch::scans(shape.codec, d.head_size, d.heads / d.kv_heads))
+    if (kv.skip > 0 && !crumb::kv_attention::can_skip(shape.codec, d.head_size, d.heads / d.kv_heads))
         return status::error(
             errc::unsupported,
             "--kv %s: values cannot be left unread in heads of %zu channels that serve %zu query "

@@ -156,7 +156,7 @@ struct cache_problem {
     /// The oracle over a part of a page.
     crumb::reference::kv_part part(std::size_t layer, std::size_t head, bool keys, std::size_t p) const {
         const auto view = cache->layer(layer);
-        auto made = crumb::reference::kv_part::make(keys ? view.keys : view.values, view.tables(head, keys),
+        auto made = crumb::reference::kv_part::make(view.page.part(keys), view.tables(head, keys),
                                                     const_cast<std::byte*>(view.part(p, head, keys)));
         EXPECT_TRUE(made.ok()) << made.message();
         return *made;

@@ -3,6 +3,7 @@
 #include "unit/isa_test.hpp"
 #include "unit/random_numbers.hpp"
 
+#include <crumb/dispatch/table.hpp>
 #include <crumb/isa/primitives.hpp>
 #include <crumb/kernel/cache/definitions.hpp>
 #include <crumb/kernel/cache/pq_kernels.hpp>
@@ -124,7 +125,8 @@ struct made_query {
 
     template <class Isa>
     void make(problem& p) {
-        pq_make_tables<Isa>({p.at.codec, p.at.head_size, p.q.data(), p.tables(), &query});
+        pq_make_tables<crumb::dispatch::plain_isa<Isa>>(
+            {p.at.codec, p.at.head_size, p.q.data(), p.tables(), &query});
     }
 };
 
@@ -333,7 +335,7 @@ void check_values(problem& p, std::size_t planes, std::size_t first, std::size_t
     }
     guarded<float> out(n);
     std::fill(out.begin(), out.end(), 0.5f);
-    pq_finish<Isa>({sums.data(), n, p.scales.data(), out.data()});
+    pq_finish<crumb::dispatch::plain_isa<Isa>>({sums.data(), n, p.scales.data(), out.data()});
     for (std::size_t c = 0; c < n; ++c) {
         double sum = 0;
         for (std::size_t k = 0; k < lanes; ++k)

@@ -22,6 +22,7 @@ struct kv_cache_functions {
 struct kv_attention_functions {
     const char* isa = nullptr;
     void (*run)(const kernel::kv_attention_args&) noexcept = nullptr;
+    kernel::pq_scans scans;
 };
 
 template <>
@@ -37,7 +38,11 @@ struct function_table<kv_cache_functions> {
 template <>
 struct function_table<kv_attention_functions> {
     template <class Isa>
-    static constexpr kv_attention_functions of{isa_traits<Isa>::name, &kernel::kv_attention<Isa>};
+    static constexpr kv_attention_functions of{
+        isa_traits<Isa>::name,
+        &kernel::kv_attention<plain_isa<Isa>>,
+        {&kernel::pq_scores<Isa>, &kernel::pq_add<Isa>, &kernel::pq_meet<Isa>},
+    };
 };
 
 CRUMB_DECLARE_TABLE(kv_cache_functions)

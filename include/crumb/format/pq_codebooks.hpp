@@ -2,7 +2,7 @@
 #pragma once
 
 #include <crumb/format/invariants.hpp>
-#include <crumb/format/kv_codec.hpp>
+#include <crumb/format/kv_part.hpp>
 
 namespace crumb::inline CRUMB_ABI {
 

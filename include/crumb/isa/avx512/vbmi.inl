@@ -1,5 +1,6 @@
 // What is compiled for avx512_vbmi of the system that CRUMB_SYSTEM names.
-#if CRUMB_BUILDS_X86 && CRUMB_SYSTEM != CRUMB_SYSTEM_FLOAT && CRUMB_SYSTEM != CRUMB_SYSTEM_FFN
+#if CRUMB_BUILDS_X86 && (CRUMB_SYSTEM == CRUMB_SYSTEM_MATH || CRUMB_SYSTEM == CRUMB_SYSTEM_CACHE ||          \
+                         CRUMB_SYSTEM == CRUMB_SYSTEM_LINEAR)
 CRUMB_TARGET_BEGIN(CRUMB_TARGET_AVX512_VBMI)
 CRUMB_IGNORE_UNDEFINED_BEGIN
 #define CRUMB_THIS_ISA avx512_vbmi
@@ -7,8 +8,6 @@ CRUMB_IGNORE_UNDEFINED_BEGIN
 // All else is done by the functions of avx512_vnni.
 #if CRUMB_SYSTEM == CRUMB_SYSTEM_MATH
 #include <crumb/kernel/float/math.inl>
-#elif CRUMB_SYSTEM == CRUMB_SYSTEM_ATTENTION
-#include <crumb/kernel/attention/attention_pass.inl>
 #elif CRUMB_SYSTEM == CRUMB_SYSTEM_CACHE
 #include <crumb/isa/avx512/pq_vbmi.inl>
 

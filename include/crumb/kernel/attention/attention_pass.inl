@@ -8,9 +8,7 @@ struct attention_pass<isa::CRUMB_THIS_ISA> {
     using M = math<I>;
     using f32 = typename I::f32;
     static constexpr std::size_t lanes = M::lanes;
-    static constexpr int widest =
-        I::registers >= 32 ? 4 : 2;               ///< queries that share a register of keys or values
-    static constexpr std::size_t few = 8;         ///< queries for which halves are converted again and again
+    static constexpr int query_tile = I::query_tile;
     static constexpr int sums = I::registers / 2; ///< accumulators that values are summed in
 
     const attention_query_args& args;
@@ -62,8 +60,8 @@ struct attention_pass<isa::CRUMB_THIS_ISA> {
     /// Takes tokens first .. last - 1 of rows that are `T`; token t is at k.row(t - origin). `after`: keys
     /// that are read next, as many as the last block has, or none.
     template <class T>
-    CRUMB_INLINE void dense(kv_rows<T> k, kv_rows<T> v, std::size_t origin, std::size_t first,
-                            std::size_t last, kv_rows<T> after = {}) const noexcept {
+    void dense(kv_rows<T> k, kv_rows<T> v, std::size_t origin, std::size_t first, std::size_t last,
+               kv_rows<T> after = {}) const noexcept {
         for (std::size_t t = first; t < last; t += attention_block) {
             const std::size_t n = last - t < attention_block ? last - t : attention_block;
             const kv_rows<T> keys = k.from(t - origin);
@@ -78,7 +76,8 @@ struct attention_pass<isa::CRUMB_THIS_ISA> {
     void dense_block(kv_rows<T> k, kv_rows<T> v, std::size_t t, std::size_t n,
                      kv_rows<T> ahead) const noexcept {
         // What many queries read, or what has ends of rows, is converted once.
-        const bool as_it_lies = padded == args.head_size && (sizeof(T) == sizeof(float) || queries <= few);
+        const bool as_it_lies =
+            padded == args.head_size && (sizeof(T) == sizeof(float) || queries <= converted_above);
         if (as_it_lies) {
             score(k, t, n, v);
         } else {
@@ -147,12 +146,14 @@ struct attention_pass<isa::CRUMB_THIS_ISA> {
     CRUMB_INLINE void score_tiles(kv_rows<T> k, std::size_t t, std::size_t n,
                                   kv_rows<T> ahead) const noexcept {
         std::size_t i = 0;
-        for (; i + widest <= queries; i += widest)
-            score_tile<widest>(k, i, visible(i + widest - 1, t, n), i == 0 ? ahead : kv_rows<T>{});
-        for (; widest > 2 && i + 2 <= queries; i += 2)
-            score_tile<2>(k, i, visible(i + 1, t, n), i == 0 ? ahead : kv_rows<T>{});
-        if (i < queries)
-            score_tile<1>(k, i, visible(i, t, n), i == 0 ? ahead : kv_rows<T>{});
+        for (; i + query_tile <= queries; i += query_tile)
+            score_tile<query_tile>(k, i, visible(i + query_tile - 1, t, n), i == 0 ? ahead : kv_rows<T>{});
+        if constexpr (query_tile > 2)
+            for (; i + 2 <= queries; i += 2)
+                score_tile<2>(k, i, visible(i + 1, t, n), i == 0 ? ahead : kv_rows<T>{});
+        if constexpr (query_tile > 1)
+            if (i < queries)
+                score_tile<1>(k, i, visible(i, t, n), i == 0 ? ahead : kv_rows<T>{});
     }
 
     // Four tokens at a time; beyond the end the last token again, so that every score is summed alike.
@@ -253,12 +254,14 @@ struct attention_pass<isa::CRUMB_THIS_ISA> {
     template <class T>
     CRUMB_INLINE void add_tiles(kv_rows<T> v, std::size_t t, std::size_t n, kv_rows<T> ahead) const noexcept {
         std::size_t i = 0;
-        for (; i + widest <= queries; i += widest)
-            add_tile<widest>(v, i, t, n, i == 0 ? ahead : kv_rows<T>{});
-        for (; widest > 2 && i + 2 <= queries; i += 2)
-            add_tile<2>(v, i, t, n, i == 0 ? ahead : kv_rows<T>{});
-        if (i < queries)
-            add_tile<1>(v, i, t, n, i == 0 ? ahead : kv_rows<T>{});
+        for (; i + query_tile <= queries; i += query_tile)
+            add_tile<query_tile>(v, i, t, n, i == 0 ? ahead : kv_rows<T>{});
+        if constexpr (query_tile > 2)
+            for (; i + 2 <= queries; i += 2)
+                add_tile<2>(v, i, t, n, i == 0 ? ahead : kv_rows<T>{});
+        if constexpr (query_tile > 1)
+            if (i < queries)
+                add_tile<1>(v, i, t, n, i == 0 ? ahead : kv_rows<T>{});
     }
 
     template <int Queries, class T>
@@ -268,8 +271,16 @@ struct attention_pass<isa::CRUMB_THIS_ISA> {
         add_tokens<Queries, sums / Queries>(v, i, 0, 0, common, ahead);
         if constexpr (Queries > 1) {
             for (std::size_t a = 1; a < std::size_t{Queries}; ++a)
-                add_tokens<1, sums / 2>(v, i + a, 0, common, visible(i + a, t, n), kv_rows<T>{});
+                if (common < visible(i + a, t, n))
+                    add_rest(v, i + a, common, visible(i + a, t, n));
         }
+    }
+
+    /// Tokens first .. last - 1 for one query: one copy for all tiles.
+    template <class T>
+    CRUMB_NOINLINE void add_rest(const kv_rows<T>& v, std::size_t i, std::size_t first,
+                                 std::size_t last) const noexcept {
+        attention_pass(*this).template add_tokens<1, sums / 2>(v, i, 0, first, last, kv_rows<T>{});
     }
 
     template <int Queries, int Vectors, class T>

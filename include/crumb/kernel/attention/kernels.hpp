@@ -3,7 +3,7 @@
 
 #include <crumb/core/half.hpp>
 #include <crumb/core/view.hpp>
-#include <crumb/format/kv_codec.hpp>
+#include <crumb/format/kv_part.hpp>
 
 namespace crumb::inline CRUMB_ABI::kernel {
 
@@ -15,6 +15,9 @@ inline constexpr std::size_t attention_block = 64;
 inline constexpr int attention_locality = CRUMB_ARCH_X86_64 ? 3 : 2;
 /// Queries that share a pass over keys and values, unless one group is larger.
 inline constexpr std::size_t attention_queries = 64;
+
+/// Queries up to which halves and bytes are converted again and again; for more they are converted once.
+inline constexpr std::size_t converted_above = 8;
 
 /// How attention's scratch memory is carved, for passes of `queries` queries; sizes in floats. The state is
 /// what a pass keeps from block to block; the work is free between blocks.

@@ -37,8 +37,8 @@ struct kv_attention_run<isa::CRUMB_THIS_ISA> {
         const auto parts = [&](std::size_t tokens) { return (tokens + kv_part_tokens - 1) / kv_part_tokens; };
         const std::size_t first_part = begin > cache.sinks ? (begin - cache.sinks) / kv_part_tokens : 0,
                           last_part = end > cache.sinks && end > begin ? parts(end - cache.sinks) : 0,
-                          least = args.by_tables ? args.memory.parts() : 1,
-                          step = least < cache.page_parts ? cache.page_parts : least;
+                          least = args.memory.route() == kv_route::tables ? args.memory.parts() : 1,
+                          step = least < cache.page.parts() ? cache.page.parts() : least;
         kv_parts here, next;
         if (first_part < last_part)
             next = cache.parts(first_part, heads.begin);
@@ -92,14 +92,14 @@ struct kv_attention_run<isa::CRUMB_THIS_ISA> {
 
         CRUMB_INLINE kv_scan<I> scan() const noexcept { return {*this, args, place}; }
         /// `more`: whether the next head's sinks are read soon.
-        CRUMB_INLINE void start(bool more) const noexcept {
+        void start(bool more) const noexcept {
             base::begin();
             sinks(more);
-            if (args.by_tables)
+            if (args.memory.route() == kv_route::tables)
                 scan().begin();
         }
-        CRUMB_INLINE void finish() const noexcept {
-            if (args.by_tables)
+        void finish() const noexcept {
+            if (args.memory.route() == kv_route::tables)
                 scan().end();
             base::end();
         }
@@ -114,7 +114,7 @@ struct kv_attention_run<isa::CRUMB_THIS_ISA> {
         }
 
         /// `more`: whether the next head's window is read next.
-        CRUMB_INLINE void window(bool more) const noexcept {
+        void window(bool more) const noexcept {
             const std::size_t first = cache.sinks + cache.coded, end = last();
             const std::size_t before = base::kv_head * cache.slots;
             for (std::size_t t = first > args.tokens.begin ? first : args.tokens.begin; t < end;) {
@@ -131,20 +131,18 @@ struct kv_attention_run<isa::CRUMB_THIS_ISA> {
         /// Tokens first .. stop - 1, all in the parts `here`, whose token 0 is t; `next` is read after that.
         CRUMB_INLINE void attend(const kv_parts& here, std::size_t t, std::size_t first, std::size_t stop,
                                  const kv_parts& next) const noexcept {
-            switch (cache.keys.codec().kind) {
-            case kv_kind::f32:
+            switch (args.memory.route()) {
+            case kv_route::floats:
                 return rows<float>(here, t, first, stop, next);
-            case kv_kind::f16:
+            case kv_route::halves:
                 return rows<half>(here, t, first, stop, next);
-            case kv_kind::q8_0:
-                if (base::padded == args.head_size && base::queries <= base::few)
-                    return bytes(here, t, first, stop, next);
-                return decoded(here, t, first, stop);
-            default:
-                if (args.by_tables)
-                    return scan().attend(here, t, first - t, stop - t, next);
-                if (args.by_channels)
-                    return kv_uniform<I>(*this, args).attend(here, t, first - t, stop - t, next);
+            case kv_route::bytes:
+                return bytes(here, t, first, stop, next);
+            case kv_route::channels:
+                return kv_uniform<I>(*this, args).attend(here, t, first - t, stop - t, next);
+            case kv_route::tables:
+                return scan().attend(here, t, first - t, stop - t, next);
+            case kv_route::decoded:
                 return decoded(here, t, first, stop);
             }
         }
@@ -152,7 +150,7 @@ struct kv_attention_run<isa::CRUMB_THIS_ISA> {
         template <class T>
         CRUMB_INLINE void rows(const kv_parts& here, std::size_t t, std::size_t first, std::size_t stop,
                                const kv_parts& next) const noexcept {
-            const std::size_t size = cache.keys.head_size();
+            const std::size_t size = cache.keys().head_size();
             const auto of = [size](const std::byte* part) {
                 return kv_rows<T>{reinterpret_cast<const T*>(part), size};
             };
@@ -160,10 +158,10 @@ struct kv_attention_run<isa::CRUMB_THIS_ISA> {
         }
 
         // Bytes as they lie; `converted` is free for their scales.
-        CRUMB_INLINE void bytes(const kv_parts& here, std::size_t t, std::size_t first, std::size_t stop,
-                                const kv_parts& next) const noexcept {
+        void bytes(const kv_parts& here, std::size_t t, std::size_t first, std::size_t stop,
+                   const kv_parts& next) const noexcept {
             const std::size_t scales =
-                base::piece(cache.keys.codes_offset(), kv_part_tokens / attention_block);
+                base::piece(cache.keys().codes_offset(), kv_part_tokens / attention_block);
             for (std::size_t from = first; from < stop; from += attention_block) {
                 const std::size_t n = stop - from < attention_block ? stop - from : attention_block;
                 const kv_rows<kv_bytes> k = byte_rows(here.keys, true, from - t, n);
@@ -182,12 +180,12 @@ struct kv_attention_run<isa::CRUMB_THIS_ISA> {
             }
         }
         CRUMB_INLINE const std::int8_t* codes_of(const std::byte* part) const noexcept {
-            return reinterpret_cast<const std::int8_t*>(part + cache.keys.codes_offset());
+            return reinterpret_cast<const std::int8_t*>(part + cache.keys().codes_offset());
         }
         /// Tokens first .. first + n - 1 of a part.
         CRUMB_INLINE kv_rows<kv_bytes> byte_rows(const std::byte* part, bool keys, std::size_t first,
                                                  std::size_t n) const noexcept {
-            const std::size_t size = args.head_size, groups = cache.keys.groups();
+            const std::size_t size = args.head_size, groups = cache.keys().groups();
             float* scales = base::converted + (keys ? 0 : attention_block * groups);
             const half* from = reinterpret_cast<const half*>(part);
             for (std::size_t i = 0; i < n * groups; i += lanes)
@@ -195,8 +193,8 @@ struct kv_attention_run<isa::CRUMB_THIS_ISA> {
             return {codes_of(part) + first * size, scales, size, groups};
         }
 
-        CRUMB_INLINE void decoded(const kv_parts& here, std::size_t t, std::size_t first,
-                                  std::size_t stop) const noexcept {
+        void decoded(const kv_parts& here, std::size_t t, std::size_t first,
+                     std::size_t stop) const noexcept {
             for (std::size_t from = first; from < stop; from += attention_block) {
                 const std::size_t n = stop - from < attention_block ? stop - from : attention_block;
                 decode(here.keys, true, from - t, n);
@@ -206,13 +204,12 @@ struct kv_attention_run<isa::CRUMB_THIS_ISA> {
                 base::add(base::block(), from, n, kv_rows<float>{});
             }
         }
-        CRUMB_INLINE void decode(const std::byte* part, bool keys, std::size_t first,
-                                 std::size_t n) const noexcept {
+        void decode(const std::byte* part, bool keys, std::size_t first, std::size_t n) const noexcept {
             if (base::padded != args.head_size)
                 for (std::size_t i = 0; i < n; ++i)
                     I::store(base::converted + (i + 1) * base::padded - lanes, I::zero());
-            kv_decode_run<I>::run({keys ? cache.keys : cache.values, cache.tables(base::kv_head, keys), part,
-                                   first, first + n, base::converted, base::padded});
+            kv_decode_run<I>::run({keys ? cache.keys() : cache.values(), cache.tables(base::kv_head, keys),
+                                   part, first, first + n, base::converted, base::padded});
         }
     };
 };

@@ -1,4 +1,13 @@
 // Caches of codes for the ISA named by CRUMB_THIS_ISA, in the order in which one is written with the other.
+#include <crumb/kernel/cache/pq_tables.inl>
 #include <crumb/kernel/cache/scans.inl>
+#include <crumb/kernel/cache/unpack.inl>
 
+#include <crumb/kernel/cache/decode.inl>
 #include <crumb/kernel/cache/encode.inl>
+#include <crumb/kernel/cache/scan.inl>
+#include <crumb/kernel/cache/uniform.inl>
+
+#include <crumb/kernel/cache/skip.inl>
+
+#include <crumb/kernel/cache/attention.inl>

@@ -1,6 +1,7 @@
 // The kernels over caches of encoded keys and values, by name; the bodies are in the .inl files.
 #pragma once
 
+#include <crumb/format/kv_page.hpp>
 #include <crumb/format/kv_search.hpp>
 #include <crumb/kernel/cache/scratch.hpp>
 #include <crumb/kernel/float/kernels.hpp>
@@ -15,25 +16,22 @@ struct kv_parts {
 /// One layer of a cache as one step sees it. Token t is a sink if t < sinks; else with u = t - sinks it lies
 /// in part u / 256 if u < coded, or in slot u % slots of the window.
 struct kv_layer_view {
-    kv_part_layout keys, values;
-    const std::byte* const* pages = nullptr; ///< of all layers
-    std::size_t page_offset = 0;             ///< bytes of a page before this layer
-    std::size_t page_parts = 1;              ///< parts of a head that lie one after another in a page
+    kv_page_layout page;
+    const std::byte* const* pages = nullptr;
+    std::size_t layer = 0;
     std::size_t sinks = 0, coded = 0, slots = 0;
     kv_rows<half> sink_keys, sink_values;     ///< of kv head 0, rows of head_size
     kv_rows<half> window_keys, window_values; ///< of kv head 0
-    std::size_t layer = 0;
     pq_codebooks codebooks;
 
-    /// A kv head's keys and values of tokens 256 p and following behind the sinks.
-    kv_parts parts(std::size_t p, std::size_t kv_head) const noexcept {
-        const std::size_t k = keys.bytes(), v = values.bytes(), i = p % page_parts;
-        const std::byte* head = pages[p / page_parts] + page_offset + kv_head * page_parts * (k + v);
-        return {head + i * k, head + page_parts * k + i * v};
-    }
+    const kv_part_layout& keys() const noexcept { return page.keys(); }
+    const kv_part_layout& values() const noexcept { return page.values(); }
+    /// A kv head's keys or values of tokens 256 p and following after the sinks.
     const std::byte* part(std::size_t p, std::size_t kv_head, bool of_keys) const noexcept {
-        const kv_parts of = parts(p, kv_head);
-        return of_keys ? of.keys : of.values;
+        return pages[p / page.parts()] + page.offset(p % page.parts(), layer, kv_head, of_keys);
+    }
+    kv_parts parts(std::size_t p, std::size_t kv_head) const noexcept {
+        return {part(p, kv_head, true), part(p, kv_head, false)};
     }
     pq_tables tables(std::size_t kv_head, bool of_keys) const noexcept {
         return codebooks.tables(layer, kv_head, of_keys);
@@ -63,12 +61,6 @@ struct kv_decode_args {
     std::size_t stride = 0; ///< at least head_size
 };
 
-/// How a step attends to codes of product quantization.
-enum class kv_mode : std::uint8_t {
-    fast, ///< tables of inner products and weights in planes of 7 bits; other codecs: as exact
-    exact ///< codes are decoded to floats
-};
-
 /// What the error bound of a fast result is made of, per row and head: |y - exact| <= (e^(2 score) - 1) max
 /// |v - y| + weight, where exact is attention over the decoded cache.
 struct kv_error {
@@ -94,9 +86,8 @@ struct kv_skip_report {
 /// Attention over a cache.
 struct kv_attention_args : attention_query_args {
     kv_layer_view cache;
-    bool by_tables = false;            ///< codes are scanned by tables, not decoded
-    bool by_channels = false;          ///< uniform codes are used as they lie, not decoded
-    kv_scratch memory;                 ///< of `scratch`
+    const pq_scans* scans = nullptr;   ///< of the route by tables
+    kv_scratch memory;                 ///< of `scratch`; knows the route
     kv_error* errors = nullptr;        ///< per row and head, or null
     float epsilon = 0;                 ///< share of a query's weights whose values may be left out
     float* skip_scratch = nullptr;     ///< kv_skip_scratch::floats(), or null: all values are read

@@ -50,30 +50,15 @@ struct pq_add_run<isa::CRUMB_THIS_ISA> {
         }
 
         static void run(const pq_add_args& args) noexcept {
-            switch (args.codes.codec.dims) {
-            case 1:
-                return all<1>(args);
-            case 2:
-                return all<2>(args);
-            default:
-                return all<4>(args);
-            }
-        }
-
-        template <int Dims>
-        static void all(const pq_add_args& args) noexcept {
             const std::uint8_t* ahead = args.codes.ahead;
-            std::size_t p = 0;
-            while (p < args.count) {
+            for (std::size_t p = 0; p < args.count; ahead = nullptr) {
                 const std::size_t left = args.count - p;
-                if (most >= 4 && left >= 4) {
-                    p += some<Dims, most >= 4 ? 4 : 1>(args, p, ahead);
-                } else if (most >= 2 && left >= 2) {
-                    p += some<Dims, most >= 2 ? 2 : 1>(args, p, ahead);
-                } else {
-                    p += some<Dims, 1>(args, p, ahead);
-                }
-                ahead = nullptr;
+                if (most >= 4 && left >= 4)
+                    p += some<most >= 4 ? 4 : 1>(args, p, ahead);
+                else if (most >= 2 && left >= 2)
+                    p += some<most >= 2 ? 2 : 1>(args, p, ahead);
+                else
+                    p += some<1>(args, p, ahead);
             }
         }
 
@@ -85,9 +70,26 @@ struct pq_add_run<isa::CRUMB_THIS_ISA> {
             return n;
         }
 
-        template <int Dims, int Planes>
-        static std::size_t some(const pq_add_args& args, std::size_t p, const std::uint8_t* ahead) noexcept {
-            constexpr int step = channels(Dims, Planes);
+        template <int Planes>
+        static CRUMB_INLINE std::size_t some(const pq_add_args& args, std::size_t p,
+                                             const std::uint8_t* ahead) noexcept {
+            constexpr int most_channels = channels(4, Planes);
+            switch (channels(args.codes.codec.dims, Planes)) {
+            case 4:
+                by_steps<most_channels >= 4 ? 4 : 1, Planes>(args, p, ahead);
+                break;
+            case 2:
+                by_steps<most_channels >= 2 ? 2 : 1, Planes>(args, p, ahead);
+                break;
+            default:
+                by_steps<1, Planes>(args, p, ahead);
+            }
+            return Planes;
+        }
+
+        /// `Step` channels of a row in a pass.
+        template <int Step, int Planes>
+        static void by_steps(const pq_add_args& args, std::size_t p, const std::uint8_t* ahead) noexcept {
             const pq_codes& codes = args.codes;
             const std::uint8_t* row = codes.codes;
             const std::uint8_t* next = ahead != nullptr ? ahead : row;
@@ -102,46 +104,35 @@ struct pq_add_run<isa::CRUMB_THIS_ISA> {
                     planes[i].weights = weights[i];
                 }
             }
-            if constexpr (!L::loops) {
-                if (last - first == L::units) {
-                    std::size_t rows = codes.rows();
-                    // Sums of two channels are brought together in fewer steps than those of each.
-                    if constexpr (Dims == 1 && channels(2, Planes) == 2) {
-                        whole_part<1, Planes, 2>(rows / 2, row, next, entries, planes);
-                        rows %= 2;
-                    }
-                    whole_part<Dims, Planes, 1>(rows, row, next, entries, planes);
-                    return Planes;
-                }
-            }
+            const std::size_t passes = codes.codec.dims / std::size_t{Step};
+            if constexpr (!L::loops)
+                if (last - first == L::units)
+                    return whole_part<Step, Planes>(codes.rows(), passes, row, next, entries, planes);
             for (std::size_t left = codes.rows(); left > 0; --left) {
-                for (int c = 0; c < Dims; c += step) {
-                    pass<step, Planes> run(entries);
+                for (std::size_t i = 0; i < passes; ++i) {
+                    pass<Step, Planes> run(entries);
                     for (std::size_t u = first; u < last; ++u) {
                         if (L::begins_line(u))
                             L::prefetch(next, u);
                         typename P::reg w[L::sets * Planes];
                         load_weights<Planes>(planes, u, w);
-                        run.template unit<0, step>(L::load(row, u), w);
+                        run.unit(L::load(row, u), w);
                     }
                     run.end(planes);
-                    entries += step * L::entries;
+                    entries += Step * L::entries;
                 }
                 row += L::row_bytes;
                 next += L::row_bytes;
             }
-            return Planes;
         }
 
-        /// Takes `Rows` rows `times` times, and moves the pointers on.
-        template <int Dims, int Planes, std::size_t Rows>
-        static CRUMB_INLINE void whole_part(std::size_t times, const std::uint8_t*& row,
-                                            const std::uint8_t*& next, const std::int8_t*& entries,
+        template <int Step, int Planes>
+        static CRUMB_INLINE void whole_part(std::size_t rows, std::size_t passes, const std::uint8_t* row,
+                                            const std::uint8_t* next, const std::int8_t* entries,
                                             pq_plane* planes) noexcept {
-            constexpr int each = channels(Dims, Planes), step = each * static_cast<int>(Rows);
             // Weights stay in registers where there is room.
             constexpr int per_unit = L::sets * Planes, all_weights = per_unit * static_cast<int>(L::units);
-            constexpr bool keep = all_weights + step * (Planes + L::table_registers) <= I::registers - 8;
+            constexpr bool keep = all_weights + Step * (Planes + L::table_registers) <= I::registers - 8;
             typename P::reg kept[keep ? all_weights : 1];
             if constexpr (keep) {
                 CRUMB_UNROLL
@@ -149,38 +140,30 @@ struct pq_add_run<isa::CRUMB_THIS_ISA> {
                     load_weights<Planes>(planes, u, kept + u * per_unit);
             }
             constexpr std::size_t pair = L::template loads_of<L::units>();
-            for (; times > 0; --times) {
-                for (int c = 0; c < Dims; c += each) {
-                    pass<step, Planes> run(entries);
+            for (; rows > 0; --rows) {
+                for (std::size_t left = passes; left > 0; --left) {
+                    pass<Step, Planes> run(entries);
                     CRUMB_UNROLL
                     for (std::size_t u = 0; u < L::units; u += pair) {
-                        typename L::unit x[Rows][pair];
+                        typename L::unit x[pair];
                         CRUMB_UNROLL
-                        for (std::size_t r = 0; r < Rows; ++r) {
-                            CRUMB_UNROLL
-                            for (std::size_t i = 0; i < pair; ++i)
-                                x[r][i] = L::load(row + r * L::row_bytes, u + i);
-                        }
+                        for (std::size_t i = 0; i < pair; ++i)
+                            x[i] = L::load(row, u + i);
                         CRUMB_UNROLL
                         for (std::size_t i = 0; i < pair; ++i) {
-                            CRUMB_UNROLL
-                            for (std::size_t r = 0; r < Rows; ++r)
-                                if (L::begins_line(u + i))
-                                    L::prefetch(next + r * L::row_bytes, u + i);
+                            if (L::begins_line(u + i))
+                                L::prefetch(next, u + i);
                             typename P::reg loaded[keep ? 1 : per_unit];
                             if constexpr (!keep)
                                 load_weights<Planes>(planes, u + i, loaded);
-                            const typename P::reg* w = keep ? kept + (u + i) * per_unit : loaded;
-                            run.template unit<0, each>(x[0][i], w);
-                            if constexpr (Rows == 2)
-                                run.template unit<each, 2 * each>(x[1][i], w);
+                            run.unit(x[i], keep ? kept + (u + i) * per_unit : loaded);
                         }
                     }
                     run.end(planes);
-                    entries += step * L::entries;
+                    entries += Step * L::entries;
                 }
-                row += Rows * L::row_bytes;
-                next += Rows * L::row_bytes;
+                row += L::row_bytes;
+                next += L::row_bytes;
             }
         }
 
@@ -223,21 +206,19 @@ struct pq_add_run<isa::CRUMB_THIS_ISA> {
                 for (int i = 0; i < Channels * Planes; ++i)
                     sums[i] = P::start_dots();
             }
-            /// Takes codes of channels First .. Last - 1.
-            template <int First, int Last>
             CRUMB_INLINE void unit(const typename L::unit& x, const typename P::reg* w) noexcept {
                 CRUMB_UNROLL
                 for (int set = 0; set < L::sets; ++set) {
                     const typename L::index index = L::index_of(x, set);
                     CRUMB_UNROLL
-                    for (int i = First; i < Last; ++i) {
+                    for (int i = 0; i < Channels; ++i) {
                         const typename P::reg v = L::look_up(tables[i], index);
                         CRUMB_UNROLL
                         for (int p = 0; p < Planes; ++p)
                             P::dot(sums[i * Planes + p], w[set * Planes + p], v);
                     }
                 }
-                P::pin(sums[First * Planes]);
+                P::pin(sums[0]);
             }
             /// Goes on to the sums of the next channels.
             CRUMB_INLINE void end(pq_plane* planes) const noexcept {

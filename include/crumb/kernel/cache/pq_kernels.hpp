@@ -3,7 +3,7 @@
 #pragma once
 
 #include <crumb/core/memory.hpp>
-#include <crumb/format/pq_codebooks.hpp>
+#include <crumb/kernel/cache/route.hpp>
 
 #include <cstddef>
 #include <cstdint>
@@ -26,10 +26,6 @@ constexpr pq_kind pq_kind_of(const kv_codec& codec) noexcept {
 }
 
 // ---- tables ----------------------------------------------------------------------------------------------
-/// Weights of tokens and entries of tables of queries are at most this: two of them add in a byte, and two
-/// products with bytes in 16 bits.
-inline constexpr int pq_most = 127;
-
 /// What one query needs of its head's keys, in two planes of 7 bits: the product of query and key is
 ///     base + step * sum over rows j of (low[j][code_j] + 128 * high[j][code_j])
 /// give or take `error`, where additive codes take the sum of an entry of each half of a table.
@@ -139,6 +135,13 @@ struct pq_score_run;
 template <class Isa>
 struct pq_add_run;
 
+/// The scans of an ISA, called once per part: attention over codes is compiled for fewer ISAs than they are.
+struct pq_scans {
+    void (*score)(const pq_score_args&) noexcept = nullptr;
+    void (*add)(const pq_add_args&) noexcept = nullptr;
+    bool (*meet)(const kv_codec&, std::size_t, std::size_t) noexcept = nullptr;
+};
+
 /// Makes the tables of a query; `out` points into memory as `pq_query_memory` says. Integers of tables and
 /// all else are the same on every ISA.
 template <class Isa>
@@ -157,6 +160,13 @@ void pq_scores(const pq_score_args& args) noexcept {
 template <class Isa>
 void pq_add(const pq_add_args& args) noexcept {
     pq_add_run<Isa>::run(args);
+}
+
+/// Whether codes of blocks before `end` and codes from block `begin` on come in one register. What is added
+/// of a register is all of it, so they have to be added together.
+template <class Isa>
+bool pq_meet(const kv_codec& codec, std::size_t end, std::size_t begin) noexcept {
+    return pq_add_run<Isa>::meet(codec, end, begin);
 }
 
 /// out[c] += scales[c] * (sum of the lanes of sums[c]).

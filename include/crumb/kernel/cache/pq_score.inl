@@ -27,24 +27,24 @@ struct pq_score_run<isa::CRUMB_THIS_ISA> {
         using L = pq_lookup<I, Kind>;
         using reg = typename P::reg;
         using sums = typename P::sums;
-        /// Looked-up bytes of how many rows fit into one: a sum of additive codes is up to 254 by itself.
-        static constexpr std::size_t together = L::additive || L::table_registers > (P::holds_tables ? 2 : 4)
-                                                    ? 1
-                                                    : 2;
+        /// Rows added in 8 bits before widening; an additive pair already reaches 254.
+        static constexpr std::size_t
+            rows_per_add = L::additive || L::table_registers > (P::holds_tables ? 2 : 4) ? 1 : 2;
         /// Registers of sums that a pass for some tables keeps; each takes two.
         static constexpr int room(int tables) noexcept {
-            const int held = P::holds_tables ? tables * L::table_registers * static_cast<int>(together) : 0;
+            const int held =
+                P::holds_tables ? tables * L::table_registers * static_cast<int>(rows_per_add) : 0;
             // Codes of six bits need registers for their two parts.
             const int others = L::six && L::table_registers > 1 && P::holds_tables ? 12 : 8;
             const int left = (I::registers - others - held) / 2;
             return left < I::registers / 4 ? left : I::registers / 4;
         }
-        /// Tables of a pass. Those that lie in memory and are larger than half of the registers gain nothing
-        /// from company.
-        static constexpr int most = !P::holds_tables && L::table_registers > I::registers / 2 ? 1
-                                    : P::most >= 4 && room(4) >= 4 * L::sets                  ? 4
-                                    : P::most >= 2 && room(2) >= 2 * L::sets                  ? 2
-                                                                                              : 1;
+        /// Tables of a pass. Those that lie in memory and are larger than half of the registers do not profit
+        /// from sharing it.
+        static constexpr int tables_per_pass = !P::holds_tables && L::table_registers > I::registers / 2 ? 1
+                                               : P::most >= 4 && room(4) >= 4 * L::sets                  ? 4
+                                               : P::most >= 2 && room(2) >= 2 * L::sets                  ? 2
+                                                                                                         : 1;
         /// Units of a pass for some tables.
         static constexpr std::size_t units_of(int tables) noexcept {
             if (L::loops)
@@ -53,15 +53,17 @@ struct pq_score_run<isa::CRUMB_THIS_ISA> {
             return n == 0 ? 1 : n > L::units ? L::units : n;
         }
 
+        /// Of the passes that a query's tables take.
+        enum class which_pass { first, second, only };
         static constexpr bool in_pairs = L::additive && has_row_pairs<P>;
 
-        /// Asks for lines in the order in which they lie, a line with every line that is read: memory is busy
-        /// all the time, and its own prefetching sees a stream; several at a time take a quarter of the
-        /// bandwidth away.
+        /// Prefetches lines in the order in which they lie, one with every line that is read: memory is busy
+        /// all the time, and the hardware sees a stream; several at a time take a quarter of the bandwidth
+        /// away.
         struct prefetcher {
             const std::uint8_t* at;
             /// The lines that begin in bytes first .. last - 1 from here on.
-            CRUMB_INLINE void ask(std::size_t first, std::size_t last) const noexcept {
+            CRUMB_INLINE void prefetch(std::size_t first, std::size_t last) const noexcept {
                 CRUMB_UNROLL
                 for (std::size_t i = (first + 63) / 64 * 64; i < last; i += 64)
                     __builtin_prefetch(at + i, 0, attention_locality);
@@ -73,20 +75,20 @@ struct pq_score_run<isa::CRUMB_THIS_ISA> {
             std::size_t q = 0;
             while (q < args.count) {
                 const std::size_t left = args.count - q;
-                if (most >= 4 && left >= 4) {
-                    q += some<most >= 4 ? 4 : 1>(args, q, ahead);
-                } else if (most >= 2 && left >= 2) {
-                    q += some<most >= 2 ? 2 : 1>(args, q, ahead);
+                if (tables_per_pass >= 4 && left >= 4) {
+                    q += score_queries<tables_per_pass >= 4 ? 4 : 1>(args, q, ahead);
+                } else if (tables_per_pass >= 2 && left >= 2) {
+                    q += score_queries<tables_per_pass >= 2 ? 2 : 1>(args, q, ahead);
                 } else {
-                    q += some<1>(args, q, ahead);
+                    q += score_queries<1>(args, q, ahead);
                 }
                 ahead = nullptr;
             }
         }
 
         template <int Queries>
-        static std::size_t some(const pq_score_args& args, std::size_t q,
-                                const std::uint8_t* ahead) noexcept {
+        static std::size_t score_queries(const pq_score_args& args, std::size_t q,
+                                         const std::uint8_t* ahead) noexcept {
             // Pairs of rows gain arithmetic only where several queries share their indices.
             if constexpr (in_pairs && Queries > 1)
                 by_pairs<Queries>(args, q, ahead);
@@ -112,7 +114,7 @@ struct pq_score_run<isa::CRUMB_THIS_ISA> {
                 const auto pair = [&](std::size_t r) {
                     const std::uint8_t* at = codes.codes + r * L::row_bytes;
                     const auto index = R::index_of(L::load(at, u).x, L::load(at + L::row_bytes, u).x);
-                    next.ask(0, 128);
+                    next.prefetch(0, 128);
                     next.at += 128;
                     return index;
                 };
@@ -134,7 +136,7 @@ struct pq_score_run<isa::CRUMB_THIS_ISA> {
                 if (row < rows) {
                     const auto x = L::load(codes.codes + row * L::row_bytes, u).x;
                     const auto index = R::index_of(x, x);
-                    next.ask(0, 64);
+                    next.prefetch(0, 64);
                     next.at += 64;
                     CRUMB_UNROLL
                     for (int i = 0; i < Queries; ++i)
@@ -152,7 +154,8 @@ struct pq_score_run<isa::CRUMB_THIS_ISA> {
         /// once for all tables of a pass.
         template <int Queries>
         static void by_rows(const pq_score_args& args, std::size_t q, const std::uint8_t* ahead) noexcept {
-            constexpr int all = 2 * Queries, tables = all < most ? all : most, passes = all / tables;
+            constexpr int all = 2 * Queries, tables = all < tables_per_pass ? all : tables_per_pass,
+                          passes = all / tables;
             static_assert(passes <= 2);
             alignas(64) std::uint16_t sums_of[all][kv_part_tokens];
             const pq_query* queries = args.queries + q;
@@ -161,11 +164,12 @@ struct pq_score_run<isa::CRUMB_THIS_ISA> {
                 from[2 * i] = queries[i].low;
                 from[2 * i + 1] = queries[i].high;
             }
-            // Asking for what is read anyway costs less than a branch.
+            // With nothing to prefetch, prefetch the current codes: cheaper than a branch.
             prefetcher next{ahead != nullptr ? ahead : args.codes.codes};
-            all_units<tables, passes == 2 ? 0 : 2>(args.codes, from, next, sums_of);
+            score_units<tables, passes == 2 ? which_pass::first : which_pass::only>(args.codes, from, next,
+                                                                                    sums_of);
             if constexpr (passes == 2)
-                all_units<tables, 1>(args.codes, from + tables, next, sums_of + tables);
+                score_units<tables, which_pass::second>(args.codes, from + tables, next, sums_of + tables);
             const std::size_t first = args.codes.first_block * kv_block_tokens,
                               last = args.codes.last_block * kv_block_tokens;
             const f32 unit = I::set1(pq_most + 1);
@@ -179,42 +183,52 @@ struct pq_score_run<isa::CRUMB_THIS_ISA> {
             }
         }
 
-        /// The sums of some tables. `Part`: of the lines to ask for, 0 and 1 for those of the first and
-        /// second of two passes, 2 for all.
-        template <int Tables, int Part>
-        static CRUMB_INLINE void all_units(const pq_codes& codes, const std::uint8_t* const* tables,
-                                           prefetcher& next, std::uint16_t (*out)[kv_part_tokens]) noexcept {
+        /// Bytes of a row that a pass over `units` units prefetches. Of two passes each prefetches half; with
+        /// narrow registers, where that would be a small part of a line at a time, the second one all.
+        static constexpr std::size_t prefetched(std::size_t units, which_pass pass) noexcept {
+            const std::size_t bytes = L::row_bytes * units / L::units;
+            if (pass == which_pass::only)
+                return bytes;
+            if (L::width >= 32 && bytes >= 64)
+                return bytes / 2;
+            return pass == which_pass::second ? bytes : 0;
+        }
+
+        /// The sums of some tables for the units of the blocks.
+        template <int Tables, which_pass Pass>
+        static CRUMB_INLINE void score_units(const pq_codes& codes, const std::uint8_t* const* tables,
+                                             prefetcher& next,
+                                             std::uint16_t (*out)[kv_part_tokens]) noexcept {
             constexpr std::size_t step = units_of(Tables);
             const std::size_t last = L::last_unit(codes.last_block);
             std::size_t u = L::first_unit(codes.first_block);
             for (; u + step <= last; u += step)
-                all_rows<Tables, step, Part>(codes.codes, codes.rows(), tables, u, next, out);
+                score_tile<Tables, step, prefetched(step, Pass)>(codes.codes, codes.rows(), tables, u, next,
+                                                                 out);
             if constexpr (step > 1)
                 for (; u < last; ++u)
-                    all_rows<Tables, 1, Part>(codes.codes, codes.rows(), tables, u, next, out);
+                    score_tile<Tables, 1, prefetched(1, Pass)>(codes.codes, codes.rows(), tables, u, next,
+                                                               out);
         }
 
-        template <int Tables, std::size_t Units, int Part>
-        static void all_rows(const std::uint8_t* codes, std::size_t rows, const std::uint8_t* const* tables,
-                             std::size_t u, prefetcher& next, std::uint16_t (*out)[kv_part_tokens]) noexcept {
-            // Two passes ask for half a row's bytes each; with narrow registers, where that would be a small
-            // part of a line at a time, the second one asks for all.
-            constexpr std::size_t bytes = L::row_bytes * Units / L::units;
-            constexpr bool halves = L::width >= 32 && bytes >= 64;
-            constexpr std::size_t each = Part == 2 ? bytes : halves ? bytes / 2 : Part == 1 ? bytes : 0;
+        /// The sums of `Units` units from u on, over all rows. `Each`: bytes to prefetch with a row.
+        template <int Tables, std::size_t Units, std::size_t Each>
+        static void score_tile(const std::uint8_t* codes, std::size_t rows, const std::uint8_t* const* tables,
+                               std::size_t u, prefetcher& next,
+                               std::uint16_t (*out)[kv_part_tokens]) noexcept {
             prefetcher ahead = next;
             sums s[std::size_t{Tables} * Units * L::sets];
             CRUMB_UNROLL
             for (std::size_t i = 0; i < std::size_t{Tables} * Units * L::sets; ++i)
                 s[i] = P::start();
             std::size_t i = 0;
-            for (; i + together <= rows; i += together) {
-                few_rows<Tables, Units, together, each / Units>(codes, i, tables, u, ahead, s);
-                ahead.at += together * each;
+            for (; i + rows_per_add <= rows; i += rows_per_add) {
+                accumulate_rows<Tables, Units, rows_per_add, Each / Units>(codes, i, tables, u, ahead, s);
+                ahead.at += rows_per_add * Each;
             }
             if (i < rows) {
-                few_rows<Tables, Units, 1, each / Units>(codes, i, tables, u, ahead, s);
-                ahead.at += each;
+                accumulate_rows<Tables, Units, 1, Each / Units>(codes, i, tables, u, ahead, s);
+                ahead.at += Each;
             }
             next = ahead;
             CRUMB_UNROLL
@@ -229,11 +243,11 @@ struct pq_score_run<isa::CRUMB_THIS_ISA> {
             }
         }
 
-        /// `Asks`: bytes to ask for per unit.
-        template <int Tables, std::size_t Units, std::size_t Rows, std::size_t Asks>
-        static CRUMB_INLINE void few_rows(const std::uint8_t* codes, std::size_t row,
-                                          const std::uint8_t* const* tables, std::size_t u,
-                                          const prefetcher& ahead, sums* s) noexcept {
+        /// Adds what some rows hold for some units. `Each`: bytes to prefetch per unit.
+        template <int Tables, std::size_t Units, std::size_t Rows, std::size_t Each>
+        static CRUMB_INLINE void accumulate_rows(const std::uint8_t* codes, std::size_t row,
+                                                 const std::uint8_t* const* tables, std::size_t u,
+                                                 const prefetcher& ahead, sums* s) noexcept {
             std::size_t at[Rows];
             CRUMB_UNROLL
             for (std::size_t r = 0; r < Rows; ++r)
@@ -261,7 +275,7 @@ struct pq_score_run<isa::CRUMB_THIS_ISA> {
                     CRUMB_UNROLL
                     for (int set = 0; set < L::sets; ++set) {
                         const std::size_t k = (n + i) * steps + static_cast<std::size_t>(set);
-                        ahead.ask(k * Rows * Asks / steps, (k + 1) * Rows * Asks / steps);
+                        ahead.prefetch(k * Rows * Each / steps, (k + 1) * Rows * Each / steps);
                         typename L::index index[Rows];
                         CRUMB_UNROLL
                         for (std::size_t r = 0; r < Rows; ++r)

@@ -29,7 +29,7 @@ struct kv_scan<isa::CRUMB_THIS_ISA> {
           args(a), queries(at.queries(own)), states(at.states(own)) {}
 
     CRUMB_INLINE void begin() const noexcept {
-        const kv_codec& codec = cache.keys.codec();
+        const kv_codec& codec = cache.keys().codec();
         const pq_query_memory carved(codec, args.head_size);
         for (std::size_t i = 0; i < pass.queries; ++i) {
             queries[i] = carved.at(at.tables(own, i));
@@ -49,13 +49,13 @@ struct kv_scan<isa::CRUMB_THIS_ISA> {
         // Each step asks for what will be read soon, 16 KB ahead or more, so that memory is busy all the
         // time: scores for a part from its beginning on, sums of values for another one. Memory is fastest
         // where it is asked for in the order in which it lies.
-        const bool far = cache.values.bytes() >= far_enough;
+        const bool far = cache.values().bytes() >= far_enough;
         const std::byte *scores_ask = far ? here.values : next.keys,
                         *sums_ask = far ? next.keys : next.values;
         score_part(here.keys, t, first, stop, scores_ask);
         const kv_part_weights weights{pass.scores, pass.stride, pass.maxima};
         const std::size_t planes = round_weights(here.values, weights, stop);
-        if (cache.values.codec().residual)
+        if (cache.values().codec().residual)
             add_means(here.values, weights, first, stop, sums_ask);
         add_values(here.values, planes, {first, stop}, sums_ask);
     }
@@ -65,9 +65,9 @@ struct kv_scan<isa::CRUMB_THIS_ISA> {
     void score_part(const std::byte* keys, std::size_t t, std::size_t first, std::size_t stop,
                     const std::byte* ahead) const noexcept {
         // As many lines as there are codes; then what is left of the part.
-        const std::size_t asked = cache.keys.bytes() - cache.keys.codes_offset();
-        pq_score_run<I>::run(
-            {codes(keys, cache.keys, ahead, {first, stop}), queries, pass.queries, pass.scores});
+        const std::size_t asked = cache.keys().bytes() - cache.keys().codes_offset();
+        args.scans->score(
+            {codes(keys, cache.keys(), ahead, {first, stop}), queries, pass.queries, pass.scores});
         finish_scores(keys, first, stop, ahead == nullptr ? nullptr : ahead + asked);
         pass.weigh(t, stop);
     }
@@ -76,9 +76,9 @@ struct kv_scan<isa::CRUMB_THIS_ISA> {
     /// `ahead`: a part whose codes are asked for, or null.
     CRUMB_INLINE void add_values(const std::byte* values, std::size_t planes, range tokens,
                                  const std::byte* ahead) const noexcept {
-        pq_add_run<I>::run({codes(values, cache.values,
-                                  ahead == nullptr ? nullptr : ahead + cache.values.codes_offset(), tokens),
-                            cache.tables(pass.kv_head, false).entries, at.planes(work), planes});
+        args.scans->add({codes(values, cache.values(),
+                               ahead == nullptr ? nullptr : ahead + cache.values().codes_offset(), tokens),
+                         cache.tables(pass.kv_head, false).entries, at.planes(work), planes});
     }
 
     /// Adds what was summed to the pass's results.
@@ -111,8 +111,9 @@ struct kv_scan<isa::CRUMB_THIS_ISA> {
     /// they take.
     std::size_t round_weights(const std::byte* part, const kv_part_weights& weights,
                               std::size_t stop) const noexcept {
-        const float* s =
-            cache.values.codec().residual ? scales(part, cache.values, stop, at.numbers(work, 0)) : nullptr;
+        const float* s = cache.values().codec().residual
+                             ? scales(part, cache.values(), stop, at.numbers(work, 0))
+                             : nullptr;
         // A register may hold codes of tokens behind `stop`: their weights are 0.
         constexpr std::size_t end = kv_part_tokens;
         float* w = at.numbers(work, 1);
@@ -164,7 +165,7 @@ struct kv_scan<isa::CRUMB_THIS_ISA> {
     /// are asked for, or null.
     void add_means(const std::byte* part, const kv_part_weights& weights, std::size_t first, std::size_t stop,
                    const std::byte* ahead) const noexcept {
-        const std::size_t head = pass.piece(cache.values.codes_offset(), pass.vectors);
+        const std::size_t head = pass.piece(cache.values().codes_offset(), pass.vectors);
         for (std::size_t i = 0; i < pass.queries; ++i) {
             const float* p = weights.row(i);
             const float level =
@@ -191,7 +192,7 @@ struct kv_scan<isa::CRUMB_THIS_ISA> {
                 f32 y = I::load(o + c);
                 for (std::size_t b = begin; b < end; ++b)
                     y = I::fma(I::set1(level * sums[b]),
-                               M::load(mean(part, cache.values, b) + c, args.head_size - c), y);
+                               M::load(mean(part, cache.values(), b) + c, args.head_size - c), y);
                 I::store(o + c, y);
             }
         }
@@ -226,8 +227,8 @@ struct kv_scan<isa::CRUMB_THIS_ISA> {
     void finish_scores(const std::byte* part, std::size_t first, std::size_t stop,
                        const std::byte* ahead) const noexcept {
         const float* s = nullptr;
-        if (cache.keys.codec().residual) {
-            s = scales(part, cache.keys, stop, at.numbers(work, 0));
+        if (cache.keys().codec().residual) {
+            s = scales(part, cache.keys(), stop, at.numbers(work, 0));
             f32 most = I::zero();
             std::size_t t = first / lanes * lanes;
             for (; t + lanes <= stop; t += lanes)
@@ -261,13 +262,13 @@ struct kv_scan<isa::CRUMB_THIS_ISA> {
     /// Products of a query with the means of 4 blocks from b on, of those before `end`.
     CRUMB_INLINE void four_levels(const std::byte* part, const float* q, std::size_t b, std::size_t end,
                                   const std::byte* ahead, float* out) const noexcept {
-        const std::size_t head = pass.piece(cache.keys.codes_offset(), blocks);
+        const std::size_t head = pass.piece(cache.keys().codes_offset(), blocks);
         const half* means[4];
         f32 dots[4];
         CRUMB_UNROLL
         for (std::size_t j = 0; j < 4; ++j) {
             pass.prefetch_piece(ahead, b + j, head);
-            means[j] = mean(part, cache.keys, b + j < end ? b + j : end - 1);
+            means[j] = mean(part, cache.keys(), b + j < end ? b + j : end - 1);
             dots[j] = I::zero();
         }
         for (std::size_t c = 0; c < args.head_size; c += lanes) {
@@ -341,14 +342,14 @@ struct kv_scan<isa::CRUMB_THIS_ISA> {
         float largest = 0;
         for (std::size_t c = 0; c < args.head_size; ++c) {
             const float x =
-                largest_entry(tables.entries + c * cache.values.codec().entries()) * tables.scales[c];
+                largest_entry(tables.entries + c * cache.values().codec().entries()) * tables.scales[c];
             largest = x > largest ? x : largest;
         }
         return largest;
     }
     /// The largest magnitude that entries of one channel make.
     CRUMB_INLINE float largest_entry(const std::int8_t* entries) const noexcept {
-        const kv_codec& codec = cache.values.codec();
+        const kv_codec& codec = cache.values().codec();
         const std::size_t tables = codec.additive ? 2 : 1, each = codec.entries() / tables;
         int sum = 0;
         for (std::size_t k = 0; k < tables; ++k) {

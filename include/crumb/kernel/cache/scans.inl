@@ -1,16 +1,5 @@
-// Attention over codes for the ISA named by CRUMB_THIS_ISA, in the order in which one is written with the
-// other.
-#include <crumb/kernel/cache/unpack.inl>
+// Scans of product-quantized codes for the ISA named by CRUMB_THIS_ISA.
+#include <crumb/kernel/cache/pq_lookup.inl>
 
 #include <crumb/kernel/cache/pq_add.inl>
-#include <crumb/kernel/cache/pq_lookup.inl>
 #include <crumb/kernel/cache/pq_score.inl>
-#include <crumb/kernel/cache/pq_tables.inl>
-
-#include <crumb/kernel/cache/decode.inl>
-#include <crumb/kernel/cache/scan.inl>
-#include <crumb/kernel/cache/uniform.inl>
-
-#include <crumb/kernel/cache/skip.inl>
-
-#include <crumb/kernel/cache/attention.inl>

@@ -1,7 +1,6 @@
 // How the scratch memory of attention over a cache is carved.
 #pragma once
 
-#include <crumb/kernel/attention/kernels.hpp>
 #include <crumb/kernel/cache/pq_kernels.hpp>
 
 namespace crumb::inline CRUMB_ABI::kernel {
@@ -21,17 +20,18 @@ class kv_scratch {
     /// For passes of `queries` queries of each of up to `kv_heads` heads: fewer where their states would not
     /// stay in a core's second cache.
     constexpr kv_scratch(std::size_t head_size, const kv_codec& codec, std::size_t queries,
-                         std::size_t kv_heads) noexcept
-        : floats_{queries, round_up(head_size, 16),
-                  scans(codec, head_size, queries) || goes_by_channels(codec, queries) ? kv_part_tokens
-                                                                                       : attention_block} {
+                         std::size_t kv_heads, kv_mode mode = kv_mode::fast) noexcept
+        : route_(kv_route_of(codec, head_size, queries, mode)),
+          floats_{queries, round_up(head_size, 16),
+                  route_ == kv_route::tables || route_ == kv_route::channels ? kv_part_tokens
+                                                                             : attention_block} {
         std::size_t end = 0;
         const auto take = [&](std::size_t bytes) {
             const std::size_t at = end;
             end += round_up(bytes, alignment);
             return at;
         };
-        const bool by_tables = scans(codec, head_size, queries);
+        const bool by_tables = route_ == kv_route::tables;
         (void)take(floats_.state_size() * sizeof(float));
         if (by_tables) {
             query_bytes_ = pq_query_memory(codec, head_size).bytes;
@@ -52,7 +52,7 @@ class kv_scratch {
 
         end = 0;
         (void)take(floats_.work_size() * sizeof(float));
-        if (goes_by_channels(codec, queries))
+        if (route_ == kv_route::channels)
             factors_ = take(queries * (2 * floats_.padded + kv_part_tokens) * sizeof(float));
         if (by_tables) {
             weights_ = take(queries * 2 * kv_part_tokens);
@@ -62,6 +62,7 @@ class kv_scratch {
         work_bytes_ = end;
     }
 
+    constexpr kv_route route() const noexcept { return route_; }
     /// Heads that go through their parts together.
     constexpr std::size_t heads() const noexcept { return heads_; }
     /// Parts that such a head goes through before the next one does, where codes are scanned.
@@ -73,22 +74,6 @@ class kv_scratch {
         return reinterpret_cast<float*>(at(scratch, work_bytes_ + i * state_bytes_));
     }
 
-    /// Whether codes are scanned by tables in fast mode: worth it for a few queries, possible for heads that
-    /// are not too long.
-    static constexpr bool scans(const kv_codec& codec, std::size_t head_size, std::size_t queries) noexcept {
-        // Sums of bytes have 16 bits.
-        const std::size_t most = head_size / codec.dims * (codec.additive ? 2 : 1) * pq_most;
-        return codec.kind == kv_kind::pq && queries <= 16 && most <= 65535;
-    }
-    /// Whether uniform codes are used as they lie: channel by channel, which more queries make slower than
-    /// decoding once.
-    static constexpr bool goes_by_channels(const kv_codec& codec, std::size_t queries) noexcept {
-        return codec.kind == kv_kind::uniform && queries <= 16;
-    }
-    /// Whether there is room to go through channels.
-    constexpr bool has_channels() const noexcept { return factors_ != 0; }
-    /// Whether there is room for tables.
-    constexpr bool has_tables() const noexcept { return query_bytes_ != 0; }
     /// Tokens whose scores are kept.
     constexpr std::size_t tokens() const noexcept { return floats_.tokens; }
 
@@ -123,6 +108,7 @@ class kv_scratch {
     static std::byte* at(float* memory, std::size_t bytes) noexcept {
         return reinterpret_cast<std::byte*>(memory) + bytes;
     }
+    kv_route route_ = kv_route::halves;
     attention_scratch floats_;
     std::size_t heads_ = 1, parts_ = 1, state_bytes_ = 0, work_bytes_ = 0;
     std::size_t query_bytes_ = 0, sum_floats_ = 0;

@@ -144,14 +144,14 @@ struct kv_skip<isa::CRUMB_THIS_ISA> {
         report.skipped += left_out;
         if (left_out == blocks)
             return;
-        const kv_codec& codec = args.cache.values.codec();
+        const kv_codec& codec = args.cache.values().codec();
         const std::size_t planes = scan.round_weights(values, weights(p), stop);
         for (std::size_t b = 0; b < blocks; ++b) {
             if (!is_needed(first + b, limit))
                 continue;
             std::size_t end = b + 1;
             for (std::size_t i = end; i < blocks; ++i)
-                if (is_needed(first + i, limit) && (i == end || pq_add_run<I>::meet(codec, end, i)))
+                if (is_needed(first + i, limit) && (i == end || args.scans->meet(codec, end, i)))
                     end = i + 1;
             const range tokens{b * kv_block_tokens,
                                end * kv_block_tokens < stop ? end * kv_block_tokens : stop};

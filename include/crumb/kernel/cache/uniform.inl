@@ -8,7 +8,9 @@ struct kv_uniform<isa::CRUMB_THIS_ISA> {
     using M = math<I>;
     using f32 = typename I::f32;
     static constexpr std::size_t lanes = M::lanes;
-    static constexpr std::size_t tile_channels = 4; ///< whose values are summed together
+    static constexpr std::size_t channels_together = 4; ///< whose values are summed together
+    static constexpr int query_tile =
+        I::query_tile < 2 ? 2 : I::query_tile; ///< one query is summed otherwise
     static constexpr int vectors =
         static_cast<int>(kv_block_tokens / lanes); ///< registers of a block's codes
 
@@ -24,16 +26,32 @@ struct kv_uniform<isa::CRUMB_THIS_ISA> {
     /// read after them, or nothing.
     CRUMB_INLINE void attend(const kv_parts& here, std::size_t t, std::size_t first, std::size_t stop,
                              const kv_parts& next) const noexcept {
-        if (cache.keys.codec().bits == 4)
+        if (cache.keys().codec().bits == 4)
             attend_to<4>(here, t, first, stop, next);
         else
             attend_to<2>(here, t, first, stop, next);
     }
 
   private:
+    /// f.operator()<count>(first) for tiles of `Most`, then 2, then 1 of the pass's queries.
+    template <int Most, class F>
+    CRUMB_INLINE void for_tiles(F&& f) const noexcept {
+        std::size_t i = 0;
+        for (; i + Most <= pass.queries; i += Most)
+            f.template operator()<Most>(i);
+        if constexpr (Most > 2)
+            if (i + 2 <= pass.queries) {
+                f.template operator()<2>(i);
+                i += 2;
+            }
+        if constexpr (Most > 1)
+            if (i < pass.queries)
+                f.template operator()<1>(i);
+    }
+
     template <int Bits>
-    CRUMB_INLINE void attend_to(const kv_parts& here, std::size_t t, std::size_t first, std::size_t stop,
-                                const kv_parts& next) const noexcept {
+    void attend_to(const kv_parts& here, std::size_t t, std::size_t first, std::size_t stop,
+                   const kv_parts& next) const noexcept {
         score<Bits>(here.keys, here.values, first, stop);
         pass.weigh(t, stop);
         add<Bits>(here.values, next.keys, stop);
@@ -73,7 +91,7 @@ struct kv_uniform<isa::CRUMB_THIS_ISA> {
     template <int Bits>
     CRUMB_INLINE void score(const std::byte* part, const std::byte* ahead, std::size_t first,
                             std::size_t stop) const noexcept {
-        const kv_part_layout& l = cache.keys;
+        const kv_part_layout& l = cache.keys();
         for (std::size_t b = first / kv_block_tokens; b * kv_block_tokens < stop; ++b) {
             for (std::size_t i = 0; i < pass.queries; ++i)
                 for (std::size_t half_block = 0; half_block < 2; ++half_block)
@@ -81,14 +99,11 @@ struct kv_uniform<isa::CRUMB_THIS_ISA> {
             // Bytes of the values per channel, less than a line, to have asked for all of them by the last
             // block.
             const std::size_t each =
-                pass.piece(cache.values.bytes(), kv_part_tokens / kv_block_tokens * l.head_size());
+                pass.piece(cache.values().bytes(), kv_part_tokens / kv_block_tokens * l.head_size());
             const std::byte* from = ahead + b * l.head_size() * each;
-            for (std::size_t i = 0; i < pass.queries; from = nullptr) {
-                const std::size_t left = pass.queries - i;
-                i += left >= 4   ? score_registers<Bits, 4, 0>(part, i, b, from, each)
-                     : left >= 2 ? score_registers<Bits, 2, 0>(part, i, b, from, each)
-                                 : score_registers<Bits, 1, 0>(part, i, b, from, each);
-            }
+            for_tiles<I::query_tile == 1 ? 1 : 4>([&]<int Queries>(std::size_t i) {
+                score_tile<Bits, Queries>(part, i, b, i == 0 ? from : nullptr, each);
+            });
         }
         for (std::size_t i = 0; i < pass.queries; ++i)
             for (std::size_t t = 0; t < first; ++t)
@@ -98,7 +113,7 @@ struct kv_uniform<isa::CRUMB_THIS_ISA> {
     /// The factors q d of a query in half a block, and q . z as its scores.
     CRUMB_INLINE void score_factors(const std::byte* part, std::size_t i, std::size_t b,
                                     std::size_t half_block) const noexcept {
-        const kv_part_layout& l = cache.keys;
+        const kv_part_layout& l = cache.keys();
         const std::size_t m = 2 * b + half_block;
         const half* d = halves(part) + m * l.head_size();
         const half* z = halves(part + l.origins_offset()) + m * l.head_size();
@@ -116,11 +131,17 @@ struct kv_uniform<isa::CRUMB_THIS_ISA> {
             I::store(s + t, sum);
     }
 
+    // Out of line, for a copy: stores of vectors may alias the members of *this.
+    template <int Bits, int Queries>
+    void score_tile(const std::byte* part, std::size_t i, std::size_t b, const std::byte* ahead,
+                    std::size_t each) const noexcept {
+        kv_uniform(*this).template score_registers<Bits, Queries, 0>(part, i, b, ahead, each);
+    }
     /// Adds the sums over channels to the scores of block b, registers N and on. Asks for `each` bytes from
     /// `ahead` on per channel, or for nothing.
     template <int Bits, int Queries, int N>
-    CRUMB_INLINE std::size_t score_registers(const std::byte* part, std::size_t i, std::size_t b,
-                                             const std::byte* ahead, std::size_t each) const noexcept {
+    CRUMB_INLINE void score_registers(const std::byte* part, std::size_t i, std::size_t b,
+                                      const std::byte* ahead, std::size_t each) const noexcept {
         // One query needs more sums than several, because each waits for the one before.
         constexpr int most = Queries == 1                         ? 8
                              : Queries == 2 || I::registers >= 32 ? 4
@@ -131,8 +152,8 @@ struct kv_uniform<isa::CRUMB_THIS_ISA> {
         for (int k = 0; k < Queries * together; ++k)
             sum[k] = I::zero();
         const float* f = factors + 2 * i * pass.padded;
-        const std::uint8_t* block = codes_of<Bits>(part, cache.keys, 0, b);
-        const std::size_t step = cache.keys.row_bytes();
+        const std::uint8_t* block = codes_of<Bits>(part, cache.keys(), 0, b);
+        const std::size_t step = cache.keys().row_bytes();
         // Asking for what is read anyway costs less than a branch.
         const std::byte* next = ahead != nullptr ? ahead : part;
         each = ahead != nullptr ? each : 0;
@@ -142,9 +163,7 @@ struct kv_uniform<isa::CRUMB_THIS_ISA> {
         }
         add_to_scores<Bits, Queries, together, N>(sum, pass.scores + i * pass.stride + b * kv_block_tokens);
         if constexpr (N + together < vectors)
-            return score_registers<Bits, Queries, N + together>(part, i, b, nullptr, each);
-        else
-            return Queries;
+            score_registers<Bits, Queries, N + together>(part, i, b, nullptr, each);
     }
     /// A channel's share.
     template <int Bits, int Queries, int Together, int N, int V = 0>
@@ -174,28 +193,21 @@ struct kv_uniform<isa::CRUMB_THIS_ISA> {
     // o = sum over tokens of (p d) code + p . z, where d and z are those of the channel's group.
     template <int Bits>
     CRUMB_INLINE void add(const std::byte* part, const std::byte* ahead, std::size_t stop) const noexcept {
-        const kv_part_layout& l = cache.values;
-        const std::size_t each = pass.piece(cache.keys.bytes(), l.head_size());
+        const kv_part_layout& l = cache.values();
+        const std::size_t each = pass.piece(cache.keys().bytes(), l.head_size());
         for (std::size_t g = 0; g < l.groups(); ++g) {
-            const std::byte* from = ahead;
-            for (std::size_t i = 0; i < pass.queries; from = nullptr) {
-                const std::size_t left = pass.queries - i;
-                if (attention_pass<I>::widest == 4 && left >= 4)
-                    i += add_group<Bits, attention_pass<I>::widest>(part, g, i, from, each, stop);
-                else if (left >= 2)
-                    i += add_group<Bits, 2>(part, g, i, from, each, stop);
-                else
-                    i += add_group<Bits, 1>(part, g, i, from, each, stop);
-            }
+            for_tiles<query_tile>([&]<int Queries>(std::size_t i) {
+                kv_uniform(*this).template add_group<Bits, Queries>(part, g, i, i == 0 ? ahead : nullptr,
+                                                                    each, stop);
+            });
         }
     }
 
     /// Of a group of channels and queries i and on: o[c] += p . z + sum over tokens of (p d) code.
     template <int Bits, int Queries>
-    CRUMB_INLINE std::size_t add_group(const std::byte* part, std::size_t g, std::size_t i,
-                                       const std::byte* ahead, std::size_t each,
-                                       std::size_t stop) const noexcept {
-        const kv_part_layout& l = cache.values;
+    void add_group(const std::byte* part, std::size_t g, std::size_t i, const std::byte* ahead,
+                   std::size_t each, std::size_t stop) const noexcept {
+        const kv_part_layout& l = cache.values();
         const std::size_t blocks = (stop + kv_block_tokens - 1) / kv_block_tokens;
         float bases[Queries];
         for (std::size_t a = 0; a < std::size_t{Queries}; ++a)
@@ -204,31 +216,31 @@ struct kv_uniform<isa::CRUMB_THIS_ISA> {
         const std::size_t begin = g * kv_group_channels, left = l.head_size() - begin,
                           end = begin + (left < kv_group_channels ? left : kv_group_channels);
         alignas(64) float out[Queries][kv_group_channels] = {};
-        for (std::size_t c = begin; c < end; c += tile_channels) {
+        for (std::size_t c = begin; c < end; c += channels_together) {
             constexpr std::size_t spread = Queries == 1 ? 2 : 1;
-            f32 sum[Queries * spread * tile_channels];
+            f32 sum[Queries * spread * channels_together];
             CRUMB_UNROLL
-            for (std::size_t k = 0; k < Queries * spread * tile_channels; ++k)
+            for (std::size_t k = 0; k < Queries * spread * channels_together; ++k)
                 sum[k] = I::zero();
-            const std::uint8_t* x[tile_channels];
+            const std::uint8_t* x[channels_together];
             CRUMB_UNROLL
-            for (std::size_t k = 0; k < tile_channels; ++k)
+            for (std::size_t k = 0; k < channels_together; ++k)
                 x[k] = codes_of<Bits>(part, l, c + k < end ? c + k : end - 1, 0);
             for (std::size_t b = 0; b < blocks; ++b) {
                 if (c + b < end)
                     pass.prefetch_piece(ahead, c + b, each);
                 add_registers<Bits, Queries, 0>(x, factors + b * kv_block_tokens, sum);
                 CRUMB_UNROLL
-                for (std::size_t k = 0; k < tile_channels; ++k)
+                for (std::size_t k = 0; k < channels_together; ++k)
                     x[k] += kv_block_tokens * Bits / 8;
             }
             CRUMB_UNROLL
             for (std::size_t a = 0; a < std::size_t{Queries}; ++a) {
-                f32* s = sum + a * spread * tile_channels;
+                f32* s = sum + a * spread * channels_together;
                 if constexpr (spread == 2) {
                     CRUMB_UNROLL
-                    for (std::size_t k = 0; k < tile_channels; ++k)
-                        s[k] = I::add(s[k], s[k + tile_channels]);
+                    for (std::size_t k = 0; k < channels_together; ++k)
+                        s[k] = I::add(s[k], s[k + channels_together]);
                 }
                 I::sum4(s[0], s[1], s[2], s[3], out[a] + (c - begin));
             }
@@ -239,13 +251,12 @@ struct kv_uniform<isa::CRUMB_THIS_ISA> {
             for (std::size_t c = 0; c < end - begin; c += lanes)
                 I::store(o + c, I::add(I::load(o + c), I::add(I::load(out[a] + c), base)));
         }
-        return Queries;
     }
     /// w[t] = p[t] d[t] for `end` tokens, 0 from `stop` on; p . z.
     CRUMB_INLINE float value_factors(const std::byte* part, std::size_t g, std::size_t i, float* w,
                                      std::size_t stop, std::size_t end) const noexcept {
         const half* d = halves(part) + g * kv_part_tokens;
-        const half* z = halves(part + cache.values.origins_offset()) + g * kv_part_tokens;
+        const half* z = halves(part + cache.values().origins_offset()) + g * kv_part_tokens;
         const float* p = pass.scores + i * pass.stride;
         f32 dot = I::zero();
         std::size_t t = 0;
@@ -263,16 +274,16 @@ struct kv_uniform<isa::CRUMB_THIS_ISA> {
     static CRUMB_INLINE void add_registers(const std::uint8_t* const* x, const float* w, f32* sum) noexcept {
         constexpr std::size_t spread = Queries == 1 ? 2 : 1;
         constexpr int t = token_of<Bits>(N);
-        f32 code[tile_channels];
+        f32 code[channels_together];
         CRUMB_UNROLL
-        for (std::size_t k = 0; k < tile_channels; ++k)
+        for (std::size_t k = 0; k < channels_together; ++k)
             code[k] = field<Bits, t>(x[k]);
         CRUMB_UNROLL
         for (std::size_t a = 0; a < std::size_t{Queries}; ++a) {
             const f32 by = I::load(w + a * kv_part_tokens + t);
-            f32* s = sum + (a * spread + N % spread) * tile_channels;
+            f32* s = sum + (a * spread + N % spread) * channels_together;
             CRUMB_UNROLL
-            for (std::size_t k = 0; k < tile_channels; ++k)
+            for (std::size_t k = 0; k < channels_together; ++k)
                 s[k] = I::fma(by, code[k], s[k]);
         }
         if constexpr (N + 1 < vectors)

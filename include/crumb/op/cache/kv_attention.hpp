@@ -70,6 +70,11 @@ class kv_attention {
         return start({}, q, cache, position, {}, y, nullptr, scratch, part, errors);
     }
 
+    /// Whether `run_skipping` serves a codec and `group` query heads per kv head, in fast mode.
+    static constexpr bool can_skip(const kv_codec& codec, std::size_t head_size,
+                                   std::size_t group) noexcept {
+        return kernel::kv_route_of(codec, head_size, group, kv_mode::fast) == kernel::kv_route::tables;
+    }
     /// Bytes of the second scratch memory of `run_skipping` for a cache of up to `coded` coded tokens.
     std::size_t skip_scratch_bytes(std::size_t coded) const noexcept {
         return round_up(kernel::kv_skip_scratch(coded, group()).floats() * sizeof(float), alignment);
@@ -82,7 +87,7 @@ class kv_attention {
                         std::size_t position, const matrix_view<float>& y, float epsilon,
                         kv_skip_report* skipped, std::span<std::byte> scratch,
                         std::span<std::byte> skip_scratch, const range& kv_heads = {}) const noexcept {
-        if (mode_ != kv_mode::fast || !kernel::kv_scratch::scans(codec_, head_size(), group()))
+        if (mode_ != kv_mode::fast || !can_skip(codec_, head_size(), group()))
             return status::error(errc::unsupported,
                                  "kv_attention: values are left out in fast mode of pq codecs only, with at "
                                  "most 16 query heads per kv head");
@@ -129,7 +134,7 @@ class kv_attention {
     std::size_t head_size() const noexcept { return shape().head_size; }
     std::size_t group() const noexcept { return dense_.group(); }
     kernel::kv_scratch memory(std::size_t rows, std::size_t kv_heads) const noexcept {
-        return {head_size(), codec_, rows * group(), kv_heads};
+        return {head_size(), codec_, rows * group(), kv_heads, mode_};
     }
 
     status start(kernel::kv_attention_args args, const matrix_view<const float>& q,
@@ -138,7 +143,8 @@ class kv_attention {
                  const attention_part& part, kv_error* errors) const noexcept {
         if (!dense_.describe(args, q, position, tokens, y, partials, scratch, part))
             return {};
-        CRUMB_CHECK(cache.keys.codec() == codec_, "kv_attention: the cache has another codec than the plan");
+        CRUMB_CHECK(cache.keys().codec() == codec_,
+                    "kv_attention: the cache has another codec than the plan");
         CRUMB_CHECK(codec_.is_plain() || cache.coded == 0 ||
                         cache.sinks + cache.coded <= position + args.rows.begin + 1,
                     "kv_attention: codes of tokens that a row must not see");
@@ -155,8 +161,7 @@ class kv_attention {
         args.errors = errors;
         args.memory = memory(args.row_block, args.kv_heads.size());
         args.score_tokens = args.memory.tokens();
-        args.by_tables = mode_ == kv_mode::fast && args.memory.has_tables();
-        args.by_channels = mode_ == kv_mode::fast && args.memory.has_channels();
+        args.scans = &functions_->scans;
         functions_->run(args);
         return {};
     }

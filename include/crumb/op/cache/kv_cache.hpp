@@ -3,12 +3,10 @@
 #pragma once
 
 #include <crumb/dispatch/cache.hpp>
-#include <crumb/op/cache/kv_cache_shape.hpp>
+#include <crumb/op/cache/kv_storage.hpp>
 
 #include <algorithm>
-#include <atomic>
 #include <cmath>
-#include <new>
 
 namespace crumb::inline CRUMB_ABI {
 
@@ -23,7 +21,7 @@ class kv_cache {
     static result<std::size_t> state_bytes(const kv_cache_shape& shape) noexcept {
         if (const status s = check_shape(shape); !s)
             return s;
-        return layout(shape).bytes;
+        return kv_storage::bytes(shape);
     }
 
     /// An empty cache without pages in `state`: state_bytes, aligned, the caller's while the cache is used.
@@ -35,66 +33,62 @@ class kv_cache {
         const auto index = choose_isa(isa);
         if (!index)
             return index.error();
-        kv_cache c;
-        c.shape_ = shape;
-        c.at_ = layout(shape);
-        if (const status s = check_buffer(state, c.at_.bytes, "kv_cache: state"); !s)
+        if (const status s = check_buffer(state, kv_storage::bytes(shape), "kv_cache: state"); !s)
             return s;
+        kv_cache c;
+        c.storage_ = kv_storage(shape, state.data());
         c.functions_ = &dispatch::functions_at<dispatch::kv_cache_functions>(*index);
-        c.state_ = state.data();
-        c.control_ = new (state.data()) control;
-        __builtin_memset(state.data() + c.at_.pages, 0, c.at_.bytes - c.at_.pages);
         return c;
     }
 
-    const kv_cache_shape& shape() const noexcept { return shape_; }
+    const kv_cache_shape& shape() const noexcept { return storage_.shape(); }
     const char* isa() const noexcept { return functions_->isa; }
     /// Tokens at the beginning that stay halves.
-    std::size_t sinks() const noexcept { return at_.sinks; }
+    std::size_t sinks() const noexcept { return storage_.sinks(); }
     /// Tokens that the window has room for.
-    std::size_t slots() const noexcept { return at_.slots; }
+    std::size_t slots() const noexcept { return storage_.slots(); }
 
     // ---- pages ----
     /// Bytes of a page: `page_tokens` tokens of all layers.
-    std::size_t page_bytes() const noexcept { return page_parts() * part_bytes(); }
+    std::size_t page_bytes() const noexcept { return storage_.page().bytes(); }
     /// Pages that `tokens` tokens need.
-    std::size_t pages_for(std::size_t tokens) const noexcept { return pages_of(shape_, at_.sinks, tokens); }
-    std::size_t page_count() const noexcept { return control_->pages.load(std::memory_order_acquire); }
+    std::size_t pages_for(std::size_t tokens) const noexcept { return storage_.pages_for(tokens); }
+    std::size_t page_count() const noexcept { return storage_.count().pages.load(std::memory_order_acquire); }
     /// Appends a page: page_bytes, aligned, the caller's while the cache is used. Nothing of it is touched
     /// before a token comes there, so a long page may be address space that the system fills as it is used.
     status add_page(std::span<std::byte> page) noexcept {
         const std::size_t n = page_count();
-        if (n == most_pages())
+        if (n == storage_.max_pages())
             return status::error(errc::invalid_argument,
                                  "kv_cache: %zu pages hold %zu tokens, more are not allowed", n,
-                                 shape_.max_tokens);
+                                 shape().max_tokens);
         if (const status s = check_buffer(page, page_bytes(), "kv_cache: page"); !s)
             return s;
-        pages()[n] = page.data();
-        control_->pages.store(n + 1, std::memory_order_release);
+        storage_.pages()[n] = page.data();
+        storage_.count().pages.store(n + 1, std::memory_order_release);
         return {};
     }
 
     // ---- tokens ----
     /// Tokens of the sequence.
-    std::size_t length() const noexcept { return control_->length.load(std::memory_order_acquire); }
+    std::size_t length() const noexcept { return storage_.count().length.load(std::memory_order_acquire); }
     /// Tokens that are codes.
-    std::size_t coded() const noexcept { return control_->coded.load(std::memory_order_acquire); }
+    std::size_t coded() const noexcept { return storage_.count().coded.load(std::memory_order_acquire); }
 
     /// Whether `rows` more tokens fit now.
     status check_room(std::size_t rows) const noexcept {
         const std::size_t after = length() + rows;
-        if (after > shape_.max_tokens)
+        if (after > shape().max_tokens)
             return status::error(errc::invalid_argument,
                                  "kv_cache: %zu tokens and %zu more exceed the %zu allowed", length(), rows,
-                                 shape_.max_tokens);
-        if (after > at_.sinks + page_count() * shape_.page_tokens)
+                                 shape().max_tokens);
+        if (after > sinks() + page_count() * shape().page_tokens)
             return status::error(errc::buffer_too_small, "kv_cache: %zu tokens need %zu pages, there are %zu",
                                  after, pages_for(after), page_count());
-        if (!is_plain() && after > at_.sinks && after - at_.sinks - coded() > at_.slots)
+        if (!is_plain() && after > sinks() && after - sinks() - coded() > slots())
             return status::error(errc::buffer_too_small,
                                  "kv_cache: the window's %zu tokens are full: %zu wait to be encoded",
-                                 at_.slots, length() - at_.sinks - coded());
+                                 slots(), length() - sinks() - coded());
         return {};
     }
 
@@ -103,34 +97,34 @@ class kv_cache {
     /// unchanged until `advance`. Threads may write disjoint heads.
     status write(std::size_t layer, const matrix_view<const float>& k, const matrix_view<const float>& v,
                  const range& heads = {}) noexcept {
-        if (layer >= shape_.layers)
-            return status::error(errc::invalid_argument, "kv_cache: layer %zu of %zu", layer, shape_.layers);
-        if (k.rows != v.rows || k.cols != kv_width() || v.cols != kv_width())
+        if (layer >= shape().layers)
+            return status::error(errc::invalid_argument, "kv_cache: layer %zu of %zu", layer, shape().layers);
+        if (k.rows != v.rows || k.cols != storage_.width() || v.cols != storage_.width())
             return status::error(errc::bad_shape,
                                  "kv_cache: keys %zu x %zu and values %zu x %zu, expected n x %zu", k.rows,
-                                 k.cols, v.rows, v.cols, kv_width());
+                                 k.cols, v.rows, v.cols, storage_.width());
         if (const status s = check_room(k.rows); !s)
             return s;
         const std::size_t begin = length();
-        const bool floats = shape_.codec.kind == kv_kind::f32;
+        const bool floats = shape().codec.kind == kv_kind::f32;
         const float most = floats ? std::numeric_limits<float>::max() : 65504.0f;
-        const range part = heads.within(shape_.kv_heads);
+        const range part = heads.within(shape().kv_heads);
         for (std::size_t h = part.begin; h < part.end; ++h)
             for (std::size_t r = 0; r < k.rows; ++r)
                 for (const bool keys : {true, false}) {
-                    const float* from = (keys ? k : v).row(r) + h * shape_.head_size;
-                    for (std::size_t i = 0; i < shape_.head_size; ++i)
+                    const float* from = (keys ? k : v).row(r) + h * shape().head_size;
+                    for (std::size_t i = 0; i < shape().head_size; ++i)
                         if (!(std::fabs(from[i]) <= most))
                             return status::error(errc::not_finite,
                                                  "kv_cache: token %zu, kv head %zu: a %s is %g", begin + r, h,
                                                  keys ? "key" : "value", double(from[i]));
-                    std::byte* to = row(layer, h, keys, begin + r);
+                    std::byte* to = storage_.row(layer, h, keys, begin + r);
                     if (is_plain() && (begin + r) % kv_part_tokens == 0)
-                        begin_part(to, keys);
+                        storage_.begin_part(to, keys);
                     if (floats)
-                        __builtin_memcpy(to, from, shape_.head_size * sizeof(float));
+                        __builtin_memcpy(to, from, shape().head_size * sizeof(float));
                     else
-                        functions_->to_halves(from, reinterpret_cast<half*>(to), shape_.head_size);
+                        functions_->to_halves(from, reinterpret_cast<half*>(to), shape().head_size);
                 }
         return {};
     }
@@ -138,13 +132,13 @@ class kv_cache {
     /// Makes `rows` written tokens part of the sequence.
     void advance(std::size_t rows) noexcept {
         CRUMB_CHECK(check_room(rows), "kv_cache::advance: more rows than there is room for");
-        control_->length.store(length() + rows, std::memory_order_release);
+        storage_.count().length.store(length() + rows, std::memory_order_release);
     }
 
     // ---- encoding ----
     /// Tokens that wait to be encoded: whole blocks of 64, older than the window.
     std::size_t encodable() const noexcept {
-        const std::size_t settled = at_.sinks + shape_.window, n = length();
+        const std::size_t settled = sinks() + shape().window, n = length();
         if (is_plain() || n <= settled)
             return 0;
         const std::size_t end = (n - settled) / kv_block_tokens * kv_block_tokens, done = coded();
@@ -159,16 +153,16 @@ class kv_cache {
     };
     /// Begins to encode all that waits; nothing where nothing does or another encoding has not ended.
     encoding begin_encoding() noexcept {
-        if (encodable() == 0 || control_->busy.exchange(true, std::memory_order_acquire))
+        if (encodable() == 0 || storage_.count().encoding.exchange(true, std::memory_order_acquire))
             return {};
-        const encoding e{coded(), encodable(), shape_.layers * shape_.kv_heads};
+        const encoding e{coded(), encodable(), shape().layers * shape().kv_heads};
         if (!e)
-            control_->busy.store(false, std::memory_order_release);
+            storage_.count().encoding.store(false, std::memory_order_release);
         return e;
     }
     /// Bytes of scratch memory that a thread needs to encode.
     std::size_t encode_scratch_bytes() const noexcept {
-        return round_up(kernel::kv_encode_floats(shape_.head_size) * sizeof(float), alignment);
+        return round_up(kernel::kv_encode_floats(shape().head_size) * sizeof(float), alignment);
     }
     /// Encodes a part of the pairs; threads may do disjoint parts. `scratch`: encode_scratch_bytes, aligned.
     void encode(const encoding& e, std::span<std::byte> scratch, const range& items = {}) const noexcept {
@@ -177,25 +171,25 @@ class kv_cache {
         const range part = items.within(e.items);
         for (std::size_t i = part.begin; i < part.end; ++i)
             for (const bool keys : {true, false}) {
-                const std::size_t layer = i / shape_.kv_heads, h = i % shape_.kv_heads;
+                const std::size_t layer = i / shape().kv_heads, h = i % shape().kv_heads;
                 kernel::kv_block_args args;
-                args.layout = part_layout(keys);
-                args.tables = shape_.codebooks.tables(layer, h, keys);
+                args.layout = storage_.page().part(keys);
+                args.tables = shape().codebooks.tables(layer, h, keys);
                 args.scratch = reinterpret_cast<float*>(scratch.data());
                 for (std::size_t t = e.first; t < e.first + e.tokens; t += kv_block_tokens) {
                     args.block = t % kv_part_tokens / kv_block_tokens;
-                    args.part = part_at(t / kv_part_tokens, layer, h, keys);
+                    args.part = storage_.part(t / kv_part_tokens, layer, h, keys);
                     if (args.block == 0)
-                        begin_part(args.part, keys);
-                    args.from = window_row(layer, h, keys, t);
+                        storage_.begin_part(args.part, keys);
+                    args.from = storage_.window_row(layer, h, keys, t);
                     functions_->encode(args);
                 }
             }
     }
     /// Makes the codes part of the cache, when all parts are encoded.
     void end_encoding(const encoding& e) noexcept {
-        control_->coded.store(e.first + e.tokens, std::memory_order_release);
-        control_->busy.store(false, std::memory_order_release);
+        storage_.count().coded.store(e.first + e.tokens, std::memory_order_release);
+        storage_.count().encoding.store(false, std::memory_order_release);
     }
     /// All of that in this thread; the number of tokens that it has encoded.
     std::size_t encode(std::span<std::byte> scratch) noexcept {
@@ -210,29 +204,14 @@ class kv_cache {
     // ---- what attention reads ----
     /// A layer as it is now, for attention. Valid until the next `advance` of the cache.
     kernel::kv_layer_view layer(std::size_t i) const noexcept {
-        kernel::kv_layer_view v;
-        v.keys = part_layout(true);
-        v.values = part_layout(false);
-        v.pages = pages();
-        v.page_offset = i * layer_bytes();
-        v.page_parts = page_parts();
-        v.sinks = at_.sinks;
-        v.coded = is_plain() ? page_count() * shape_.page_tokens : coded();
-        v.slots = at_.slots;
-        v.sink_keys = {sink_row(i, 0, true, 0), shape_.head_size};
-        v.sink_values = {sink_row(i, 0, false, 0), shape_.head_size};
-        v.window_keys = {window_row(i, 0, true, 0), shape_.head_size};
-        v.window_values = {window_row(i, 0, false, 0), shape_.head_size};
-        v.layer = i;
-        v.codebooks = shape_.codebooks;
-        return v;
+        return storage_.view(i, is_plain() ? page_count() * shape().page_tokens : coded());
     }
 
     /// Bytes of a token's codes, with scales and means; halves in sinks and window not counted.
     double bytes_per_token() const noexcept { return double(part_bytes()) / double(kv_part_tokens); }
     /// Bits of a channel, likewise.
     double bits_per_channel() const noexcept {
-        return 8 * bytes_per_token() / double(2 * shape_.layers * kv_width());
+        return 8 * bytes_per_token() / double(2 * shape().layers * storage_.width());
     }
 
     // ---- other lengths ----
@@ -250,149 +229,84 @@ class kv_cache {
         return ((is_plain() ? tokens : coded) + kv_part_tokens - 1) / kv_part_tokens;
     }
     /// Bytes of a part of all layers and kv heads, keys and values.
-    std::size_t part_bytes() const noexcept { return shape_.layers * shape_.kv_heads * head_bytes(); }
+    std::size_t part_bytes() const noexcept {
+        return shape().layers * shape().kv_heads * storage_.page().head_part_bytes();
+    }
     /// A kv head's keys or values of tokens 256 p and following behind the sinks.
     std::span<std::byte> part(std::size_t p, std::size_t layer, std::size_t h, bool keys) const noexcept {
-        return {part_at(p, layer, h, keys), part_layout(keys).bytes()};
+        return {storage_.part(p, layer, h, keys), storage_.page().part(keys).bytes()};
     }
     /// f(p, layer, kv head, keys) for all of the first `parts` parts, in that order.
     template <class F>
     void for_each_part(std::size_t parts, F&& f) const {
         for (std::size_t p = 0; p < parts; ++p)
-            for (std::size_t layer = 0; layer < shape_.layers; ++layer)
-                for (std::size_t h = 0; h < shape_.kv_heads; ++h)
+            for (std::size_t layer = 0; layer < shape().layers; ++layer)
+                for (std::size_t h = 0; h < shape().kv_heads; ++h)
                     for (const bool keys : {true, false})
                         f(p, layer, h, keys);
     }
     /// Sinks and window of all layers.
-    std::span<std::byte> halves() noexcept { return {state_ + at_.halves, at_.bytes - at_.halves}; }
-    std::span<const std::byte> halves() const noexcept {
-        return {state_ + at_.halves, at_.bytes - at_.halves};
-    }
+    std::span<std::byte> halves() noexcept { return storage_.halves(); }
+    std::span<const std::byte> halves() const noexcept { return storage_.halves(); }
     /// Sets the lengths of a sequence whose memory has been filled.
     void assume(std::size_t length, std::size_t coded) noexcept {
-        control_->coded.store(coded, std::memory_order_release);
-        control_->length.store(length, std::memory_order_release);
+        storage_.count().coded.store(coded, std::memory_order_release);
+        storage_.count().length.store(length, std::memory_order_release);
     }
 
   private:
-    struct control {
-        std::atomic<std::size_t> length = 0, coded = 0, pages = 0;
-        std::atomic<bool> busy = false;
-    };
-    struct state_layout {
-        std::size_t sinks = 0, slots = 0;             ///< tokens
-        std::size_t pages = 0, halves = 0, bytes = 0; ///< offsets
-    };
+    bool is_plain() const noexcept { return storage_.is_plain(); }
 
-    static state_layout layout(const kv_cache_shape& s) noexcept {
-        state_layout at;
-        if (!s.codec.is_plain()) {
-            at.sinks = s.sinks;
-            at.slots = round_up(s.window + kv_block_tokens - 1 + s.max_rows + s.slack, kv_block_tokens);
-        }
-        at.pages = round_up(sizeof(control), alignment);
-        at.halves = at.pages + round_up(pages_of(s, at.sinks, s.max_tokens) * sizeof(std::byte*), alignment);
-        at.bytes = at.halves +
-                   round_up(2 * s.layers * s.kv_heads * (at.sinks + at.slots) * s.head_size * sizeof(half),
-                            alignment);
-        return at;
-    }
-    static std::size_t pages_of(const kv_cache_shape& s, std::size_t sinks, std::size_t tokens) noexcept {
-        return tokens <= sinks ? 0 : (tokens - sinks + s.page_tokens - 1) / s.page_tokens;
-    }
-
-    bool is_plain() const noexcept { return shape_.codec.is_plain(); }
-    std::size_t kv_width() const noexcept { return shape_.kv_heads * shape_.head_size; }
-    std::size_t most_pages() const noexcept { return pages_of(shape_, at_.sinks, shape_.max_tokens); }
-    std::byte** pages() const noexcept { return reinterpret_cast<std::byte**>(state_ + at_.pages); }
-    kv_part_layout part_layout(bool keys) const noexcept { return {shape_.codec, shape_.head_size, keys}; }
-    std::size_t head_bytes() const noexcept { return part_layout(true).bytes() + part_layout(false).bytes(); }
-    /// Parts of a head that lie one after another in a page.
-    std::size_t page_parts() const noexcept { return shape_.page_tokens / kv_part_tokens; }
-    std::size_t layer_bytes() const noexcept { return shape_.kv_heads * page_parts() * head_bytes(); }
-    std::byte* part_at(std::size_t p, std::size_t layer, std::size_t h, bool keys) const noexcept {
-        const std::size_t own = part_layout(keys).bytes();
-        return pages()[p / page_parts()] + layer * layer_bytes() + h * page_parts() * head_bytes() +
-               (keys ? 0 : page_parts() * part_layout(true).bytes()) + p % page_parts() * own;
-    }
-    // What no token has filled yet is read with weight 0: it has to be finite.
-    void begin_part(std::byte* part, bool keys) const noexcept {
-        __builtin_memset(part, 0, part_layout(keys).bytes());
-    }
-    /// The half of a layer, kv head and kind; all layers' sinks lie before all layers' windows.
-    half* half_rows(std::size_t layer, std::size_t h, bool keys, std::size_t rows) const noexcept {
-        return reinterpret_cast<half*>(state_ + at_.halves) +
-               ((2 * layer + (keys ? 0 : 1)) * shape_.kv_heads + h) * rows * shape_.head_size;
-    }
-    half* sink_row(std::size_t layer, std::size_t h, bool keys, std::size_t t) const noexcept {
-        return half_rows(layer, h, keys, at_.sinks) + t * shape_.head_size;
-    }
-    /// u: the token's number behind the sinks.
-    half* window_row(std::size_t layer, std::size_t h, bool keys, std::size_t u) const noexcept {
-        half* first = half_rows(layer, h, keys, at_.slots) + 2 * shape_.layers * kv_width() * at_.sinks;
-        return first + (at_.slots == 0 ? 0 : u % at_.slots) * shape_.head_size;
-    }
-    std::byte* row(std::size_t layer, std::size_t h, bool keys, std::size_t t) const noexcept {
-        if (is_plain())
-            return part_at(t / kv_part_tokens, layer, h, keys) +
-                   t % kv_part_tokens * shape_.head_size * shape_.codec.bits / 8;
-        return reinterpret_cast<std::byte*>(t < at_.sinks ? sink_row(layer, h, keys, t)
-                                                          : window_row(layer, h, keys, t - at_.sinks));
-    }
-
-    kv_cache_shape shape_;
-    state_layout at_;
+    kv_storage storage_;
     const dispatch::kv_cache_functions* functions_ = nullptr;
-    std::byte* state_ = nullptr;
-    control* control_ = nullptr;
 };
 
 inline void kv_cache::truncate(std::size_t tokens) noexcept {
     if (tokens >= length())
         return;
-    const std::size_t kept = tokens > at_.sinks ? tokens - at_.sinks : 0;
+    const std::size_t kept = tokens > sinks() ? tokens - sinks() : 0;
     const std::size_t first = kept / kv_block_tokens * kv_block_tokens;
     if (!is_plain() && kept < coded()) {
         float row[512];
-        for (std::size_t layer = 0; layer < shape_.layers; ++layer)
-            for (std::size_t h = 0; h < shape_.kv_heads; ++h)
+        for (std::size_t layer = 0; layer < shape().layers; ++layer)
+            for (std::size_t h = 0; h < shape().kv_heads; ++h)
                 for (const bool keys : {true, false})
                     for (std::size_t u = first; u < kept; ++u) {
                         const std::size_t t = u % kv_part_tokens;
-                        functions_->decode({part_layout(keys), shape_.codebooks.tables(layer, h, keys),
-                                            part_at(u / kv_part_tokens, layer, h, keys), t, t + 1, row, 512});
+                        functions_->decode(
+                            {storage_.page().part(keys), shape().codebooks.tables(layer, h, keys),
+                             storage_.part(u / kv_part_tokens, layer, h, keys), t, t + 1, row, 512});
                         // Codes of numbers near the largest half may stand for more.
-                        for (std::size_t i = 0; i < shape_.head_size; ++i)
+                        for (std::size_t i = 0; i < shape().head_size; ++i)
                             row[i] = std::clamp(row[i], -65504.0f, 65504.0f);
-                        functions_->to_halves(row, window_row(layer, h, keys, u), shape_.head_size);
+                        functions_->to_halves(row, storage_.window_row(layer, h, keys, u), shape().head_size);
                     }
-        control_->coded.store(first, std::memory_order_release);
+        storage_.count().coded.store(first, std::memory_order_release);
     }
-    control_->length.store(tokens, std::memory_order_release);
+    storage_.count().length.store(tokens, std::memory_order_release);
 }
 
 inline status kv_cache::copy_prefix(const kv_cache& from, std::size_t tokens) noexcept {
-    const kv_cache_shape &a = shape_, &b = from.shape_;
+    const kv_cache_shape &a = shape(), &b = from.shape();
     if (a.layers != b.layers || a.kv_heads != b.kv_heads || a.head_size != b.head_size ||
         !(a.codec == b.codec) || a.codebook_id != b.codebook_id || a.model_id != b.model_id ||
-        at_.sinks != from.at_.sinks || at_.slots != from.at_.slots)
+        sinks() != from.sinks() || slots() != from.slots())
         return status::error(errc::bad_shape,
                              "kv_cache: a prefix can be copied between caches of equal shapes only");
     if (tokens > from.length())
         return status::error(errc::invalid_argument, "kv_cache: a prefix of %zu tokens, the cache has %zu",
                              tokens, from.length());
     const std::size_t pages = pages_for(tokens);
-    if (tokens > shape_.max_tokens || pages > page_count())
+    if (tokens > shape().max_tokens || pages > page_count())
         return status::error(errc::buffer_too_small,
                              "kv_cache: a prefix of %zu tokens needs %zu pages, there are %zu", tokens, pages,
                              page_count());
-    const std::size_t kept = tokens > at_.sinks ? tokens - at_.sinks : 0;
-    for_each_part(parts_for(tokens, std::min(kept, from.coded())),
-                  [&](std::size_t p, std::size_t layer, std::size_t h, bool keys) {
-                      __builtin_memcpy(part_at(p, layer, h, keys), from.part_at(p, layer, h, keys),
-                                       part_layout(keys).bytes());
-                  });
+    const std::size_t kept = tokens > sinks() ? tokens - sinks() : 0;
+    for_each_part(parts_for(tokens, std::min(kept, from.coded())), [&](std::size_t p, std::size_t layer,
+                                                                       std::size_t h, bool keys) {
+        __builtin_memcpy(storage_.part(p, layer, h, keys), from.storage_.part(p, layer, h, keys),
+                         storage_.page().part(keys).bytes());
+    });
     __builtin_memcpy(halves().data(), from.halves().data(), halves().size());
     // Codes beyond the copied parts are cut off before anybody reads them.
     assume(from.length(), from.coded());

@@ -1,0 +1,132 @@
+// Where 256 tokens of a head's keys or values, and their codes, lie.
+#pragma once
+
+#include <crumb/core/half.hpp>
+#include <crumb/core/memory.hpp>
+#include <crumb/format/kv_codec.hpp>
+
+namespace crumb::inline CRUMB_ABI {
+
+/// Tokens of a part: keys or values of a head that lie together.
+inline constexpr std::size_t kv_part_tokens = 256;
+/// Tokens that are encoded together. Codes of a block and a sub-space fill a register of 64 lanes.
+inline constexpr std::size_t kv_block_tokens = 64;
+/// Tokens that share a mean (`pq`), or a scale and an origin (`uniform`).
+inline constexpr std::size_t kv_mean_tokens = 32;
+/// Channels of a token that share a scale (`q8_0`), or a scale and an origin (`uniform`, values).
+inline constexpr std::size_t kv_group_channels = 32;
+
+/// Where the keys or the values of one head lie in their part of a page. All offsets are multiples of
+/// `alignment`, in bytes.
+///
+///     f32, f16  floats or halves [256][head_size]
+///     q8_0      halves d [256][groups] | int8 [256][head_size]
+///     uniform   keys:   halves d [8][head_size], z [8][head_size] | codes [head_size][row]
+///               values: halves d [groups][256], z [groups][256]   | codes [head_size][row]
+///     pq        halves mean [8][head_size] | halves s [256] | codes [head_size / dims][row]
+///
+/// A row holds one code of 256 tokens, in 4 blocks of 64 that share no byte. 8 bits: byte t. 4 bits: 32 bytes
+/// per block, byte i has token i of the block in its low nibble and token i + 32 in the high one. 2 bits: 16
+/// bytes per block, byte i has tokens i, i + 16, i + 32 and i + 48 from the low bits upwards. 6 bits: the low
+/// 4 bits of all blocks as for 4 bits, then the high 2 as for 2 bits.
+class kv_part_layout {
+  public:
+    constexpr kv_part_layout() = default;
+    constexpr kv_part_layout(const kv_codec& codec, std::size_t head_size, bool keys) noexcept
+        : codec_(codec), head_size_(head_size), keys_(keys) {}
+
+    constexpr const kv_codec& codec() const noexcept { return codec_; }
+    constexpr std::size_t head_size() const noexcept { return head_size_; }
+    constexpr bool keys() const noexcept { return keys_; }
+
+    /// Groups of channels of a token.
+    constexpr std::size_t groups() const noexcept {
+        return (head_size_ + kv_group_channels - 1) / kv_group_channels;
+    }
+    /// Codes of a token that lie in rows of their own.
+    constexpr std::size_t rows() const noexcept { return head_size_ / codec_.dims; }
+    /// Bytes of a row.
+    constexpr std::size_t row_bytes() const noexcept { return kv_part_tokens * codec_.bits / 8; }
+
+    /// Bytes before the scales of tokens: means, where there are.
+    constexpr std::size_t scales_offset() const noexcept {
+        return codec_.kind == kv_kind::pq && codec_.residual ? halves(mean_blocks * head_size_) : 0;
+    }
+    /// `uniform`: bytes before the origins z.
+    constexpr std::size_t origins_offset() const noexcept { return codes_offset() / 2; }
+    /// Bytes before the codes.
+    constexpr std::size_t codes_offset() const noexcept {
+        switch (codec_.kind) {
+        case kv_kind::q8_0:
+            return halves(kv_part_tokens * groups());
+        case kv_kind::uniform:
+            return 2 * halves(keys_ ? mean_blocks * head_size_ : kv_part_tokens * groups());
+        case kv_kind::pq:
+            return codec_.residual ? scales_offset() + halves(kv_part_tokens) : 0;
+        default:
+            return 0;
+        }
+    }
+    /// Bytes in all.
+    constexpr std::size_t bytes() const noexcept {
+        switch (codec_.kind) {
+        case kv_kind::f32:
+        case kv_kind::f16:
+            return kv_part_tokens * head_size_ * codec_.bits / 8;
+        case kv_kind::q8_0:
+            return codes_offset() + kv_part_tokens * head_size_;
+        default:
+            return codes_offset() + rows() * row_bytes();
+        }
+    }
+
+    static constexpr std::size_t mean_blocks = kv_part_tokens / kv_mean_tokens;
+
+  private:
+    static constexpr std::size_t halves(std::size_t n) noexcept {
+        return round_up(n * sizeof(half), alignment);
+    }
+
+    kv_codec codec_;
+    std::size_t head_size_ = 0;
+    bool keys_ = true;
+};
+
+/// Where a code of `width` bits (8, 4 or 2) of token t lies in a row.
+struct kv_code_place {
+    std::size_t byte = 0;
+    unsigned shift = 0;
+    constexpr kv_code_place(unsigned width, std::size_t t) noexcept {
+        const std::size_t per_block = kv_block_tokens * width / 8, in_block = t % kv_block_tokens;
+        byte = t / kv_block_tokens * per_block + in_block % per_block;
+        shift = width * static_cast<unsigned>(in_block / per_block);
+    }
+};
+
+/// The code of token t (of 256) in a row of `bits` bits per code.
+constexpr unsigned kv_code(const std::uint8_t* row, int bits, std::size_t t) noexcept {
+    const auto plane = [&](const std::uint8_t* p, unsigned width) {
+        const kv_code_place at(width, t);
+        return (unsigned{p[at.byte]} >> at.shift) & ((1u << width) - 1);
+    };
+    if (bits == 6)
+        return plane(row, 4) | plane(row + kv_part_tokens / 2, 2) << 4;
+    return plane(row, static_cast<unsigned>(bits));
+}
+
+/// Writes what `kv_code` reads; the codes of other tokens keep their values.
+constexpr void set_kv_code(std::uint8_t* row, int bits, std::size_t t, unsigned code) noexcept {
+    const auto plane = [&](std::uint8_t* p, unsigned width, unsigned value) {
+        const kv_code_place at(width, t);
+        const unsigned mask = ((1u << width) - 1) << at.shift;
+        p[at.byte] = static_cast<std::uint8_t>((p[at.byte] & ~mask) | (value << at.shift & mask));
+    };
+    if (bits == 6) {
+        plane(row, 4, code & 15);
+        plane(row + kv_part_tokens / 2, 2, code >> 4);
+    } else {
+        plane(row, static_cast<unsigned>(bits), code);
+    }
+}
+
+} // namespace crumb::inline CRUMB_ABI
