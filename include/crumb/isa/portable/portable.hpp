@@ -32,7 +32,7 @@ struct portable {
     static constexpr int query_tile = 1; ///< sharing would be compiled for the sake of no CPU in use
     static_assert(width <= 64 && 64 % width == 0 && sizeof(f32) == width && sizeof(bytes) == width);
     static constexpr std::size_t prefetch_bytes = 0; ///< distance ahead; 0: none
-    static constexpr std::size_t row_block = 4;
+    static constexpr std::size_t row_block = 2;
     static constexpr std::size_t single_tiles = 1; ///< of a pass for one row
     static constexpr std::size_t block_tiles = 1;  ///< of a pass for a block of rows
     static constexpr std::size_t panel_rows = 0; ///< from which on weights are expanded into panels; 0: never

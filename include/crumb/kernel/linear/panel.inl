@@ -52,14 +52,17 @@ struct panel_run<isa::CRUMB_THIS_ISA, Format> {
                 const bool complete = g + groups == args.groups;
                 packed_operands<I, Format, P, panel<Tiles>::vectors> next(args, complete ? t + Tiles : t);
                 next.skip(complete ? 0 : g + groups);
-                blocks<I>::template for_each<most_rows>(args.x_rows, first, last,
-                                                        [&]<int Rows>(std::size_t r) {
-                                                            float* to = totals + (r - first) * width;
-                                                            next.ask((r - first) / most_rows * share, share);
-                                                            multiply<Rows>(args, p, r, g, groups, to);
-                                                            if (complete)
-                                                                emit_rows<Tiles>(args, to, t, r, Rows);
-                                                        });
+                for (std::size_t r = first, height; r < last; r += height) {
+                    height = block_of(r, args.x_rows, most_rows).height;
+                    float* to = totals + (r - first) * width;
+                    next.ask((r - first) / most_rows * share, share);
+                    if (height == most_rows)
+                        whole_block(args, p, r, g, groups, to);
+                    else
+                        last_block(args, p, r, height, g, groups, to);
+                    if (complete)
+                        emit_rows<Tiles>(args, to, t, r, height);
+                }
             }
             if (args.groups == 0)
                 emit_rows<Tiles>(args, totals, t, first, last - first);
@@ -121,29 +124,50 @@ struct panel_run<isa::CRUMB_THIS_ISA, Format> {
         }
     }
 
+    template <std::size_t Tiles>
+    static CRUMB_NOINLINE void whole_block(const linear_args& args, const panel<Tiles>& p, std::size_t r,
+                                           std::size_t g, std::size_t groups, float* totals) noexcept {
+        multiply<most_rows>(args, p, r, most_rows, 0, g, groups, totals);
+    }
+    /// Fewer rows than a block has: four at a time, then one. Filling the panel takes most of the time then.
+    template <std::size_t Tiles>
+    static CRUMB_NOINLINE void last_block(const linear_args& args, const panel<Tiles>& p, std::size_t r,
+                                          std::size_t height, std::size_t g, std::size_t groups,
+                                          float* totals) noexcept {
+        constexpr std::size_t width = Tiles * tile_channels;
+        std::size_t i = 0;
+        for (; i + 4 <= height; i += 4)
+            multiply<4>(args, p, r, height, i, g, groups, totals + i * width);
+        for (; i < height; ++i)
+            multiply<1>(args, p, r, height, i, g, groups, totals + i * width);
+    }
+
+    /// Rows i .. i + Rows - 1 of the block of `height` rows that begins at row r.
     template <int Rows, std::size_t Tiles>
-    static CRUMB_NOINLINE void multiply(const linear_args& args, const panel<Tiles>& p, std::size_t r,
-                                        std::size_t g, std::size_t groups, float* totals) noexcept {
+    static CRUMB_INLINE void multiply(const linear_args& args, const panel<Tiles>& p, std::size_t r,
+                                      std::size_t height, std::size_t i, std::size_t g, std::size_t groups,
+                                      float* totals) noexcept {
         constexpr int vectors = panel<Tiles>::vectors;
         const std::size_t blocks = (args.groups + panel_groups - 1) / panel_groups;
-        const std::size_t at = r * blocks + g / panel_groups * Rows;
-        const std::int8_t* x = args.x_codes + (r * args.groups + g * Rows) * group_size;
+        const std::size_t at = r * blocks + g / panel_groups * height + i;
+        const std::int8_t* x = args.x_codes + (r * args.groups + g * height) * group_size + 8 * i;
         typename dot::acc s[Rows * vectors];
         CRUMB_UNROLL
-        for (int i = 0; i < Rows * vectors; ++i)
-            s[i] = dot::start(args.x_starts + at + i / vectors);
+        for (int j = 0; j < Rows * vectors; ++j)
+            s[j] = dot::start(args.x_starts + at + j / vectors);
         const std::uint8_t* codes = p.codes;
         for (; groups != 0; --groups) {
             CRUMB_UNROLL
-            for (int i = 0; i < 8; ++i) {
-                const int four = i / shape::per_row + i % shape::per_row * shape::rows;
+            for (int k = 0; k < 8; ++k) {
+                const int four = k / shape::per_row + k % shape::per_row * shape::rows;
                 typename dot::operand w[vectors];
                 CRUMB_UNROLL
                 for (int v = 0; v < vectors; ++v)
-                    w[v] = dot::load_operand(codes + (i * vectors + v) * I::width);
+                    w[v] = dot::load_operand(codes + (k * vectors + v) * I::width);
                 CRUMB_UNROLL
                 for (int row = 0; row < Rows; ++row) {
-                    const auto quad = I::load_quad(x + four / 2 * 8 * Rows + 8 * row + four % 2 * 4);
+                    const auto quad = I::load_quad(x + static_cast<std::size_t>(four / 2 * 8) * height +
+                                                   8 * row + four % 2 * 4);
                     CRUMB_UNROLL
                     for (int v = 0; v < vectors; ++v)
                         dot::template step<0>(s[row * vectors + v], w[v], quad);
@@ -155,7 +179,7 @@ struct panel_run<isa::CRUMB_THIS_ISA, Format> {
                     dot::pin(s[j]);
             }
             codes += panel<Tiles>::group_bytes;
-            x += Rows * static_cast<int>(group_size);
+            x += height * group_size;
         }
         CRUMB_UNROLL
         for (int row = 0; row < Rows; ++row) {
