@@ -21,6 +21,7 @@ namespace crumb::inline CRUMB_ABI {
 
 #define CRUMB_FORMAT_ITEM(format) , format
 using format_list = type_list_tail<void CRUMB_FOR_EACH_FORMAT(CRUMB_FORMAT_ITEM)>;
+using variant_list = type_list_tail<void CRUMB_FOR_EACH_VARIANT(CRUMB_FORMAT_ITEM)>;
 #undef CRUMB_FORMAT_ITEM
 
 } // namespace crumb::inline CRUMB_ABI

@@ -15,7 +15,7 @@ namespace crumb::inline CRUMB_ABI {
 /// The number of entries in the table set of a format: 0 if its codes are weights themselves.
 template <weight_format F>
 inline constexpr std::size_t codebook_entries = [] {
-    if constexpr (indexed_codes<typename F::codes>)
+    if constexpr (has_indexed_codes<F>)
         return F::codes::table_entries;
     else
         return std::size_t{0};
@@ -23,7 +23,7 @@ inline constexpr std::size_t codebook_entries = [] {
 
 /// Whether the user has to bring the codebooks of a format.
 template <weight_format F>
-inline constexpr bool needs_codebooks = codebook_entries<F> != 0 && !requires { F::codebooks; };
+inline constexpr bool needs_codebooks = codebook_entries<F> != 0 && !has_table<F>;
 
 /// What kernels look indices up in. Formats whose nibbles are two indices without a selector have two tables:
 /// the entries of the upper and of the lower index of each nibble. With indices of 2 bits and a selector, the
@@ -57,8 +57,10 @@ struct storage_view {
     std::size_t k = 0;      ///< input channels
     std::size_t stride = 0; ///< blocks from one row to the next, at least ceil(k / block_inputs)
     std::span<const std::int8_t> codebooks = {}; ///< of formats that need them, to read weights
+    float tensor_scale = 1;                      ///< of formats that have one
 
-    constexpr std::size_t groups() const noexcept { return (k + group_size - 1) / group_size; }
+    static constexpr std::size_t group_inputs = F::scales::group; ///< that share a scale
+    constexpr std::size_t groups() const noexcept { return (k + group_inputs - 1) / group_inputs; }
     /// The block that holds a group.
     constexpr const typename F::block& block(std::size_t row, std::size_t group) const noexcept {
         return blocks[row * stride + group / F::scales::block_groups];
@@ -67,25 +69,39 @@ struct storage_view {
         return F::scale(block(row, group), group % F::scales::block_groups);
     }
     constexpr int code(std::size_t row, std::size_t i) const noexcept {
-        return F::code(block(row, i / group_size), i % block_inputs<F>);
+        return F::code(block(row, i / group_inputs), i % block_inputs<F>);
     }
-    /// Weight i of a row in units of its group's scale.
+    /// What the code of weight i stands for: itself or an entry of a table.
     constexpr int value(std::size_t row, std::size_t i) const noexcept {
-        if constexpr (codebook_entries<F> == 0) {
-            return code(row, i);
-        } else {
-            const std::size_t group = i / group_size;
-            const auto s = F::selector(block(row, group), group % F::scales::block_groups);
-            const std::size_t entry = F::codes::entry(code(row, i), s);
-            if constexpr (needs_codebooks<F>)
-                return codebooks[entry];
-            else
-                return F::codebooks[entry];
-        }
+        const int c = code(row, i);
+        if constexpr (needs_codebooks<F>)
+            return codebooks[F::codes::entry(c, selector(row, i / group_inputs))];
+        else if constexpr (has_indexed_codes<F>)
+            return F::codebooks[F::codes::entry(c, selector(row, i / group_inputs))];
+        else if constexpr (has_table<F>)
+            return F::codebooks[c];
+        else
+            return c;
     }
     /// Weight i of a row.
     constexpr double weight(std::size_t row, std::size_t i) const noexcept {
-        return double(to_float(scale(row, i / group_size))) * value(row, i);
+        const std::size_t group = i / group_inputs;
+        double w = double(to_float(scale(row, group))) * value(row, i);
+        if constexpr (table_unit_of<F> != 1.0f)
+            w *= double(table_unit_of<F>);
+        if constexpr (has_minima<F>)
+            w += double(to_float(F::minimum(block(row, group), group % F::scales::block_groups)));
+        if constexpr (has_tensor_scale<F>)
+            w *= double(tensor_scale);
+        return w;
+    }
+
+  private:
+    constexpr unsigned selector(std::size_t row, std::size_t group) const noexcept {
+        if constexpr (F::codes::selector_bits == 0)
+            return 0;
+        else
+            return F::selector(block(row, group), group % F::scales::block_groups);
     }
 };
 
@@ -151,10 +167,11 @@ struct packed_units {
 /// every code tile does. Ragged n and k are padded with zero scales and zero codes.
 template <weight_format F>
 struct packed_layout {
-    static constexpr std::size_t scale_bytes =
-        tile_channels * sizeof(typename F::scales::unit);      ///< per tile and group
-    static constexpr std::size_t code_bytes = F::codes::bytes; ///< per tile and group
-    static constexpr bool has_exponents = F::scales::block_groups != 1;
+    static_assert(multiplied_format_check<F>::passed);
+    using scale_unit = decltype(packed_scale(typename F::scales::value{})); ///< of the stream of scales
+    static constexpr std::size_t scale_bytes = tile_channels * sizeof(scale_unit); ///< per tile and group
+    static constexpr std::size_t code_bytes = F::codes::bytes;                     ///< per tile and group
+    static constexpr bool has_exponents = std::same_as<typename F::scales, block_scales>;
     std::size_t tiles = 0;
     std::size_t groups = 0;
     std::size_t scales_offset = 0;
@@ -243,8 +260,8 @@ class packed_view {
                    : nullptr;
     }
     /// The stream of scales: 16 halves or signed bytes per tile and group.
-    const typename F::scales::unit* scales() const noexcept {
-        return reinterpret_cast<const typename F::scales::unit*>(base_ + layout_.scales_offset);
+    const typename packed_layout<F>::scale_unit* scales() const noexcept {
+        return reinterpret_cast<const typename packed_layout<F>::scale_unit*>(base_ + layout_.scales_offset);
     }
     /// The stream of codes: `packed_layout<F>::code_bytes` bytes per tile and group, 64-byte aligned.
     const std::uint8_t* codes() const noexcept {
@@ -293,7 +310,8 @@ result<packed_view<F>> pack(const storage_view<F>& w, std::span<std::byte> buffe
     std::memset(buffer.data(), 0, layout->bytes);
     std::memcpy(buffer.data(), &header, sizeof header);
     [[maybe_unused]] auto* exponents = reinterpret_cast<std::uint8_t*>(buffer.data() + sizeof header);
-    auto* scales = reinterpret_cast<typename F::scales::unit*>(buffer.data() + layout->scales_offset);
+    auto* scales =
+        reinterpret_cast<typename packed_layout<F>::scale_unit*>(buffer.data() + layout->scales_offset);
     auto* codes = reinterpret_cast<std::uint8_t*>(buffer.data() + layout->codes_offset);
     for (std::size_t row = 0; row < w.n; ++row) {
         const std::size_t tile = row / tile_channels, channel = row % tile_channels;
@@ -303,7 +321,7 @@ result<packed_view<F>> pack(const storage_view<F>& w, std::span<std::byte> buffe
             if constexpr (packed_layout<F>::has_exponents)
                 exponents[(tile * layout->blocks() + g / F::scales::block_groups) * tile_channels + channel] =
                     scale.exponent;
-            scales[unit * tile_channels + channel] = F::scales::packed(scale);
+            scales[unit * tile_channels + channel] = packed_scale(scale);
             for (std::size_t i = 0; i < group_size; ++i)
                 F::codes::put(codes + unit * layout->code_bytes, channel, i,
                               g * group_size + i < w.k ? w.code(row, g * group_size + i) : 0);
@@ -313,7 +331,7 @@ result<packed_view<F>> pack(const storage_view<F>& w, std::span<std::byte> buffe
 }
 
 /// The stored block `index` of a row that packed weights were made from; zero what lies behind k.
-template <weight_format F>
+template <writable_format F>
 typename F::block unpack(const packed_view<F>& w, std::size_t row, std::size_t index) noexcept {
     const std::size_t tile = row / tile_channels, channel = row % tile_channels;
     typename F::block block{};

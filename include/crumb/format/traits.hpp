@@ -93,36 +93,114 @@ inline constexpr std::size_t planes_of = [] {
         return std::size_t{0};
 }();
 
-/// What kernels have to know of weights.
-template <class F>
-concept multiplied_format = requires {
-    { F::name } -> std::convertible_to<const char*>;
-    requires F::codes::rows == 4 || F::codes::rows == 8; // bit layout of the packed codes
-    requires F::scales::block_groups == 1 || F::scales::block_groups == 8;
+/// Scales or minima that are described: of what type, for how many inputs, stored in blocks of how many
+/// groups.
+template <class S>
+concept described_scales = requires(typename S::value value) {
+    { to_float(value) } -> std::same_as<float>;
+    { is_finite(value) } -> std::same_as<bool>;
+    requires S::group == 16 || S::group == 32 || S::group == 64 || S::group == 128 || S::group == 256;
+    requires S::block_groups >= 1;
+    { S::per_tensor } -> std::convertible_to<bool>;
 };
 
-/// A group-quantized weight format: weight = scale(group) * value(code), where value is the code itself or,
-/// if the bit layout is one of indices, an entry of a codebook. Anyone's type that satisfies this can be
-/// packed and multiplied; the library's own are listed in format/list.hpp. A name has up to 15 characters: it
-/// is the tag of packed weights. A block holds `F::scales::block_groups` groups of 32.
+/// Formats whose groups begin at a minimum: `minimum(block, group)` is what the code 0 stands for.
 template <class F>
-concept weight_format =
-    multiplied_format<F> &&
-    requires(const typename F::block& block, typename F::block& out, typename F::scales::value scale) {
-        { F::scale(block, std::size_t{}) } -> std::same_as<typename F::scales::value>; // of a group
-        { F::code(block, std::size_t{}) } -> std::same_as<int>;                        // i of the block
-        { F::set(out, scale, static_cast<const int*>(nullptr), std::size_t{}) }; // scale and codes of a group
+concept has_minima = requires { typename F::minima; };
+/// Formats with one float for all of a tensor over their scales.
+template <class F>
+concept has_tensor_scale = F::scales::per_tensor;
+/// Formats whose codes stand for entries of one table of signed bytes that belongs to the format.
+template <class F>
+concept has_table = requires { F::codebooks[0]; };
+/// What an entry of such a table is multiplied by: 1 if the format says nothing, `table_unit` otherwise.
+template <class F>
+inline constexpr float table_unit_of = [] {
+    if constexpr (requires { F::table_unit; })
+        return F::table_unit;
+    else
+        return 1.0f;
+}();
+/// Formats that name a bit layout of packed codes.
+template <class F>
+concept has_packed_codes = requires {
+    requires F::codes::rows == 4 || F::codes::rows == 8; // register rows of a tile
+    F::codes::bytes;
+};
+/// Formats whose packed codes are indices into codebooks.
+template <class F>
+concept has_indexed_codes = has_packed_codes<F> && indexed_codes<typename F::codes>;
+
+// What the kernels multiply, property by property: a compiler names the one that a format lacks.
+template <class F>
+concept groups_of_32 = F::scales::group == group_size;
+template <class F>
+concept scales_of_kernels =
+    (std::same_as<typename F::scales::value, half> && F::scales::block_groups == 1) ||
+    (std::same_as<typename F::scales::value, block_scale> && F::scales::block_groups == 8);
+template <class F>
+concept without_minima = !has_minima<F>;
+template <class F>
+concept without_tensor_scale = !has_tensor_scale<F>;
+template <class F>
+concept whole_values = table_unit_of<F> == 1.0f;
+
+/// What kernels have to know of weights, and what they multiply.
+template <class F>
+concept multiplied_format = groups_of_32<F> && scales_of_kernels<F> && without_minima<F> &&
+                            without_tensor_scale<F> && whole_values<F> && has_packed_codes<F> && requires {
+                                { F::name } -> std::convertible_to<const char*>;
+                            };
+
+/// A group-quantized weight format, one that can be decoded: weight = scale(group) * value(code), plus
+/// minimum(group) if the format has minima, the whole times the tensor's scale if it has one. The value is
+/// the code itself, an entry of the format's table or, if the bit layout is one of indices, of a codebook. A
+/// name has up to 15 characters: it is the tag of packed weights. A block holds `F::scales::block_groups`
+/// groups. Anyone's type that satisfies this and `multiplied_format` can be packed and multiplied; the
+/// library's own are listed in format/list.hpp.
+template <class F>
+concept weight_format = described_scales<typename F::scales> && requires(const typename F::block& block) {
+    { F::name } -> std::convertible_to<const char*>;
+    { F::scale(block, std::size_t{}) } -> std::same_as<typename F::scales::value>; // of a group
+    { F::code(block, std::size_t{}) } -> std::same_as<int>;                        // i of the block
+} && (!has_minima<F> || requires(const typename F::block& block) {
+                            requires described_scales<typename F::minima>;
+                            requires F::minima::group == F::scales::group;
+                            {
+                                F::minimum(block, std::size_t{})
+                            } -> std::same_as<typename F::minima::value>; // of a group
+                        });
+
+/// Says in a sentence why a format is not multiplied, at the place that wants to.
+template <class F>
+struct multiplied_format_check {
+#define CRUMB_REFUSED "no kernel multiplies this format yet: "
+    static_assert(groups_of_32<F>, CRUMB_REFUSED "its groups are not of 32 inputs");
+    static_assert(scales_of_kernels<F>, CRUMB_REFUSED "its scales are neither half_scales nor block_scales");
+    static_assert(without_minima<F>, CRUMB_REFUSED "its groups have minima");
+    static_assert(without_tensor_scale<F>, CRUMB_REFUSED "its scales are under one of the whole tensor");
+    static_assert(whole_values<F>, CRUMB_REFUSED "the entries of its table are no whole numbers");
+    static_assert(has_packed_codes<F>, CRUMB_REFUSED "its `codes` is no bit layout of 4 or 8 rows");
+#undef CRUMB_REFUSED
+    static constexpr bool passed = multiplied_format<F>;
+};
+
+/// A format whose blocks can be written, group by group.
+template <class F>
+concept writable_format =
+    weight_format<F> && requires(typename F::block& out, typename F::scales::value scale, const int* codes) {
+        { F::set(out, scale, codes, std::size_t{}) }; // scale and codes of a group
     };
 
 /// A format that rounds floats by itself, without knowing more than a block of them.
 template <class F>
-concept rounding_format = weight_format<F> && requires(typename F::block& out, const float* x) {
+concept rounding_format = writable_format<F> && requires(typename F::block& out, const float* x) {
     { F::encode(x, out) }; // finite floats, rounded to nearest
 };
 
 /// Inputs in a block of storage.
 template <weight_format F>
-inline constexpr std::size_t block_inputs = F::scales::block_groups * group_size;
+inline constexpr std::size_t block_inputs = F::scales::block_groups * F::scales::group;
 
 /// Bits that a format stores per weight, its scales included.
 template <weight_format F>
