@@ -5,29 +5,22 @@
 #include <crumb/core/type_list.hpp>
 #include <crumb/isa/cpu.hpp>
 
-/// Calls F(name, whether a CPU with the features `cpu` has it) for each.
-#if CRUMB_BUILDS_X86
+// One line per ISA: which compilers build it, its name, whether a CPU with the features `cpu` has it.
+#define CRUMB_LISTED_0(...)
+#define CRUMB_LISTED_1(...) __VA_ARGS__
+#define CRUMB_IF_BUILT(builds, ...) CRUMB_CAT(CRUMB_LISTED_, builds)(__VA_ARGS__)
+
+/// Calls F(name, needs) for each.
+// clang-format off
 #define CRUMB_FOR_EACH_ISA(F)                                                                                \
-    F(avx512_vbmi, cpu.avx512_vbmi)                                                                          \
-    F(avx512_vnni, cpu.avx512_vnni)                                                                          \
-    F(avx2, cpu.avx2_fma_f16c)                                                                               \
+    CRUMB_IF_BUILT(CRUMB_BUILDS_X86, F(avx512_vbmi, cpu.avx512_vbmi))                                        \
+    CRUMB_IF_BUILT(CRUMB_BUILDS_X86, F(avx512_vnni, cpu.avx512_vnni))                                        \
+    CRUMB_IF_BUILT(CRUMB_BUILDS_X86, F(avx2, cpu.avx2_fma_f16c))                                             \
+    CRUMB_IF_BUILT(CRUMB_BUILDS_NEON_I8MM, F(neon_i8mm, cpu.dotprod && cpu.i8mm))                            \
+    CRUMB_IF_BUILT(CRUMB_BUILDS_NEON_DOTPROD, F(neon_dotprod, cpu.dotprod))                                  \
+    CRUMB_IF_BUILT(CRUMB_BUILDS_NEON, F(neon, true))                                                         \
     F(portable, true)
-#elif CRUMB_BUILDS_NEON_I8MM
-#define CRUMB_FOR_EACH_ISA(F)                                                                                \
-    F(neon_i8mm, cpu.dotprod&& cpu.i8mm)                                                                     \
-    F(neon_dotprod, cpu.dotprod)                                                                             \
-    F(neon, true)                                                                                            \
-    F(portable, true)
-#elif CRUMB_BUILDS_NEON_DOTPROD
-#define CRUMB_FOR_EACH_ISA(F)                                                                                \
-    F(neon_dotprod, cpu.dotprod)                                                                             \
-    F(neon, true)                                                                                            \
-    F(portable, true)
-#else
-#define CRUMB_FOR_EACH_ISA(F)                                                                                \
-    F(neon, true)                                                                                            \
-    F(portable, true)
-#endif
+// clang-format on
 
 namespace crumb::inline CRUMB_ABI {
 

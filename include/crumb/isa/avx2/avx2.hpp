@@ -24,7 +24,8 @@ struct avx2 {
     static constexpr int width = 32;
     static constexpr int lanes = 8;
     static constexpr int registers = 16;
-    static constexpr int query_tile = 2; ///< queries that share a register of keys or values
+    static constexpr int query_tile = 2;                ///< queries that share a register of keys or values
+    static constexpr bool fuses = true;                 ///< `fma` rounds once
     static constexpr std::size_t prefetch_bytes = 3072; ///< distance ahead; 0: none
     static constexpr std::size_t row_block = 2;
     static constexpr std::size_t single_tiles = 2; ///< of a pass for one row

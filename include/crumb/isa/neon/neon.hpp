@@ -25,7 +25,8 @@ struct neon {
     static constexpr int width = 16;
     static constexpr int lanes = 4;
     static constexpr int registers = 32;
-    static constexpr int query_tile = 4; ///< queries that share a register of keys or values
+    static constexpr int query_tile = 4;             ///< queries that share a register of keys or values
+    static constexpr bool fuses = true;              ///< `fma` rounds once
     static constexpr std::size_t prefetch_bytes = 0; ///< distance ahead; 0: none
     static constexpr bool has_matrix_product = false;
     static constexpr std::size_t row_block = 8;

@@ -30,6 +30,7 @@ struct portable {
     static constexpr int width = 4 * lanes;
     static constexpr int registers = CRUMB_ARCH_AARCH64 || width == 64 ? 32 : 16;
     static constexpr int query_tile = 1; ///< sharing would be compiled for the sake of no CPU in use
+    static constexpr bool fuses = false; ///< whether `fma` rounds once depends on the command line
     static_assert(width <= 64 && 64 % width == 0 && sizeof(f32) == width && sizeof(bytes) == width);
     static constexpr std::size_t prefetch_bytes = 0; ///< distance ahead; 0: none
     static constexpr std::size_t row_block = 2;
