@@ -1,0 +1,130 @@
+# Every ```cpp block of a page is compiled, or says why not. A comment on the line above a block says how:
+#
+#   (none)                          a translation unit of its own
+#   <!-- test: continue -->         goes on where the block before ends
+#   <!-- test: in NAME -->          stands where tests/docs/NAME has the line DOC_BLOCK
+#   <!-- test: file PATH -->        is a file of that path below doc_blocks/<page>/include, which tests include
+#   <!-- test: above TEXT in PATH -->   is inserted above the first line of include/PATH that has TEXT, in a copy of
+#                                   that below doc_blocks/<page>/include
+#   <!-- test: below TEXT in PATH -->   the same below that line
+#   <!-- test: quotes PATH -->      is a part of that file of the repository, word for word: the test doc_quotes
+#   <!-- test: skip: REASON -->     is not tested
+#
+# crumb_doc_blocks(PAGE units) writes these files at configure time and appends the translation units to `units`.
+# The compiler names the page and its line for what is wrong.
+
+# Replaces the file only if its text is another, so that nothing is compiled anew without a reason.
+function(crumb_write path text)
+    file(CONFIGURE OUTPUT "${path}" CONTENT "@text@" @ONLY)
+endfunction()
+
+# The number of line feeds.
+function(crumb_count_lines text out)
+    string(REGEX REPLACE "[^\n]" "" feeds "${text}")
+    string(LENGTH "${feeds}" count)
+    set(${out} ${count} PARENT_SCOPE)
+endfunction()
+
+function(crumb_doc_blocks page units)
+    set_property(DIRECTORY ${PROJECT_SOURCE_DIR} APPEND PROPERTY CMAKE_CONFIGURE_DEPENDS "${page}")
+    cmake_path(GET page STEM name)
+    set(folder "${CMAKE_BINARY_DIR}/doc_blocks/${name}")
+    file(READ "${page}" rest)
+    set(fence "```cpp\n")
+    set(line 0)
+    set(target)      # the file that the last block went to
+    set(target_text) # what is in it
+    set(sources ${${units}})
+    while(TRUE)
+        string(FIND "${rest}" "${fence}" at)
+        if(at EQUAL -1)
+            break()
+        endif()
+        string(SUBSTRING "${rest}" 0 ${at} before)
+        math(EXPR at "${at} + 7")
+        string(SUBSTRING "${rest}" ${at} -1 rest)
+        crumb_count_lines("${before}" count)
+        math(EXPR line "${line} + ${count} + 1")
+        # What stands before the fence is its indentation, what stands in the line above may be a comment.
+        string(FIND "${before}" "\n" feed REVERSE)
+        math(EXPR feed "${feed} + 1")
+        string(SUBSTRING "${before}" ${feed} -1 indent)
+        set(how "alone")
+        if(before MATCHES "<!-- test: ([^\n]*) -->\n *$")
+            set(how "${CMAKE_MATCH_1}")
+        endif()
+        string(FIND "${rest}" "${indent}```" length)
+        string(SUBSTRING "${rest}" 0 ${length} block)
+        string(SUBSTRING "${rest}" ${length} -1 rest)
+        string(REPLACE "\n${indent}" "\n" block "\n${block}")
+        string(SUBSTRING "${block}" 1 -1 block)
+        math(EXPR first "${line} + 1")
+        set(text "#line ${first} \"${page}\"\n${block}")
+        crumb_count_lines("${block}" count)
+        math(EXPR line "${line} + ${count}")
+
+        if(how STREQUAL "alone")
+            set(target "${folder}/${first}.cpp")
+            set(target_text "${text}")
+            list(APPEND sources "${target}")
+            crumb_write("${target}" "${target_text}")
+        elseif(how STREQUAL "continue")
+            string(APPEND target_text "${text}")
+            crumb_write("${target}" "${target_text}")
+        elseif(how MATCHES "^in (.*)$")
+            set(frame "${PROJECT_SOURCE_DIR}/tests/docs/${CMAKE_MATCH_1}")
+            set_property(DIRECTORY ${PROJECT_SOURCE_DIR} APPEND PROPERTY CMAKE_CONFIGURE_DEPENDS "${frame}")
+            file(READ "${frame}" target_text)
+            string(REPLACE "DOC_BLOCK\n" "${text}" target_text "${target_text}")
+            set(target "${folder}/${first}.cpp")
+            list(APPEND sources "${target}")
+            crumb_write("${target}" "${target_text}")
+        elseif(how MATCHES "^file (.*)$")
+            set(target "${folder}/include/${CMAKE_MATCH_1}")
+            set(target_text "${text}")
+            crumb_write("${target}" "${target_text}")
+        elseif(how MATCHES "^(above|below) (.*) in (.*)$")
+            set(side "${CMAKE_MATCH_1}")
+            set(anchor "${CMAKE_MATCH_2}")
+            set(original "${PROJECT_SOURCE_DIR}/include/${CMAKE_MATCH_3}")
+            set(copy "${folder}/include/${CMAKE_MATCH_3}")
+            set_property(DIRECTORY ${PROJECT_SOURCE_DIR} APPEND PROPERTY CMAKE_CONFIGURE_DEPENDS "${original}")
+            # Earlier blocks of the page may have changed the copy.
+            get_property(inserted GLOBAL PROPERTY crumb_inserted)
+            if("${copy}" IN_LIST inserted)
+                file(READ "${copy}" all)
+            else()
+                file(READ "${original}" all)
+                set_property(GLOBAL APPEND PROPERTY crumb_inserted "${copy}")
+            endif()
+            string(FIND "${all}" "${anchor}" place)
+            if(place EQUAL -1)
+                message(FATAL_ERROR "${page}:${line}: there is no '${anchor}' in ${original}")
+            endif()
+            if(side STREQUAL "above")
+                string(SUBSTRING "${all}" 0 ${place} head)
+                string(FIND "${head}" "\n" place REVERSE)
+            else()
+                string(SUBSTRING "${all}" ${place} -1 tail)
+                string(FIND "${tail}" "\n" behind)
+                math(EXPR place "${place} + ${behind}")
+            endif()
+            math(EXPR place "${place} + 1")
+            string(SUBSTRING "${all}" 0 ${place} head)
+            string(SUBSTRING "${all}" ${place} -1 tail)
+            crumb_write("${copy}" "${head}${block}${tail}")
+        elseif(how MATCHES "^quotes (.*)$")
+            set_property(DIRECTORY ${PROJECT_SOURCE_DIR} APPEND PROPERTY CMAKE_CONFIGURE_DEPENDS
+                "${PROJECT_SOURCE_DIR}/${CMAKE_MATCH_1}")
+            file(READ "${PROJECT_SOURCE_DIR}/${CMAKE_MATCH_1}" original)
+            string(FIND "${original}" "${block}" place)
+            if(place EQUAL -1)
+                message(NOTICE "${page}:${first}: this is not what ${CMAKE_MATCH_1} says:\n${block}")
+                set_property(GLOBAL APPEND PROPERTY crumb_wrong_quotes "${page}:${first}")
+            endif()
+        elseif(NOT how MATCHES "^skip: .+")
+            message(FATAL_ERROR "${page}:${line}: unknown test of a block: ${how}")
+        endif()
+    endwhile()
+    set(${units} ${sources} PARENT_SCOPE)
+endfunction()
