@@ -160,6 +160,13 @@ int nested(std::string_view weights, const request& r) {
 
 int main(int argc, char** argv) {
     using namespace crumb;
+    if (argc == 2 && std::string_view(argv[1]) == "indexed") {
+        format_list::for_each([]<class F>() {
+            if constexpr (has_indexed_codes<F>)
+                std::puts(F::name);
+        });
+        return 0;
+    }
     bench::request r{};
     if (argc == 5) {
         r.isa = argv[2];
@@ -193,7 +200,8 @@ int main(int argc, char** argv) {
     if (status == 2)
         std::fputs("usage: crumb-arm-count [activations:][absorbed:|panels:]<weights> <isa|plain> <m> "
                    "<repetitions>\n"
-                   "  weights: a format, or nested:<uniform|codebook>:<bits>\n",
+                   "  weights: a format, or nested:<uniform|codebook>:<bits>\n"
+                   "or: crumb-arm-count indexed    the formats whose codes are indices into tables\n",
                    stderr);
     return status;
 }

@@ -30,9 +30,11 @@ ROOT = pathlib.Path(__file__).resolve().parents[2]
 K, N = 4096, 256
 # Nested weights by bits: their kernels look levels up, uniform ones like any others, so that one row counts both.
 NESTED = ("nested:codebook:2", "nested:codebook:3", "nested:codebook:4")
-FORMATS = ("q4_0", "q8_0", "cb4", "cb3", "cb2", "cb2s", "u2", *NESTED)
-# Without a plain baseline, and counted for fewer m: for what decodes and for what has the time to expand weights.
-INDEXED = FORMATS[2:]
+LIST = re.search(r"define CRUMB_FOR_EACH_FORMAT\(F\)((?:.*\\\n)*.*)",
+                 (ROOT / "include/crumb/format/list.hpp").read_text())[1]
+FORMATS = (*re.findall(r"F\((\w+)\)", LIST), *NESTED)
+# Formats without a plain baseline, whose codes are indices, are counted for fewer m: for what decodes and for what has
+# the time to expand weights.
 INDEXED_ROWS = {"neon": (1,), "neon_dotprod": (1, 16), "neon_i8mm": (1, 16)}
 ROWS = (1, 2, 4, 8, 16)
 PANEL_ROWS = (32, 128)
@@ -70,6 +72,11 @@ def build(name, directory):
          "-DCRUMB_BUILD_BENCH=ON", "-DCRUMB_WERROR=OFF"])
     run(["cmake", "--build", where, "--target", "crumb-arm-count"])
     return where / "bench" / "crumb-arm-count"
+
+
+def indexed_formats(program):
+    """The formats whose codes are indices into tables, as the program knows them."""
+    return {*run(["qemu-aarch64", program, "indexed"]).split(), *NESTED}
 
 
 def executed(program, plugin, cpu, arguments):
@@ -181,7 +188,6 @@ def main():
     parser.add_argument("--jobs", type=int, default=os.cpu_count())
     options = parser.parse_args()
     formats, isas = options.formats or FORMATS, options.isas or list(CPUS)
-    uniform = [f for f in formats if f not in INDEXED]
 
     directory = options.build_dir.resolve()
     directory.mkdir(parents=True, exist_ok=True)
@@ -192,11 +198,13 @@ def main():
     if not programs:
         sys.exit("no compiler for AArch64: install g++-aarch64-linux-gnu")
     lines = {name: disassembly(program) for name, program in programs.items()}
+    indexed = indexed_formats(next(iter(programs.values())))
+    uniform = [f for f in formats if f not in indexed]
 
     # (format, kind, isa, m); the plain baseline takes the best ISA of its CPU and is linear in m.
     cases = [(f, "plain", i, 1) for i in isas for f in uniform if i != "neon_i8mm"]
     cases += [(f, "linear", i, m) for i in isas for f in formats
-              for m in options.rows or (INDEXED_ROWS[i] if f in INDEXED else ROWS)]
+              for m in options.rows or (INDEXED_ROWS[i] if f in indexed else ROWS)]
     # One row after the other, so that m = 1 says it all.
     cases += [("absorbed:q4_0", "linear", i, 1) for i in isas if i != "neon" and "q4_0" in formats]
     cases += [("absorbed:u2", "linear", i, 1) for i in isas if i == "neon_i8mm" and "u2" in formats]

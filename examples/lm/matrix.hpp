@@ -14,9 +14,11 @@
 
 namespace lm {
 
-/// What the weight matrices are multiplied as. `stored` takes them as the file has them; from `q8_0` on, the
-/// order is that of `crumb::format_list`; then nested weights.
-enum class weight_type { stored, f32, q8_0, q4_0, cb4, cb3, cb2, cb2s, u2, nested };
+#define LM_WEIGHT_TYPE(format) format,
+/// What the weight matrices are multiplied as. `stored` takes them as the file has them; then floats, the
+/// formats of `crumb::format_list`, nested weights.
+enum class weight_type { stored, f32, CRUMB_FOR_EACH_FORMAT(LM_WEIGHT_TYPE) nested };
+#undef LM_WEIGHT_TYPE
 /// What quantized weights are multiplied with. `panels` is `int8` with approximate int8 panels (see
 /// `crumb::linear_mode`) for batches of at least `panel_batch` rows; `f32` expands the weights and shows what
 /// int8 activations cost.
@@ -27,8 +29,7 @@ inline constexpr auto weight_names = []<class... F>(crumb::type_list<F...>) {
     return std::array<std::string_view, 3 + sizeof...(F)>{"stored", "f32", F::name...,
                                                           crumb::nested_view::name};
 }(crumb::format_list{});
-static_assert(weight_names[static_cast<std::size_t>(weight_type::u2)] == "u2" &&
-              weight_names.size() == static_cast<std::size_t>(weight_type::nested) + 1);
+static_assert(weight_names.size() == static_cast<std::size_t>(weight_type::nested) + 1);
 
 /// Calls f(std::type_identity<F>()) for the format of a weight type, if it is one of `crumb::format_list`.
 template <class F>

@@ -1,4 +1,5 @@
 // Every line of format/invariants.hpp: bytes that break it are refused, with a message that says where.
+#include "format_types.hpp"
 #include "guarded.hpp"
 #include "kv_problem.hpp"
 #include "random_weights.hpp"
@@ -51,9 +52,7 @@ class damaged {
 
 template <class F>
 class PackedInvariants : public testing::Test {};
-template <class... F>
-testing::Types<F..., crumb::q4_0_absorbing> tested(crumb::type_list<F...>);
-using formats = decltype(tested(crumb::format_list{}));
+using formats = crumb_test::types_of<crumb::format_list, crumb::variant_list>;
 TYPED_TEST_SUITE(PackedInvariants, formats);
 
 TYPED_TEST(PackedInvariants, AreChecked) {

@@ -1,3 +1,4 @@
+#include "format_types.hpp"
 #include "guarded.hpp"
 #include "isa_test.hpp"
 #include "linear_problem.hpp"
@@ -7,6 +8,8 @@
 #include <crumb/kernel/linear/definitions.hpp>
 #include <crumb/offline/weights/quantize.hpp>
 #include <crumb/reference/linear.hpp>
+
+#include <five_bits.hpp> // the format that docs/add-a-format.md adds
 
 #include <gtest/gtest.h>
 
@@ -24,46 +27,20 @@ using crumb_test::for_each_isa;
 using crumb_test::guarded;
 using crumb_test::normal_numbers;
 
-/// A format of the user's own: 5-bit codes in bytes, the scale behind them.
-struct five_bits {
-    struct block {
-        std::int8_t q[32];
-        crumb::half d;
-    };
-    static constexpr const char* name = "five_bits";
-    using scales = crumb::half_scales;
-    using codes = crumb::byte_codes;
-    static constexpr crumb::half scale(const block& b, std::size_t = 0) noexcept { return b.d; }
-    static constexpr int code(const block& b, std::size_t i) noexcept { return b.q[i]; }
-    static constexpr void set(block& b, crumb::half d, const int* code, std::size_t = 0) noexcept {
-        b.d = d;
-        for (std::size_t i = 0; i < 32; ++i)
-            b.q[i] = static_cast<std::int8_t>(code[i]);
-    }
-    static void encode(const float* x, block& b) noexcept {
-        float amax = 1e-9f;
-        for (std::size_t i = 0; i < 32; ++i)
-            amax = std::fmax(amax, std::fabs(x[i]));
-        b.d = crumb::to_half(amax / 15);
-        for (std::size_t i = 0; i < 32; ++i)
-            b.q[i] = static_cast<std::int8_t>(std::lrint(x[i] / amax * 15));
-    }
-};
-
 template <class F>
 using problem = crumb_test::linear_problem<F>;
 
 /// Runs, and compares with the exact result for the quantized operands: single precision may differ by its
 /// roundings, one per group in the sum, one in the product of the scales, one each for factor and bias.
-template <class F>
-void check(const problem<F>& p, const char* isa, bool with_bias) {
+template <class I, class F>
+void check(const problem<F>& p, bool with_bias) {
     const std::size_t n = p.n, k = p.k, m = p.m;
-    const auto plan = p.plan(isa, with_bias);
+    const auto plan = p.plan(I::name, with_bias);
     const auto a = p.quantize(plan);
     guarded<float> y(m * n);
     plan.run(a.rows, crumb::matrix(y.data(), m, n));
     const crumb::reference::activation_view input{a.rows.layout(), a.rows.codes(), a.rows.scales(), m};
-    const double eps = std::ldexp(1.0, -24) * (std::strcmp(isa, "portable") == 0 ? 2 : 1);
+    const double eps = std::ldexp(1.0, -24) * (I::fuses ? 1 : 2);
     for (std::size_t r = 0; r < m; ++r) {
         for (std::size_t i = 0; i < n; ++i) {
             const auto exact = crumb::reference::linear(p.stored.view(), i, input, r);
@@ -71,7 +48,7 @@ void check(const problem<F>& p, const char* isa, bool with_bias) {
             const double bound =
                 (double((k + 31) / 32) + 2.0) * eps * exact.magnitude + eps * std::fabs(exact.value + b);
             ASSERT_NEAR(double{y[r * n + i]}, exact.value + b, bound)
-                << F::name << ' ' << isa << " n " << n << " k " << k << " m " << m << " row " << r
+                << F::name << ' ' << I::name << " n " << n << " k " << k << " m " << m << " row " << r
                 << " channel " << i;
         }
     }
@@ -79,8 +56,8 @@ void check(const problem<F>& p, const char* isa, bool with_bias) {
 
 template <class F>
 class Linear : public testing::Test {};
-using formats = testing::Types<crumb::q8_0, crumb::q4_0, five_bits, crumb::cb4, crumb::cb3, crumb::cb2,
-                               crumb::cb2s, crumb::u2>;
+using formats =
+    crumb_test::types_of<crumb::format_list, crumb::variant_list, crumb::type_list<mine::five_bits>>;
 TYPED_TEST_SUITE(Linear, formats);
 
 TYPED_TEST(Linear, MatchesTheReferenceOnEveryIsaAndShape) {
@@ -91,8 +68,8 @@ TYPED_TEST(Linear, MatchesTheReferenceOnEveryIsaAndShape) {
                     continue;
                 const problem<TypeParam> p(n, k, m, unsigned(n + k * 100 + m * 10000));
                 for_each_isa([&]<class I>() {
-                    check(p, I::name, false);
-                    check(p, I::name, true);
+                    check<I>(p, false);
+                    check<I>(p, true);
                 });
             }
         }
@@ -101,7 +78,7 @@ TYPED_TEST(Linear, MatchesTheReferenceOnEveryIsaAndShape) {
 
 TYPED_TEST(Linear, LargeShape) {
     const problem<TypeParam> p(100, 4096, 19, 1);
-    for_each_isa([&]<class I>() { check(p, I::name, false); });
+    for_each_isa([&]<class I>() { check<I>(p, false); });
 }
 
 TYPED_TEST(Linear, EmptyShapesDoNothing) {
@@ -113,7 +90,7 @@ TYPED_TEST(Linear, EmptyShapesDoNothing) {
             for (float y : p.run(I::name, true))
                 EXPECT_TRUE(without_inputs && std::isfinite(y));
             if (without_inputs)
-                check(p, I::name, true);
+                check<I>(p, true);
         });
     }
 }
@@ -195,7 +172,7 @@ TYPED_TEST(Linear, IsasWithFusedMultiplyAddAgreeBitForBit) {
     const problem<TypeParam> p(33, 256, 11, 5);
     std::vector<float> first;
     for_each_isa([&]<class I>() {
-        if (std::strcmp(I::name, "portable") == 0)
+        if (!I::fuses)
             return;
         const auto y = p.run(I::name);
         if (first.empty())

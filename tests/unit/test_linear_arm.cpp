@@ -1,4 +1,5 @@
 // What only ISAs with their own micro-kernels have: absorbed products, assembly, pairs of rows.
+#include "format_types.hpp"
 #include "guarded.hpp"
 #include "isa_test.hpp"
 #include "linear_problem.hpp"
@@ -333,8 +334,7 @@ TEST(Absorbed, PackingKeepsTheBlocks) {
 
 template <class F>
 class OwnTiles : public testing::Test {};
-using formats = testing::Types<crumb::q8_0, crumb::q4_0, absorbing, crumb::cb4, crumb::cb3, crumb::cb2,
-                               crumb::cb2s, crumb::u2>;
+using formats = crumb_test::types_of<crumb::format_list, crumb::variant_list>;
 TYPED_TEST_SUITE(OwnTiles, formats);
 
 [[maybe_unused]] constexpr crumb::half one_third(crumb::half*) { return {0x3555}; }

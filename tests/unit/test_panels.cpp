@@ -1,3 +1,4 @@
+#include "format_types.hpp"
 #include "guarded.hpp"
 #include "isa_test.hpp"
 #include "random_numbers.hpp"
@@ -83,8 +84,7 @@ class Panels : public testing::Test {
     std::unique_ptr<guarded<std::byte>> weights;
     crumb::packed_view<F> packed;
 };
-using formats = testing::Types<crumb::q8_0, crumb::q4_0, crumb::q4_0_absorbing, crumb::cb4, crumb::cb3,
-                               crumb::cb2, crumb::cb2s, crumb::u2>;
+using formats = crumb_test::types_of<crumb::format_list, crumb::variant_list>;
 TYPED_TEST_SUITE(Panels, formats);
 
 TYPED_TEST(Panels, MatchTheReference) {

@@ -1,4 +1,5 @@
 // Quantizing whole matrices into the formats that do not round by themselves.
+#include "format_types.hpp"
 #include "guarded.hpp"
 
 #include <crumb/format/list.hpp>
@@ -105,8 +106,7 @@ double least_error(const double* target, const double* weight, std::size_t size,
 
 template <class F>
 class Store : public testing::Test {};
-using formats = testing::Types<crumb::cb4, crumb::cb3, crumb::cb2, crumb::cb2s>;
-TYPED_TEST_SUITE(Store, formats);
+TYPED_TEST_SUITE(Store, crumb_test::trained_formats);
 
 TYPED_TEST(Store, NoOtherCodesOrScalesAreBetterByTheStatedError) {
     using F = TypeParam;
