@@ -20,30 +20,33 @@ struct quantized {
     operator storage_view<F>() const noexcept { return storage<F>(blocks.data(), n, k, codebooks); }
 };
 
-/// Rounds n x k weights to format `F`, group by group; surplus weights of a ragged k count as zero. Refuses
+/// Rounds n x k weights to format `F`, block by block; surplus weights of a ragged k count as zero. Refuses
 /// NaN, infinity and magnitudes whose scale does not fit a half.
 template <rounding_format F>
 result<quantized<F>> quantize(const matrix_view<const float>& w) {
-    const std::size_t groups = (w.cols + group_size - 1) / group_size;
+    constexpr std::size_t inputs = block_inputs<F>, groups = F::scales::block_groups;
+    const std::size_t blocks = (w.cols + inputs - 1) / inputs;
     quantized<F> q;
     q.n = w.rows;
     q.k = w.cols;
-    q.blocks.resize(w.rows * groups);
+    q.blocks.resize(w.rows * blocks);
     for (std::size_t r = 0; r < w.rows; ++r) {
-        for (std::size_t g = 0; g < groups; ++g) {
-            float x[group_size] = {};
-            for (std::size_t i = 0; i < group_size && g * group_size + i < w.cols; ++i) {
-                x[i] = w.row(r)[g * group_size + i];
+        for (std::size_t b = 0; b < blocks; ++b) {
+            float x[inputs] = {};
+            for (std::size_t i = 0; i < inputs && b * inputs + i < w.cols; ++i) {
+                x[i] = w.row(r)[b * inputs + i];
                 if (!std::isfinite(x[i]))
                     return status::error(errc::not_finite, "weight (%zu, %zu) is not finite", r,
-                                         g * group_size + i);
+                                         b * inputs + i);
             }
-            auto& block = q.blocks[r * groups + g];
+            auto& block = q.blocks[r * blocks + b];
             F::encode(x, block);
-            if (!is_finite(F::scale(block, 0)))
-                return status::error(errc::not_finite,
-                                     "weights of row %zu, group %zu are too large for a half-precision scale",
-                                     r, g);
+            for (std::size_t g = 0; g < groups; ++g)
+                if (!is_finite(F::scale(block, g)))
+                    return status::error(
+                        errc::not_finite,
+                        "weights of row %zu, group %zu are too large for a half-precision scale", r,
+                        b * groups + g);
         }
     }
     return q;
