@@ -19,6 +19,7 @@ concept isa_facts = requires {
     requires 64 % I::width == 0 && I::width == 4 * I::lanes; // bytes and floats of a register
     requires I::registers >= 16;
     { I::fuses } -> std::convertible_to<bool>; // `fma` rounds once
+    requires I::query_tile == 1 || I::query_tile == 2 || I::query_tile == 4;
     { I::prefetch_bytes } -> std::convertible_to<std::size_t>;
     requires I::row_block == 1 || I::row_block == 2 || I::row_block == 4 || I::row_block == 8 ||
                      I::row_block == 16;
