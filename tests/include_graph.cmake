@@ -6,7 +6,7 @@
 #   offline     may use everything, nothing else may use it; Eigen is its alone
 #   reference   uses core and format; of the layers none may use it
 #   kernel/*/*.inl, isa/*/*.inl   are compiled inside a target region, for one ISA: they may include each other, and
-#                                 nothing else
+#                                 nothing else but isa/editor.hpp, which stands in for the ISA when one is opened alone
 #   kernel/*/definitions.hpp      and math.hpp compile them for every ISA; what declares kernels uses core and format only
 #   config.hpp      may be included everywhere
 #   crumb.hpp and the headers beside it are for users: they include what they like except offline, and only offline may
@@ -47,6 +47,7 @@ function(system_of path out)
 endfunction()
 
 set(inside "^crumb/(kernel|isa)/.*\\.inl$")
+set(editor "^crumb/isa/editor\\.hpp$")
 set(definitions "^crumb/kernel/[a-z]+/(definitions|math)\\.hpp$")
 
 # Sets `problem` to what is wrong with `from` including `to`, both paths relative to ROOT.
@@ -59,6 +60,11 @@ function(check_edge from to)
     if(here STREQUAL "config.hpp")
         set(problem "config.hpp stands before all layers")
     elseif(there STREQUAL "config.hpp")
+    elseif(from MATCHES "${editor}")
+    elseif(to MATCHES "${editor}")
+        if(NOT from MATCHES "${inside}")
+            set(problem "only what is compiled for an ISA may be opened for an editor")
+        endif()
     elseif(here STREQUAL "offline" AND NOT there STREQUAL "offline")
     elseif(there STREQUAL "offline" AND NOT here STREQUAL "offline")
         set(problem "only offline may use offline")
@@ -125,7 +131,8 @@ foreach(from IN LISTS files)
         endif()
         set(quote "${CMAKE_MATCH_1}")
         set(target "${CMAKE_MATCH_2}")
-        if(from MATCHES "${inside}" AND NOT target MATCHES "${inside}")
+        if(from MATCHES "${inside}" AND NOT target MATCHES "${inside}" AND NOT target MATCHES "${editor}" AND
+           NOT target STREQUAL "crumb/config.hpp")
             violation("is compiled inside a target region and includes ${target}")
             continue()
         endif()

@@ -1,5 +1,7 @@
 // The drivers of the system that CRUMB_SYSTEM names, for the ISA that CRUMB_THIS_ISA names.
-#if CRUMB_SYSTEM == CRUMB_SYSTEM_MATH
+#if !defined(CRUMB_SYSTEM)
+// Opened alone.
+#elif CRUMB_SYSTEM == CRUMB_SYSTEM_MATH
 #include <crumb/kernel/float/math.inl>
 #elif CRUMB_SYSTEM == CRUMB_SYSTEM_FLOAT
 #include <crumb/kernel/float/drivers.inl>

@@ -1,4 +1,12 @@
-// Codes of four neurons at a time for AVX2: a register of 16 bytes each.
+// Codes of four neurons at a time for AVX2: a register of 16 bytes each. Loops: registers of a tile.
+#include <crumb/config.hpp>
+
+#if CRUMB_BUILDS_X86
+#if !defined(CRUMB_THIS_ISA)
+#define CRUMB_EDITED_ISA avx2
+#include <crumb/isa/editor.hpp>
+#endif
+
 namespace crumb::inline CRUMB_ABI::kernel {
 
 struct four_rows_avx2 {
@@ -138,3 +146,5 @@ struct four_rows_avx2 {
 };
 
 } // namespace crumb::inline CRUMB_ABI::kernel
+
+#endif

@@ -1,5 +1,13 @@
 // Primitives of scans of product-quantized codes for AVX2: lookups in tables of bytes by vpshufb, and their
-// sums.
+// sums. No loops.
+#include <crumb/config.hpp>
+
+#if CRUMB_BUILDS_X86
+#if !defined(CRUMB_THIS_ISA)
+#define CRUMB_EDITED_ISA avx2
+#include <crumb/isa/editor.hpp>
+#endif
+
 namespace crumb::inline CRUMB_ABI::kernel {
 
 struct pq_avx2 {
@@ -134,3 +142,5 @@ struct pq_avx2 {
 };
 
 } // namespace crumb::inline CRUMB_ABI::kernel
+
+#endif

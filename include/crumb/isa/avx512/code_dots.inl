@@ -1,4 +1,13 @@
-// Rows of neurons times quantized activations on AVX-512: two groups of 32 codes per vpdpbusd.
+// Rows of neurons times quantized activations on AVX-512: two groups of 32 codes per vpdpbusd. Loops:
+//     windows of groups > pairs of groups > rows
+#include <crumb/config.hpp>
+
+#if CRUMB_BUILDS_X86
+#if !defined(CRUMB_THIS_ISA)
+#define CRUMB_EDITED_ISA avx512_vnni
+#include <crumb/isa/editor.hpp>
+#endif
+
 namespace crumb::inline CRUMB_ABI::kernel {
 
 template <row_codec Codec>
@@ -78,3 +87,5 @@ struct code_dots<isa::avx512_vnni, Codec> {
 };
 
 } // namespace crumb::inline CRUMB_ABI::kernel
+
+#endif

@@ -1,4 +1,12 @@
-// Codes of four neurons at a time for AVX-512: a lane of 16 bytes each.
+// Codes of four neurons at a time for AVX-512: a lane of 16 bytes each. Loops: rows of four.
+#include <crumb/config.hpp>
+
+#if CRUMB_BUILDS_X86
+#if !defined(CRUMB_THIS_ISA)
+#define CRUMB_EDITED_ISA avx512_vnni
+#include <crumb/isa/editor.hpp>
+#endif
+
 namespace crumb::inline CRUMB_ABI::kernel {
 
 struct four_rows_avx512 {
@@ -125,3 +133,5 @@ struct four_rows_avx512 {
 };
 
 } // namespace crumb::inline CRUMB_ABI::kernel
+
+#endif

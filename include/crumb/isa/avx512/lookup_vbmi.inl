@@ -1,5 +1,15 @@
 // Indices into codebooks for vpermb, which looks up six bits of a byte and ignores the two above: no masks,
-// and with a table for each place, indices are looked up where they lie.
+// and with a table for each place, indices are looked up where they lie. No loops but over registers.
+#include <crumb/config.hpp>
+
+#if CRUMB_BUILDS_X86
+#if !defined(CRUMB_THIS_ISA)
+#define CRUMB_EDITED_ISA avx512_vbmi
+#include <crumb/isa/editor.hpp>
+
+#include <crumb/kernel/linear/expand.inl>
+#endif
+
 namespace crumb::inline CRUMB_ABI::kernel {
 
 template <int Bits, int Selectors>
@@ -108,3 +118,5 @@ struct packed_operands<isa::CRUMB_THIS_ISA, Format, Product, Vectors>
 };
 
 } // namespace crumb::inline CRUMB_ABI::kernel
+
+#endif

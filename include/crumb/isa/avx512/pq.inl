@@ -1,5 +1,15 @@
 // Primitives of scans of product-quantized codes for AVX-512: lookups in tables of bytes by vpshufb, and
-// their sums.
+// their sums. No loops.
+#include <crumb/config.hpp>
+
+#if CRUMB_BUILDS_X86
+#if !defined(CRUMB_THIS_ISA)
+#define CRUMB_EDITED_ISA avx512_vnni
+#include <crumb/isa/editor.hpp>
+
+#include <crumb/isa/avx512/pq_tables.inl>
+#endif
+
 namespace crumb::inline CRUMB_ABI::kernel {
 
 struct pq_avx512 {
@@ -153,3 +163,5 @@ struct pq_avx512 {
 };
 
 } // namespace crumb::inline CRUMB_ABI::kernel
+
+#endif

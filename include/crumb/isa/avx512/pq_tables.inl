@@ -1,4 +1,13 @@
-// Tables of 64 entries and more for AVX-512, made of products of bytes by dot instructions.
+// Tables of 64 entries and more for AVX-512, made of products of bytes by dot instructions. Loops: 64
+// entries.
+#include <crumb/config.hpp>
+
+#if CRUMB_BUILDS_X86
+#if !defined(CRUMB_THIS_ISA)
+#define CRUMB_EDITED_ISA avx512_vnni
+#include <crumb/isa/editor.hpp>
+#endif
+
 namespace crumb::inline CRUMB_ABI::kernel {
 
 /// A row of centroids and the query's integers for it. A query's integer is 256 high + low, two bytes;
@@ -83,3 +92,5 @@ class pq_wide_row {
 };
 
 } // namespace crumb::inline CRUMB_ABI::kernel
+
+#endif

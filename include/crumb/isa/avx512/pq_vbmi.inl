@@ -1,5 +1,17 @@
-// Primitives of scans of product-quantized codes for AVX-512 VBMI: lookups by vpermb. All else is of
-// pq_avx512.
+// Primitives of scans of product-quantized codes for AVX-512 VBMI: lookups by vpermb; `pq_avx512` has the
+// rest. No loops but over registers.
+#include <crumb/config.hpp>
+
+#if CRUMB_BUILDS_X86
+#if !defined(CRUMB_THIS_ISA)
+#define CRUMB_EDITED_ISA avx512_vbmi
+#include <crumb/isa/editor.hpp>
+
+#include <crumb/isa/avx512/pq_tables.inl>
+
+#include <crumb/isa/avx512/pq.inl>
+#endif
+
 namespace crumb::inline CRUMB_ABI::kernel {
 
 // vpermb ignores the bits above those that a table needs, if it is repeated over the register.
@@ -136,3 +148,5 @@ struct pq_vbmi : pq_avx512 {
 };
 
 } // namespace crumb::inline CRUMB_ABI::kernel
+
+#endif

@@ -14,7 +14,7 @@ CRUMB_IGNORE_UNDEFINED_BEGIN
 #endif
 #include <crumb/kernel/drivers.inl>
 #if CRUMB_SYSTEM == CRUMB_SYSTEM_LINEAR
-#include <crumb/kernel/linear/panel.inl>
+#include <crumb/isa/avx512/panel.inl>
 #include <crumb/kernel/linear/tile.inl>
 #endif
 

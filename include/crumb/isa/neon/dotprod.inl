@@ -9,7 +9,7 @@ CRUMB_KEEP_ORDER_BEGIN
 #endif
 #include <crumb/kernel/drivers.inl>
 #if CRUMB_SYSTEM == CRUMB_SYSTEM_LINEAR
-#include <crumb/kernel/linear/absorbed.inl>
+#include <crumb/isa/neon/absorbed.inl>
 
 #include <crumb/isa/neon/tile.inl>
 #if CRUMB_ASM

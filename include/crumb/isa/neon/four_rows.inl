@@ -1,4 +1,12 @@
-// Codes of four neurons at a time for NEON: a register of 16 bytes each.
+// Codes of four neurons at a time for NEON: a register of 16 bytes each. Loops: registers of a tile.
+#include <crumb/config.hpp>
+
+#if CRUMB_BUILDS_NEON
+#if !defined(CRUMB_THIS_ISA)
+#define CRUMB_EDITED_ISA neon
+#include <crumb/isa/editor.hpp>
+#endif
+
 namespace crumb::inline CRUMB_ABI::kernel {
 
 struct four_rows_neon {
@@ -121,3 +129,5 @@ struct four_rows_neon {
 };
 
 } // namespace crumb::inline CRUMB_ABI::kernel
+
+#endif

@@ -6,7 +6,7 @@ CRUMB_KEEP_ORDER_BEGIN
 
 #include <crumb/kernel/drivers.inl>
 #if CRUMB_SYSTEM == CRUMB_SYSTEM_LINEAR
-#include <crumb/kernel/linear/absorbed.inl>
+#include <crumb/isa/neon/absorbed.inl>
 
 #include <crumb/isa/neon/panel_product_i8mm.inl>
 #include <crumb/isa/neon/tile.inl>

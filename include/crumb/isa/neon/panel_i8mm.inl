@@ -1,5 +1,22 @@
-// GEMM over int8 panels with SMMLA: as kernel/linear/panel.inl, in the order that the matrix instruction
-// wants.
+// GEMM over int8 panels with SMMLA: as isa/avx512/panel.inl, in the order that the matrix instruction
+// wants. Loops:
+//     256 rows > tiles > panels of `panel_inputs` inputs > blocks of 8 rows > halves of the tile > groups
+#include <crumb/config.hpp>
+
+#if CRUMB_BUILDS_NEON_I8MM
+#if !defined(CRUMB_THIS_ISA)
+#define CRUMB_EDITED_ISA neon_i8mm
+#include <crumb/isa/editor.hpp>
+
+#include <crumb/kernel/linear/blocks.inl>
+
+#include <crumb/kernel/linear/expand.inl>
+
+#include <crumb/kernel/linear/operands.inl>
+
+#include <crumb/isa/neon/panel_product_i8mm.inl>
+#endif
+
 namespace crumb::inline CRUMB_ABI::kernel {
 
 template <class Format>
@@ -242,3 +259,5 @@ struct panel_run<isa::CRUMB_THIS_ISA, Format> {
 };
 
 } // namespace crumb::inline CRUMB_ABI::kernel
+
+#endif

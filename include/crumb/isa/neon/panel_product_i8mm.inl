@@ -1,4 +1,14 @@
 // SMMLA micro-kernel of int8 panels: 8 rows x 8 channels, int32 sums over a run of inputs, then one FMA.
+// Loops:
+//     groups > chunks of 8 inputs > pairs of rows > pairs of channels
+#include <crumb/config.hpp>
+
+#if CRUMB_BUILDS_NEON_I8MM
+#if !defined(CRUMB_THIS_ISA)
+#define CRUMB_EDITED_ISA neon_i8mm
+#include <crumb/isa/editor.hpp>
+#endif
+
 namespace crumb::inline CRUMB_ABI::kernel {
 
 template <>
@@ -148,3 +158,5 @@ struct panel_product<isa::CRUMB_THIS_ISA> {
 };
 
 } // namespace crumb::inline CRUMB_ABI::kernel
+
+#endif

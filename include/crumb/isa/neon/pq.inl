@@ -1,4 +1,13 @@
 // Primitives of scans of product-quantized codes for NEON: lookups in tables of bytes by TBL, and their sums.
+// No loops.
+#include <crumb/config.hpp>
+
+#if CRUMB_BUILDS_NEON
+#if !defined(CRUMB_THIS_ISA)
+#define CRUMB_EDITED_ISA neon
+#include <crumb/isa/editor.hpp>
+#endif
+
 namespace crumb::inline CRUMB_ABI::kernel {
 
 struct pq_neon {
@@ -112,3 +121,5 @@ struct pq_neon {
 };
 
 } // namespace crumb::inline CRUMB_ABI::kernel
+
+#endif

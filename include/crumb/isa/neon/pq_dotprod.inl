@@ -1,4 +1,14 @@
-// Primitives of scans of product-quantized codes for NEON with SDOT. All else is pq_neon's.
+// Primitives of scans of product-quantized codes for NEON with SDOT; `pq_neon` has the rest. No loops.
+#include <crumb/config.hpp>
+
+#if CRUMB_BUILDS_NEON
+#if !defined(CRUMB_THIS_ISA)
+#define CRUMB_EDITED_ISA neon_dotprod
+#include <crumb/isa/editor.hpp>
+
+#include <crumb/isa/neon/pq.inl>
+#endif
+
 namespace crumb::inline CRUMB_ABI::kernel {
 
 struct pq_dotprod : pq_neon {
@@ -8,3 +18,5 @@ struct pq_dotprod : pq_neon {
 };
 
 } // namespace crumb::inline CRUMB_ABI::kernel
+
+#endif

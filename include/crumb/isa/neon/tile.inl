@@ -1,4 +1,20 @@
-// Micro-kernels of the ISAs with 16-byte registers: a row, or a block of rows, times a tile.
+// Micro-kernels of the ISAs with 16-byte registers: a row, or a block of rows, times a tile. Loops:
+//     one row   4 groups > register rows of codes
+//     a block   groups > pairs of rows > chunks of 4 inputs
+#include <crumb/config.hpp>
+
+#if CRUMB_BUILDS_NEON
+#if !defined(CRUMB_THIS_ISA)
+#define CRUMB_EDITED_ISA neon_dotprod
+#include <crumb/isa/editor.hpp>
+
+#include <crumb/kernel/linear/blocks.inl>
+
+#include <crumb/kernel/linear/expand.inl>
+
+#include <crumb/kernel/linear/operands.inl>
+#endif
+
 namespace crumb::inline CRUMB_ABI::kernel {
 
 /// Written with intrinsics; what `linear_tile` of these ISAs overrides is compared with it by the tests.
@@ -189,3 +205,5 @@ template <class Format>
 struct linear_tile<isa::CRUMB_THIS_ISA, Format> : isa::CRUMB_THIS_ISA::template tile<Format> {};
 
 } // namespace crumb::inline CRUMB_ABI::kernel
+
+#endif

@@ -1,6 +1,23 @@
 // SMMLA: 2 rows x 8 inputs by 2 channels x 8 inputs. ZIP of two register rows of a tile (4 channels x 4
 // inputs each) gives exactly that operand, so the layout that SDOT wants serves as it lies. Sums, scales and
-// totals stay in the 2 x 2 order {row 0, row 0, row 1, row 1} until the block is stored.
+// totals stay in the 2 x 2 order {row 0, row 0, row 1, row 1} until the block is stored. Loops:
+//     4 channels > groups > pairs of rows > chunks of 8 inputs
+#include <crumb/config.hpp>
+
+#if CRUMB_BUILDS_NEON_I8MM
+#if !defined(CRUMB_THIS_ISA)
+#define CRUMB_EDITED_ISA neon_i8mm
+#include <crumb/isa/editor.hpp>
+
+#include <crumb/kernel/linear/blocks.inl>
+
+#include <crumb/kernel/linear/expand.inl>
+
+#include <crumb/kernel/linear/operands.inl>
+
+#include <crumb/isa/neon/tile.inl>
+#endif
+
 namespace crumb::inline CRUMB_ABI::kernel {
 
 template <class Format>
@@ -95,3 +112,5 @@ struct i8mm_tile<isa::CRUMB_THIS_ISA, Format> : neon_tile<isa::CRUMB_THIS_ISA, F
 };
 
 } // namespace crumb::inline CRUMB_ABI::kernel
+
+#endif

@@ -1,4 +1,8 @@
-// Codes of four neurons at a time in plain C++, and what each function of its kind computes.
+// Codes of four neurons at a time in plain C++, and what each function of its kind computes. Loops: bytes.
+#if !defined(CRUMB_THIS_ISA)
+#include <crumb/isa/editor.hpp>
+#endif
+
 namespace crumb::inline CRUMB_ABI::kernel {
 
 // Not inlined: GCC 12 would with -O1 mix up the induction variables of the loops over bytes.

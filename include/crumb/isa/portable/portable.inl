@@ -1,4 +1,5 @@
 // What is compiled for portable of the system that CRUMB_SYSTEM names.
+#if defined(CRUMB_SYSTEM)
 CRUMB_IGNORE_UNDEFINED_BEGIN
 #define CRUMB_THIS_ISA portable
 
@@ -14,3 +15,4 @@ CRUMB_IGNORE_UNDEFINED_BEGIN
 
 #undef CRUMB_THIS_ISA
 CRUMB_IGNORE_UNDEFINED_END
+#endif

@@ -1,4 +1,8 @@
-// Primitives of scans of product-quantized codes for Plain loops: lookups in tables of bytes, and their sums.
+// Primitives of scans of product-quantized codes as plain loops over bytes: lookups in tables and their sums.
+#if !defined(CRUMB_THIS_ISA)
+#include <crumb/isa/editor.hpp>
+#endif
+
 namespace crumb::inline CRUMB_ABI::kernel {
 
 struct pq_portable {

@@ -1,4 +1,15 @@
-// Causal attention with grouped queries over a cache of floats or halves, and the merge of partial results.
+// Causal attention with grouped queries over arrays of floats or halves, and the merge of partial results.
+// Loops:
+//     attention   kv heads > blocks of rows > a pass over the tokens
+//     merge       rows > heads > partial results > registers of channels
+#if !defined(CRUMB_THIS_ISA)
+#include <crumb/isa/editor.hpp>
+
+#include <crumb/kernel/float/math.inl>
+
+#include <crumb/kernel/attention/attention_pass.inl>
+#endif
+
 namespace crumb::inline CRUMB_ABI::kernel {
 
 template <class T>

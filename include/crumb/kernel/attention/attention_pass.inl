@@ -1,4 +1,14 @@
-// The state of attention for some queries, and its passes over blocks of floats or halves.
+// The state of attention for some queries of a kv head, and its passes over blocks of 64 tokens. Loops:
+//     dense     blocks of tokens > score, weigh, add
+//     score     tiles of queries > 4 tokens > registers of channels
+//     weigh     queries > registers of tokens
+//     add       tiles of queries > registers of channels (as many as there are sums) > tokens
+#if !defined(CRUMB_THIS_ISA)
+#include <crumb/isa/editor.hpp>
+
+#include <crumb/kernel/float/math.inl>
+#endif
+
 namespace crumb::inline CRUMB_ABI::kernel {
 
 // Queries of one kv head that go through the tokens together: i = (row - first row) * group + head in group.

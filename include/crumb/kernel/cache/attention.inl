@@ -1,4 +1,30 @@
-// Causal attention with grouped queries over a cache of sinks, codes and a window.
+// Causal attention with grouped queries over a cache of sinks, codes and a window. Loops:
+//     blocks of rows > kv heads that go together > parts of a page > those heads > a part, by its route
+//     skipping values: kv heads > all keys, then the values that matter
+#if !defined(CRUMB_THIS_ISA)
+#include <crumb/isa/editor.hpp>
+
+#include <crumb/kernel/float/math.inl>
+
+#include <crumb/kernel/attention/attention_pass.inl>
+
+#include <crumb/isa/portable/pq.inl>
+
+#include <crumb/kernel/cache/pq_tables.inl>
+
+#include <crumb/kernel/cache/scans.inl>
+
+#include <crumb/kernel/cache/unpack.inl>
+
+#include <crumb/kernel/cache/decode.inl>
+
+#include <crumb/kernel/cache/scan.inl>
+
+#include <crumb/kernel/cache/uniform.inl>
+
+#include <crumb/kernel/cache/skip.inl>
+#endif
+
 namespace crumb::inline CRUMB_ABI::kernel {
 
 template <>

@@ -1,4 +1,12 @@
-// Tokens of a part as floats.
+// Codes of a part to rows of floats. Loops: tokens > groups (`q8_0`), or channels > tokens of a block.
+#if !defined(CRUMB_THIS_ISA)
+#include <crumb/isa/editor.hpp>
+
+#include <crumb/kernel/float/math.inl>
+
+#include <crumb/kernel/cache/unpack.inl>
+#endif
+
 namespace crumb::inline CRUMB_ABI::kernel {
 
 template <>

@@ -1,4 +1,14 @@
 // Caches of codes for the ISA named by CRUMB_THIS_ISA, in the order in which one is written with the other.
+#if !defined(CRUMB_THIS_ISA)
+#include <crumb/isa/editor.hpp>
+
+#include <crumb/kernel/float/math.inl>
+
+#include <crumb/kernel/attention/attention_pass.inl>
+
+#include <crumb/isa/portable/pq.inl>
+#endif
+
 #include <crumb/kernel/cache/pq_tables.inl>
 #include <crumb/kernel/cache/scans.inl>
 #include <crumb/kernel/cache/unpack.inl>

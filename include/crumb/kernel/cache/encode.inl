@@ -1,4 +1,13 @@
-// Blocks of 64 tokens to codes.
+// Blocks of 64 tokens to codes. Loops:
+//     q8_0      tokens > groups of 32 channels
+//     uniform   keys: channels > 32 tokens; values: groups of 32 channels > tokens
+//     pq        sub-spaces > centroids > 4 registers of tokens
+#if !defined(CRUMB_THIS_ISA)
+#include <crumb/isa/editor.hpp>
+
+#include <crumb/kernel/float/math.inl>
+#endif
+
 namespace crumb::inline CRUMB_ABI::kernel {
 
 template <>

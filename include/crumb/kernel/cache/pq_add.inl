@@ -1,4 +1,13 @@
-// Sums of product-quantized values: looked-up entries of centroids times the weights of tokens.
+// Sums of product-quantized values: looked-up entries of centroids times the weights of tokens. Loops:
+//     planes of weights (1, 2 or 4 at a time) > rows (sub-spaces) > channels of a row > units of tokens
+#if !defined(CRUMB_THIS_ISA)
+#include <crumb/isa/editor.hpp>
+
+#include <crumb/isa/portable/pq.inl>
+
+#include <crumb/kernel/cache/pq_lookup.inl>
+#endif
+
 namespace crumb::inline CRUMB_ABI::kernel {
 
 template <>

@@ -1,5 +1,11 @@
 // How product-quantized codes lie in rows, and their lookups: a register holds codes of one sub-space and as
-// many tokens as it has bytes.
+// many tokens as it has bytes. No loops.
+#if !defined(CRUMB_THIS_ISA)
+#include <crumb/isa/editor.hpp>
+
+#include <crumb/isa/portable/pq.inl>
+#endif
+
 namespace crumb::inline CRUMB_ABI::kernel {
 
 /// Codes of one kind. A unit is what is loaded together: a register of

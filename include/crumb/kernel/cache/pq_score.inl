@@ -1,4 +1,14 @@
-// Scores of product-quantized keys: sums of looked-up bytes of queries' tables.
+// Scores of product-quantized keys: sums of looked-up bytes of queries' tables. Loops:
+//     tiles of queries > units of 64 to 256 tokens > rows (sub-spaces), 1 or 2 at a time > tables
+//     additive codes on VBMI: tiles of queries > units of 64 tokens > 4 rows
+#if !defined(CRUMB_THIS_ISA)
+#include <crumb/isa/editor.hpp>
+
+#include <crumb/isa/portable/pq.inl>
+
+#include <crumb/kernel/cache/pq_lookup.inl>
+#endif
+
 namespace crumb::inline CRUMB_ABI::kernel {
 
 template <>

@@ -1,4 +1,11 @@
-// Tables of queries for scans of product-quantized keys.
+// Tables of queries for scans of product-quantized keys. Loops: rows (sub-spaces) > registers of entries,
+// once for the ranges and once for both planes.
+#if !defined(CRUMB_THIS_ISA)
+#include <crumb/isa/editor.hpp>
+
+#include <crumb/isa/portable/pq.inl>
+#endif
+
 namespace crumb::inline CRUMB_ABI::kernel {
 
 // The query becomes integers of two signed bytes. Its products with entries are then exact in floats,

@@ -1,4 +1,21 @@
-// Parts of product-quantized codes in a pass of attention, by tables.
+// Parts of product-quantized codes in a pass of attention, by tables: scores of the part, its weights rounded
+// to planes of 7 bits, sums of values. Loops besides those of the scans:
+//     scores and means   queries > 4 blocks of 32 tokens > registers of channels
+//     rounding           queries > registers of tokens
+#if !defined(CRUMB_THIS_ISA)
+#include <crumb/isa/editor.hpp>
+
+#include <crumb/kernel/float/math.inl>
+
+#include <crumb/kernel/attention/attention_pass.inl>
+
+#include <crumb/isa/portable/pq.inl>
+
+#include <crumb/kernel/cache/scans.inl>
+
+#include <crumb/kernel/cache/pq_tables.inl>
+#endif
+
 namespace crumb::inline CRUMB_ABI::kernel {
 
 template <>

@@ -1,4 +1,10 @@
 // Scans of product-quantized codes for the ISA named by CRUMB_THIS_ISA.
+#if !defined(CRUMB_THIS_ISA)
+#include <crumb/isa/editor.hpp>
+
+#include <crumb/isa/portable/pq.inl>
+#endif
+
 #include <crumb/kernel/cache/pq_lookup.inl>
 
 #include <crumb/kernel/cache/pq_add.inl>

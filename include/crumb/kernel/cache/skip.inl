@@ -1,4 +1,21 @@
-// Attention over scanned codes that leaves out values of little weight.
+// Attention over scanned codes that leaves out values of little weight. Loops:
+//     parts: scores > blocks: weights to bins > parts: values of the blocks that are needed
+#if !defined(CRUMB_THIS_ISA)
+#include <crumb/isa/editor.hpp>
+
+#include <crumb/kernel/float/math.inl>
+
+#include <crumb/kernel/attention/attention_pass.inl>
+
+#include <crumb/isa/portable/pq.inl>
+
+#include <crumb/kernel/cache/scans.inl>
+
+#include <crumb/kernel/cache/pq_tables.inl>
+
+#include <crumb/kernel/cache/scan.inl>
+#endif
+
 namespace crumb::inline CRUMB_ABI::kernel {
 
 template <>

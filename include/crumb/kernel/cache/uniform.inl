@@ -1,5 +1,15 @@
-// Parts of uniformly quantized codes (KIVI) in a pass of attention, as they lie: channel by channel, with the
-// scales multiplied to what all tokens of a block share.
+// Parts of codes with a scale and an origin (KIVI) in a pass of attention, as they lie: channel by channel,
+// with the scales multiplied to what all tokens of a block share. Loops:
+//     scores   blocks of 64 tokens > tiles of queries > channels > registers of tokens
+//     sums     groups of 32 channels > tiles of queries > 4 channels > blocks of tokens
+#if !defined(CRUMB_THIS_ISA)
+#include <crumb/isa/editor.hpp>
+
+#include <crumb/kernel/float/math.inl>
+
+#include <crumb/kernel/attention/attention_pass.inl>
+#endif
+
 namespace crumb::inline CRUMB_ABI::kernel {
 
 template <>

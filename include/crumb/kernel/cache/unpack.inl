@@ -1,5 +1,8 @@
-// Packed codes of caches as bytes. The loops go through whole blocks of 64 tokens, so that the compiler makes
-// vectors of them.
+// Codes of 2, 4, 6 and 8 bits of a block of 64 tokens, one byte each. Loops: registers of tokens.
+#if !defined(CRUMB_THIS_ISA)
+#include <crumb/isa/editor.hpp>
+#endif
+
 namespace crumb::inline CRUMB_ABI::kernel {
 
 template <>

@@ -1,4 +1,17 @@
-// Rows of 4-bit codes added with factors of 8 bits: sums of up to 16 rows are integers.
+// Rows of 4-bit codes added with factors of 8 bits: sums of up to 16 rows are integers. Loops:
+//     windows of groups > groups of 32 outputs > 4 rows
+#if !defined(CRUMB_THIS_ISA)
+#include <crumb/isa/editor.hpp>
+
+#include <crumb/kernel/float/math.inl>
+
+#include <crumb/isa/portable/four_rows.inl>
+
+#include <crumb/kernel/ffn/line_prefetch.inl>
+
+#include <crumb/kernel/ffn/row_reader.inl>
+#endif
+
 namespace crumb::inline CRUMB_ABI::kernel {
 
 template <>

@@ -1,4 +1,8 @@
-// Rows that come into the cache while others are computed with.
+// Prefetches rows while others are computed with, in the loops of others.
+#if !defined(CRUMB_THIS_ISA)
+#include <crumb/isa/editor.hpp>
+#endif
+
 namespace crumb::inline CRUMB_ABI::kernel {
 
 /// Asks for lines of up to 16 rows, of four at a time, the first line of each before the second of any:

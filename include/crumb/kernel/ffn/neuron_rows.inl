@@ -1,4 +1,21 @@
-// Rows of weights that lie one after another: tested, multiplied and added by a list of neurons.
+// Rows of weights that lie one after another: tested, multiplied and added by a list of neurons. Loops:
+//     range_test   registers of neurons
+//     dots         neurons of the list (a few together) > groups of 32 inputs
+//     adds         16 neurons of the list > shares of outputs > neurons (a few together) > groups of outputs
+#if !defined(CRUMB_THIS_ISA)
+#include <crumb/isa/editor.hpp>
+
+#include <crumb/kernel/float/math.inl>
+
+#include <crumb/isa/portable/four_rows.inl>
+
+#include <crumb/kernel/ffn/line_prefetch.inl>
+
+#include <crumb/kernel/ffn/row_reader.inl>
+
+#include <crumb/kernel/ffn/code_adds.inl>
+#endif
+
 namespace crumb::inline CRUMB_ABI::kernel {
 
 template <>

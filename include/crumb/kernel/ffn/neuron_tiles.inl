@@ -1,4 +1,16 @@
-// Rows of neurons turned into packed tiles on the way, for products with many rows of activations.
+// Rows of neurons turned into packed tiles on the way, for products with many rows of activations. Loops:
+//     inputs    tiles of 16 neurons > groups of 32 inputs > 4 neurons
+//     outputs   groups of 32 neurons > blocks of 32 outputs > 4 neurons
+#if !defined(CRUMB_THIS_ISA)
+#include <crumb/isa/editor.hpp>
+
+#include <crumb/kernel/float/math.inl>
+
+#include <crumb/isa/portable/four_rows.inl>
+
+#include <crumb/kernel/ffn/row_reader.inl>
+#endif
+
 namespace crumb::inline CRUMB_ABI::kernel {
 
 template <row_codec Codec>

@@ -1,4 +1,10 @@
-// Stored rows of weights, read a group at a time.
+// Stored rows of weights, read a group of 32 at a time. No loops.
+#if !defined(CRUMB_THIS_ISA)
+#include <crumb/isa/editor.hpp>
+
+#include <crumb/kernel/float/math.inl>
+#endif
+
 namespace crumb::inline CRUMB_ABI::kernel {
 
 /// 32 weights of a row as floats.

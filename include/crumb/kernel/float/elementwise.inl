@@ -1,4 +1,10 @@
-// Elementwise functions over rows, gated or not, and copies.
+// Elementwise functions over rows, gated or not, and copies. Loops: rows > registers of columns.
+#if !defined(CRUMB_THIS_ISA)
+#include <crumb/isa/editor.hpp>
+
+#include <crumb/kernel/float/math.inl>
+#endif
+
 namespace crumb::inline CRUMB_ABI::kernel {
 
 template <class Function>

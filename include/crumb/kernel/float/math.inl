@@ -1,4 +1,8 @@
-// Elementary functions of a register of floats.
+// Elementary functions of a register of floats. No loops.
+#if !defined(CRUMB_THIS_ISA)
+#include <crumb/isa/editor.hpp>
+#endif
+
 namespace crumb::inline CRUMB_ABI::kernel {
 
 template <>

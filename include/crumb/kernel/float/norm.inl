@@ -1,4 +1,10 @@
-// RMSNorm and LayerNorm.
+// RMSNorm and LayerNorm. Loops: rows > registers of columns, once for the sums and once for the result.
+#if !defined(CRUMB_THIS_ISA)
+#include <crumb/isa/editor.hpp>
+
+#include <crumb/kernel/float/math.inl>
+#endif
+
 namespace crumb::inline CRUMB_ABI::kernel {
 
 template <>

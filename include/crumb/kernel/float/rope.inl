@@ -1,4 +1,10 @@
-// Rotary embedding in place.
+// Rotary embedding in place. Loops: rows > heads > registers of pairs.
+#if !defined(CRUMB_THIS_ISA)
+#include <crumb/isa/editor.hpp>
+
+#include <crumb/kernel/float/math.inl>
+#endif
+
 namespace crumb::inline CRUMB_ABI::kernel {
 
 template <>

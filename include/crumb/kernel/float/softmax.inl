@@ -1,4 +1,10 @@
-// Softmax over rows.
+// Softmax over rows. Loops: rows > registers of columns: maximum, exponentials and sum, division.
+#if !defined(CRUMB_THIS_ISA)
+#include <crumb/isa/editor.hpp>
+
+#include <crumb/kernel/float/math.inl>
+#endif
+
 namespace crumb::inline CRUMB_ABI::kernel {
 
 template <>

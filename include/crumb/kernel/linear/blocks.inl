@@ -1,5 +1,8 @@
-// What the drivers of products share: going through blocks of rows, and storing results within the ranges
-// that a call asks for.
+// Blocks of rows, and results stored within the ranges that a call asks for. Loops: blocks of rows.
+#if !defined(CRUMB_THIS_ISA)
+#include <crumb/isa/editor.hpp>
+#endif
+
 namespace crumb::inline CRUMB_ABI::kernel {
 
 template <>

@@ -1,4 +1,11 @@
-// Products with float or half-precision weights.
+// Products with float or half-precision weights. Loops:
+//     channels (2 at a time) > rows (4 at a time) > inputs (a register at a time)
+#if !defined(CRUMB_THIS_ISA)
+#include <crumb/isa/editor.hpp>
+
+#include <crumb/kernel/float/math.inl>
+#endif
+
 namespace crumb::inline CRUMB_ABI::kernel {
 
 template <class T>

@@ -1,4 +1,8 @@
-// From a bit layout to the ISA's products: the only place that knows both.
+// From a bit layout to the ISA's products: the only place that knows both. No loops.
+#if !defined(CRUMB_THIS_ISA)
+#include <crumb/isa/editor.hpp>
+#endif
+
 namespace crumb::inline CRUMB_ABI::kernel {
 
 template <>

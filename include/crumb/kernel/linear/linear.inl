@@ -1,4 +1,17 @@
-// GEMV and GEMM over packed tiles.
+// GEMV and GEMM over packed tiles. Loops, from the outermost:
+//     gemv    tiles (2 at a time, far apart) > groups                                   one row
+//     gemm    tiles (`block_tiles` at a time) > blocks of `row_block` rows > groups     few rows
+//             128 rows > tiles > panels of 8 groups > blocks of rows > groups           `panel_rows` or more
+#if !defined(CRUMB_THIS_ISA)
+#include <crumb/isa/editor.hpp>
+
+#include <crumb/kernel/linear/blocks.inl>
+
+#include <crumb/kernel/linear/expand.inl>
+
+#include <crumb/kernel/linear/operands.inl>
+#endif
+
 namespace crumb::inline CRUMB_ABI::kernel {
 
 template <class Format, class Tile>

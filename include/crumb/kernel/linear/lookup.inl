@@ -1,5 +1,11 @@
 // Indices into codebooks: bits of a tile's rows and the group's selector become nibbles, and one table lookup
-// makes each nibble the entry that is multiplied.
+// makes each nibble the entry that is multiplied. No loops but over registers.
+#if !defined(CRUMB_THIS_ISA)
+#include <crumb/isa/editor.hpp>
+
+#include <crumb/kernel/linear/expand.inl>
+#endif
+
 namespace crumb::inline CRUMB_ABI::kernel {
 
 template <int Bits, int Selectors>

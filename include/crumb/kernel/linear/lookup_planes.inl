@@ -1,5 +1,11 @@
 // Indices whose bits lie in planes: bit-selects merge them to nibbles, in an order of bits that each register
-// row has a table for.
+// row has a table for. No loops but over registers.
+#if !defined(CRUMB_THIS_ISA)
+#include <crumb/isa/editor.hpp>
+
+#include <crumb/kernel/linear/expand.inl>
+#endif
+
 namespace crumb::inline CRUMB_ABI::kernel {
 
 template <int Bits>

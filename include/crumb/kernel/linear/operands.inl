@@ -1,4 +1,11 @@
-// Weights as they are packed, read register by register and expanded on the way to what an ISA multiplies.
+// Weights as they are packed, read register by register and expanded on the way to what an ISA multiplies:
+// for the loops over groups of others.
+#if !defined(CRUMB_THIS_ISA)
+#include <crumb/isa/editor.hpp>
+
+#include <crumb/kernel/linear/expand.inl>
+#endif
+
 namespace crumb::inline CRUMB_ABI::kernel {
 
 /// The scales of `Vectors` registers of channels from register `first` of a tile on, group by group.

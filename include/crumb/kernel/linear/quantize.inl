@@ -1,4 +1,11 @@
-// Dynamic quantization of activations to int8, written straight into the interleaved layout.
+// Dynamic quantization of activations to int8, written straight into the interleaved layout. Loops:
+//     rows > spans of 512 inputs > groups of 32 (maxima, scales, codes)
+#if !defined(CRUMB_THIS_ISA)
+#include <crumb/isa/editor.hpp>
+
+#include <crumb/kernel/float/math.inl>
+#endif
+
 namespace crumb::inline CRUMB_ABI::kernel {
 
 template <>

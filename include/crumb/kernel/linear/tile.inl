@@ -1,4 +1,15 @@
-// Micro-kernels: a few rows of activations times a few registers of channels, over a run of groups.
+// Micro-kernels: a few rows of activations times a few registers of channels, over a run of groups. Loops:
+//     groups > 4 or 8 register rows of codes > rows > registers of channels
+#if !defined(CRUMB_THIS_ISA)
+#include <crumb/isa/editor.hpp>
+
+#include <crumb/kernel/linear/blocks.inl>
+
+#include <crumb/kernel/linear/expand.inl>
+
+#include <crumb/kernel/linear/operands.inl>
+#endif
+
 namespace crumb::inline CRUMB_ABI::kernel {
 
 /// Weights that have been expanded into a panel.

@@ -1,4 +1,14 @@
-// Packed weights of any format as tiles of bytes.
+// Packed weights of any format as tiles of bytes. Loops: tiles > groups > register rows.
+#if !defined(CRUMB_THIS_ISA)
+#include <crumb/isa/editor.hpp>
+
+#include <crumb/kernel/linear/blocks.inl>
+
+#include <crumb/kernel/linear/expand.inl>
+
+#include <crumb/kernel/linear/operands.inl>
+#endif
+
 namespace crumb::inline CRUMB_ABI::kernel {
 
 template <class Format>

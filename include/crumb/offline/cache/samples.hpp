@@ -3,7 +3,7 @@
 
 #include <crumb/core/status.hpp>
 #include <crumb/core/view.hpp>
-#include <crumb/format/kv_codec.hpp>
+#include <crumb/format/kv_part.hpp>
 #include <crumb/offline/common/random.hpp>
 
 #include <Eigen/Core>

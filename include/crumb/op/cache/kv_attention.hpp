@@ -71,8 +71,7 @@ class kv_attention {
     }
 
     /// Whether `run_skipping` serves a codec and `group` query heads per kv head, in fast mode.
-    static constexpr bool can_skip(const kv_codec& codec, std::size_t head_size,
-                                   std::size_t group) noexcept {
+    static constexpr bool can_skip(const kv_codec& codec, std::size_t head_size, std::size_t group) noexcept {
         return kernel::kv_route_of(codec, head_size, group, kv_mode::fast) == kernel::kv_route::tables;
     }
     /// Bytes of the second scratch memory of `run_skipping` for a cache of up to `coded` coded tokens.

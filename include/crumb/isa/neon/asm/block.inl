@@ -2,6 +2,20 @@
 //
 // v0-v7 weights of four inputs each | v8 their scales | v9 origin | v10-v17 activations of two pairs
 // v18, v19 activation scales | v20-v23 sums | v24-v31 totals
+#include <crumb/config.hpp>
+
+#if CRUMB_BUILDS_NEON
+#if !defined(CRUMB_THIS_ISA)
+#define CRUMB_EDITED_ISA neon_dotprod
+#include <crumb/isa/editor.hpp>
+
+#include <crumb/kernel/linear/blocks.inl>
+
+#include <crumb/kernel/linear/expand.inl>
+
+#include <crumb/kernel/linear/operands.inl>
+#endif
+
 namespace crumb::inline CRUMB_ABI::kernel {
 
 // clang-format off
@@ -136,3 +150,5 @@ struct block_asm<isa::CRUMB_THIS_ISA, Format, Tile> : Tile {
 #undef CRUMB_BLOCK
 
 } // namespace crumb::inline CRUMB_ABI::kernel
+
+#endif

@@ -2,6 +2,20 @@
 //
 // v0-v7 weights: v0, v1 chunk 0 of channels 0 and 1, 2 and 3; v2, v3 chunk 1; ... | v8, v9 their scales
 // v10, v11 activations | v12, v13 sums | v14 activation scales or mask | v15 origin | v16-v31 totals
+#include <crumb/config.hpp>
+
+#if CRUMB_BUILDS_NEON_I8MM
+#if !defined(CRUMB_THIS_ISA)
+#define CRUMB_EDITED_ISA neon_i8mm
+#include <crumb/isa/editor.hpp>
+
+#include <crumb/kernel/linear/blocks.inl>
+
+#include <crumb/kernel/linear/expand.inl>
+
+#include <crumb/kernel/linear/operands.inl>
+#endif
+
 namespace crumb::inline CRUMB_ABI::kernel {
 
 // clang-format off
@@ -162,3 +176,5 @@ struct i8mm_asm<isa::CRUMB_THIS_ISA, Format, Tile> : Tile {
 #undef CRUMB_BLOCK
 
 } // namespace crumb::inline CRUMB_ABI::kernel
+
+#endif

@@ -4,6 +4,20 @@
 // v0-v3 sums | v4, v5 activations | v6 their scales | v7 table | v8 origin | v9 mask | v10, v11 masks, or the
 // second table, or scales | v12-v15 lowest bits, or indices | v16-v19 selectors, then scales | v20-v27
 // nibbles, indices, entries, powers of two | v28-v31 totals
+#include <crumb/config.hpp>
+
+#if CRUMB_BUILDS_NEON
+#if !defined(CRUMB_THIS_ISA)
+#define CRUMB_EDITED_ISA neon_dotprod
+#include <crumb/isa/editor.hpp>
+
+#include <crumb/kernel/linear/blocks.inl>
+
+#include <crumb/kernel/linear/expand.inl>
+
+#include <crumb/kernel/linear/operands.inl>
+#endif
+
 #include <crumb/isa/neon/asm/planes.inl>
 
 namespace crumb::inline CRUMB_ABI::kernel {
@@ -369,3 +383,5 @@ struct lookup_asm<isa::CRUMB_THIS_ISA, Format, Tile> : Tile {
 #undef CRUMB_PASSES_WITH
 
 } // namespace crumb::inline CRUMB_ABI::kernel
+
+#endif

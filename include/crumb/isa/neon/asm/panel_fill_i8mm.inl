@@ -2,6 +2,14 @@
 //
 // The 16 codes of nibbles times one multiplier are a table of 16 bytes, so that a lookup makes 16 weights of
 // two channels, with rounding.
+#include <crumb/config.hpp>
+
+#if CRUMB_BUILDS_NEON_I8MM
+#if !defined(CRUMB_THIS_ISA)
+#define CRUMB_EDITED_ISA neon_i8mm
+#include <crumb/isa/editor.hpp>
+#endif
+
 namespace crumb::inline CRUMB_ABI::kernel {
 
 // clang-format off
@@ -157,3 +165,5 @@ struct panel_fill<isa::CRUMB_THIS_ISA, Format> {
 #undef CRUMB_BYTES
 
 } // namespace crumb::inline CRUMB_ABI::kernel
+
+#endif

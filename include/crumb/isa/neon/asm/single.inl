@@ -3,6 +3,20 @@
 // v0-v3 sums | v4, v5 activations | v6 their scales | v7 mask | v8 origin | v9 starts | v10-v13 second sums
 // v14, v15 weight scales | v16-v19, v24-v27 codes of two register rows in turn | v20-v23 operands | v28-v31
 // totals
+#include <crumb/config.hpp>
+
+#if CRUMB_BUILDS_NEON
+#if !defined(CRUMB_THIS_ISA)
+#define CRUMB_EDITED_ISA neon_dotprod
+#include <crumb/isa/editor.hpp>
+
+#include <crumb/kernel/linear/blocks.inl>
+
+#include <crumb/kernel/linear/expand.inl>
+
+#include <crumb/kernel/linear/operands.inl>
+#endif
+
 namespace crumb::inline CRUMB_ABI::kernel {
 
 // clang-format off
@@ -276,3 +290,5 @@ struct absorbed_asm<isa::CRUMB_THIS_ISA, Format, Tile> : Tile {
 #undef CRUMB_PASSES
 
 } // namespace crumb::inline CRUMB_ABI::kernel
+
+#endif

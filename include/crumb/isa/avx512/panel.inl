@@ -1,5 +1,20 @@
 // GEMM over int8 panels: weights requantized on the way to one scale per channel and `panel_inputs` inputs,
-// so that nothing but dot products is left in the inner loop. Approximate.
+// so that only dot products are left in the inner loop. Approximate. Loops:
+//     256 rows > 3 tiles > panels of `panel_inputs` inputs > blocks of 8 rows > groups > 4 inputs > rows
+#include <crumb/config.hpp>
+
+#if CRUMB_BUILDS_X86
+#if !defined(CRUMB_THIS_ISA)
+#define CRUMB_EDITED_ISA avx512_vnni
+#include <crumb/isa/editor.hpp>
+
+#include <crumb/kernel/linear/blocks.inl>
+
+#include <crumb/kernel/linear/expand.inl>
+
+#include <crumb/kernel/linear/operands.inl>
+#endif
+
 namespace crumb::inline CRUMB_ABI::kernel {
 
 template <class Format>
@@ -196,3 +211,5 @@ struct panel_run<isa::CRUMB_THIS_ISA, Format> {
 };
 
 } // namespace crumb::inline CRUMB_ABI::kernel
+
+#endif

@@ -1,4 +1,26 @@
-// Products that take the byte of two nibbles as it is for the operand of the high ones, one row at a time.
+// Products that take the byte of two nibbles as it is for the operand of the high ones. Loops:
+//     product        tiles > rows, one at a time > groups
+//     quantization   rows > groups > pairs of inputs
+#include <crumb/config.hpp>
+
+#if CRUMB_BUILDS_NEON
+#if !defined(CRUMB_THIS_ISA)
+#define CRUMB_EDITED_ISA neon_dotprod
+#include <crumb/isa/editor.hpp>
+
+#include <crumb/kernel/float/math.inl>
+
+#include <crumb/kernel/linear/blocks.inl>
+
+#include <crumb/kernel/linear/expand.inl>
+
+#include <crumb/kernel/linear/operands.inl>
+
+#include <crumb/kernel/linear/linear.inl>
+
+#include <crumb/kernel/linear/quantize.inl>
+#endif
+
 namespace crumb::inline CRUMB_ABI::kernel {
 
 template <>
@@ -220,3 +242,5 @@ struct absorbed_quantizer<isa::CRUMB_THIS_ISA> {
 };
 
 } // namespace crumb::inline CRUMB_ABI::kernel
+
+#endif
