@@ -36,10 +36,11 @@ done
 "$profdata" merge -sparse -o "$dir/all.profdata" "$dir"/profiles/*.profraw
 
 # What reads files. Functions that write, and those of a model that has been loaded, are none of it.
-files=(examples/lm/gguf.cpp examples/lm/gguf_value.hpp examples/lm/ggml_type.hpp examples/lm/tokenizer.cpp
-    examples/lm/model.cpp examples/lm/matrix.cpp examples/lm/ffn_file.cpp examples/lm/kv_file.cpp
-    examples/lm/schedule_file.cpp include/crumb/format/packed.hpp include/crumb/format/nested.hpp
-    include/crumb/format/nested_levels.hpp include/crumb/format/neuron_rows.hpp include/crumb/op/cache/kv_snapshot.hpp)
+files=(examples/lm/gguf/gguf.cpp examples/lm/gguf/gguf_value.hpp examples/lm/gguf/ggml_type.hpp
+    examples/lm/text/tokenizer.cpp examples/lm/model/model.cpp examples/lm/model/matrix.cpp
+    examples/lm/model/ffn_file.cpp examples/lm/model/kv_file.cpp examples/lm/model/schedule_file.cpp
+    include/crumb/format/packed.hpp include/crumb/format/nested.hpp include/crumb/format/nested_levels.hpp
+    include/crumb/format/neuron_rows.hpp include/crumb/op/cache/kv_snapshot.hpp)
 [[ -f $source/include/crumb/format/invariants.hpp ]] && files+=(include/crumb/format/invariants.hpp)
 excluded='::gguf::open|::tokenizer::(encode|decode|append|token_reader)|::model::(matrices|floats|replace|bits_per_weight)'
 excluded+='|lm::model::load\(std::.*basic_string|::matrix::(floats|replace|prepare|run)\(|::matrix_input::|::find_role|write_'

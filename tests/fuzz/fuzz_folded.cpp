@@ -3,8 +3,8 @@
 // `neurons`, `bounds` (perhaps), `up` and `down` (perhaps), and the keys `width` and `hidden`: what the model
 // around them has.
 #include "folded.hpp"
-#include "gguf.hpp"
-#include "matrix.hpp"
+#include "gguf/gguf.hpp"
+#include "model/matrix.hpp"
 
 #include <deque>
 

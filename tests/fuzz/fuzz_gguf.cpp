@@ -1,8 +1,8 @@
 // libFuzzer target: whatever the bytes are, the reader refuses them or what it hands out lies within them.
 // What it reads is written and read again, and is the same.
 #include "fuzz.hpp"
-#include "gguf.hpp"
-#include "gguf_writer.hpp"
+#include "gguf/gguf.hpp"
+#include "gguf/gguf_writer.hpp"
 
 namespace lm::fuzz {
 namespace {

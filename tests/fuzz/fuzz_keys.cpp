@@ -1,9 +1,9 @@
 // libFuzzer target: what a file holds beside its model - codebooks of the cache, schedules of precision,
 // folded networks - is refused, or fits the model and can be used.
-#include "ffn_file.hpp"
-#include "kv_file.hpp"
-#include "schedule_file.hpp"
-#include "session.hpp"
+#include "model/ffn_file.hpp"
+#include "model/kv_file.hpp"
+#include "model/schedule_file.hpp"
+#include "model/session.hpp"
 #include "small_model.hpp"
 
 namespace lm::fuzz {

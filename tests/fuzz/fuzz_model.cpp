@@ -1,8 +1,8 @@
 // libFuzzer target: a file is refused, or its model runs: logits for every token of a short text, with every
 // kind of activations, weights, cache, folded networks and precisions. All are finite, or there is an error.
-#include "kv_file.hpp"
-#include "schedule_file.hpp"
-#include "session.hpp"
+#include "model/kv_file.hpp"
+#include "model/schedule_file.hpp"
+#include "model/session.hpp"
 #include "small_model.hpp"
 
 namespace lm::fuzz {

@@ -1,6 +1,6 @@
 // libFuzzer target: a vocabulary from any file is refused, or encodes any text to tokens that it has.
 #include "fuzz.hpp"
-#include "tokenizer.hpp"
+#include "text/tokenizer.hpp"
 
 #include <string>
 

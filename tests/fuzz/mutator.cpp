@@ -1,6 +1,6 @@
 #include "mutator.hpp"
 
-#include "kv_file.hpp"
+#include "model/kv_file.hpp"
 #include "seeds.hpp"
 
 #include <crumb/crumb.hpp>

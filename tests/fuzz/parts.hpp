@@ -1,8 +1,8 @@
 // Valid parts of model files, made of random numbers: what seeds consist of, and what the mutator puts in.
 #pragma once
 
-#include "gguf_writer.hpp"
-#include "matrix.hpp"
+#include "gguf/gguf_writer.hpp"
+#include "model/matrix.hpp"
 
 #include <cstddef>
 #include <cstdint>

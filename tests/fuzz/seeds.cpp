@@ -1,8 +1,8 @@
 #include "seeds.hpp"
 
-#include "ffn_file.hpp"
-#include "kv_file.hpp"
-#include "schedule_file.hpp"
+#include "model/ffn_file.hpp"
+#include "model/kv_file.hpp"
+#include "model/schedule_file.hpp"
 #include "vocabularies.hpp"
 
 #include <cstdio>

@@ -2,7 +2,7 @@
 #pragma once
 
 #include "fuzz.hpp"
-#include "model.hpp"
+#include "model/model.hpp"
 
 namespace lm::fuzz {
 

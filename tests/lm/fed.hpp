@@ -1,7 +1,7 @@
 // Logits of tokens that a session has to take.
 #pragma once
 
-#include "session.hpp"
+#include "model/session.hpp"
 
 #include <gtest/gtest.h>
 

@@ -1,8 +1,8 @@
 // GGUF files in memory, to be damaged by the tests.
 #pragma once
 
-#include "gguf.hpp"
-#include "gguf_writer.hpp"
+#include "gguf/gguf.hpp"
+#include "gguf/gguf_writer.hpp"
 
 #include <gtest/gtest.h>
 

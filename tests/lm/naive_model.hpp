@@ -2,8 +2,8 @@
 // kernels.
 #pragma once
 
-#include "gguf.hpp"
-#include "matrix.hpp"
+#include "gguf/gguf.hpp"
+#include "model/matrix.hpp"
 
 #include <algorithm>
 #include <cmath>

@@ -1,8 +1,8 @@
 // Files whose parts are valid and disagree with each other, and weights whose results are no numbers.
-#include "commands.hpp"
+#include "cli/commands.hpp"
 #include "fed.hpp"
-#include "ffn_file.hpp"
-#include "gguf_writer.hpp"
+#include "gguf/gguf_writer.hpp"
+#include "model/ffn_file.hpp"
 #include "tiny_model.hpp"
 
 #include <crumb/offline/nested/quantized.hpp>

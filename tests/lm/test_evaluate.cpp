@@ -1,5 +1,5 @@
 // Perplexity, KL divergence and agreement against their definitions.
-#include "evaluate.hpp"
+#include "eval/evaluate.hpp"
 #include "fed.hpp"
 #include "tiny_model.hpp"
 

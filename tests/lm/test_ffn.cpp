@@ -1,11 +1,11 @@
 // Models with folded networks: recipes, files, and what they compute.
-#include "commands.hpp"
+#include "cli/commands.hpp"
 #include "decisions.hpp"
-#include "evaluate.hpp"
+#include "eval/evaluate.hpp"
 #include "fed.hpp"
-#include "ffn_training.hpp"
-#include "gguf_writer.hpp"
+#include "gguf/gguf_writer.hpp"
 #include "tiny_model.hpp"
+#include "train/ffn_training.hpp"
 
 #include <gtest/gtest.h>
 

@@ -1,8 +1,8 @@
 // The GGUF reader and writer: round trips, and an error that names the culprit for everything that can be
 // wrong.
 #include "file_bytes.hpp"
-#include "gguf.hpp"
-#include "gguf_writer.hpp"
+#include "gguf/gguf.hpp"
+#include "gguf/gguf_writer.hpp"
 #include "vocabularies.hpp"
 
 #include <gtest/gtest.h>

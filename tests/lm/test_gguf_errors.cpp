@@ -1,7 +1,7 @@
 // What can be wrong with a GGUF file: always an error, which names the culprit.
 #include "file_bytes.hpp"
-#include "gguf.hpp"
-#include "gguf_writer.hpp"
+#include "gguf/gguf.hpp"
+#include "gguf/gguf_writer.hpp"
 #include "vocabularies.hpp"
 
 #include <gtest/gtest.h>

@@ -1,10 +1,10 @@
 // Coded caches in sessions: names, how near they are to halves, codebooks in files.
-#include "commands.hpp"
+#include "cli/commands.hpp"
 #include "decisions.hpp"
-#include "evaluate.hpp"
+#include "eval/evaluate.hpp"
 #include "fed.hpp"
-#include "gguf_writer.hpp"
-#include "kv_file.hpp"
+#include "gguf/gguf_writer.hpp"
+#include "model/kv_file.hpp"
 #include "tiny_model.hpp"
 
 #include <gtest/gtest.h>

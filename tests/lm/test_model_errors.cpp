@@ -1,6 +1,6 @@
 // What can be wrong with a model: always an error, which names the culprit.
 #include "fed.hpp"
-#include "session.hpp"
+#include "model/session.hpp"
 #include "tiny_model.hpp"
 
 #include <gtest/gtest.h>

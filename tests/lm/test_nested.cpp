@@ -1,10 +1,10 @@
 // Models with nested weights: their files, their precisions, and schedules.
-#include "commands.hpp"
-#include "evaluate.hpp"
+#include "cli/commands.hpp"
+#include "eval/evaluate.hpp"
+#include "eval/study.hpp"
 #include "fed.hpp"
-#include "gguf_writer.hpp"
-#include "schedule_file.hpp"
-#include "study.hpp"
+#include "gguf/gguf_writer.hpp"
+#include "model/schedule_file.hpp"
 #include "tiny_model.hpp"
 
 #include <gtest/gtest.h>

@@ -1,8 +1,8 @@
 // Files that are written whole or not at all, and what is left of them after a signal.
 #include "file_bytes.hpp"
-#include "mapped_file.hpp"
-#include "output_file.hpp"
-#include "signals.hpp"
+#include "gguf/mapped_file.hpp"
+#include "gguf/output_file.hpp"
+#include "gguf/signals.hpp"
 
 #include <csignal>
 #include <filesystem>

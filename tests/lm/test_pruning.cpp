@@ -1,9 +1,9 @@
 // Pruning against its definitions, computed plainly.
+#include "cli/pruning.hpp"
 #include "fed.hpp"
-#include "pruning.hpp"
 
-#include "quantizer.hpp"
 #include "tiny_model.hpp"
+#include "train/quantizer.hpp"
 
 #include <gtest/gtest.h>
 

@@ -1,5 +1,5 @@
 // JSON of any text.
-#include "report.hpp"
+#include "cli/report.hpp"
 
 #include <gtest/gtest.h>
 

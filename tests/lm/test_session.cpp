@@ -1,8 +1,8 @@
 // Forward passes: against double precision, and that nothing depends on batches and threads.
 #include "decisions.hpp"
 #include "fed.hpp"
+#include "model/session.hpp"
 #include "naive_model.hpp"
-#include "session.hpp"
 #include "tiny_model.hpp"
 
 #include <gtest/gtest.h>

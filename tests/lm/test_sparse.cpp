@@ -1,7 +1,7 @@
 // Dense-and-sparse decomposition: what is kept, and what error feedback makes of the rest.
-#include "commands.hpp"
-#include "evaluate.hpp"
-#include "sparse.hpp"
+#include "cli/commands.hpp"
+#include "cli/sparse.hpp"
+#include "eval/evaluate.hpp"
 #include "tiny_model.hpp"
 
 #include <gtest/gtest.h>

@@ -1,8 +1,8 @@
 // Random models of a given shape.
 #include "fed.hpp"
-#include "session.hpp"
-#include "synth.hpp"
+#include "model/session.hpp"
 #include "tiny_model.hpp"
+#include "train/synth.hpp"
 
 #include <gtest/gtest.h>
 

@@ -1,6 +1,6 @@
 // The threads of crumb-lm.
 #include "decisions.hpp"
-#include "team.hpp"
+#include "machine/team.hpp"
 
 #include <gtest/gtest.h>
 

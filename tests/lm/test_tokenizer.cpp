@@ -1,8 +1,8 @@
 // Byte-level BPE and SentencePiece: known examples, arbitrary bytes, and vocabularies that are refused.
-#include "gguf.hpp"
-#include "gguf_writer.hpp"
-#include "tokenizer.hpp"
-#include "unicode.hpp"
+#include "gguf/gguf.hpp"
+#include "gguf/gguf_writer.hpp"
+#include "text/tokenizer.hpp"
+#include "text/unicode.hpp"
 #include "vocabularies.hpp"
 
 #include <gtest/gtest.h>

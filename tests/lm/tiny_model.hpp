@@ -2,7 +2,7 @@
 #pragma once
 
 #include "file_bytes.hpp"
-#include "model.hpp"
+#include "model/model.hpp"
 #include "vocabularies.hpp"
 
 #include <crumb/crumb.hpp>

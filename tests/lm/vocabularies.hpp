@@ -1,8 +1,8 @@
 // Small vocabularies for the tests of the tokenizer and the fuzzer's seeds.
 #pragma once
 
-#include "gguf_writer.hpp"
-#include "unicode.hpp"
+#include "gguf/gguf_writer.hpp"
+#include "text/unicode.hpp"
 
 #include <cstdint>
 #include <cstdio>

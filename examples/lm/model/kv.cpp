@@ -1,0 +1,123 @@
+#include "model/kv.hpp"
+
+#include "gguf/shown_text.hpp"
+
+#include <algorithm>
+#include <charconv>
+#include <iterator>
+#include <vector>
+
+namespace lm {
+
+using crumb::errc;
+using crumb::kv_codec;
+using crumb::status;
+
+namespace {
+
+/// Takes what stands before the next colon.
+std::string_view take(std::string_view& rest) {
+    const auto colon = rest.find(':');
+    const std::string_view first = rest.substr(0, colon);
+    rest = colon == rest.npos ? std::string_view() : rest.substr(colon + 1);
+    return first;
+}
+
+template <class T>
+bool read(std::string_view text, T& to) {
+    const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), to);
+    return error == std::errc() && end == text.data() + text.size();
+}
+
+/// What is wrong with `--kv text`.
+status wrong(std::string_view text, const std::string& what) {
+    return status::error(errc::invalid_argument, "--kv %s: %s", shown_text(text).c_str(), what.c_str());
+}
+
+status unknown(std::string_view text) {
+    return wrong(text, "codecs are f32, f16, q8_0, kivi4, kivi2, pq4, pq3, pq2, pq:<1|2|4>x<4|6|8|4+4>, then "
+                       ":sinks=S, :window=W, :exact, :skip=E");
+}
+
+/// Reads one of the options behind the codec's name.
+status read_option(std::string_view text, std::string_view option, kv_type& to) {
+    if (option == "exact") {
+        to.exact = true;
+    } else if (option.starts_with("sinks=")) {
+        if (!read(option.substr(6), to.sinks) || to.sinks > kv_type::most_sinks)
+            return wrong(text, "sinks are 0 to " + std::to_string(kv_type::most_sinks));
+    } else if (option.starts_with("window=")) {
+        if (!read(option.substr(7), to.window) || to.window > kv_type::most_window)
+            return wrong(text, "a window has 0 to " + std::to_string(kv_type::most_window) + " tokens");
+    } else if (option.starts_with("skip=")) {
+        if (!read(option.substr(5), to.skip) || !(to.skip >= 0 && to.skip < 1))
+            return wrong(text, "skip is a share from 0 to below 1");
+    } else {
+        return wrong(text, "'" + shown_text(option) +
+                               "' is unknown; known are sinks=S, window=W, exact and skip=E");
+    }
+    return {};
+}
+
+} // namespace
+
+crumb::result<kv_type> kv_type::parse(std::string_view text) {
+    if (text.ends_with(':'))
+        return unknown(text);
+    std::string_view rest = text;
+    kv_type out;
+    const std::string_view name = take(rest);
+    if (name == "pq") {
+        const std::string_view shape = take(rest);
+        const auto x = shape.find('x');
+        std::size_t dims = 0, bits = 0;
+        if (x == shape.npos || !read(shape.substr(0, x), dims))
+            return unknown(text);
+        const std::string_view width = shape.substr(x + 1);
+        const bool additive = width == "4+4";
+        if ((!additive && !read(width, bits)) || dims > 4 || bits > 8)
+            return unknown(text);
+        out.codec = kv_codec::pq(static_cast<std::uint8_t>(dims),
+                                 static_cast<std::uint8_t>(additive ? 8 : bits), additive, false);
+        if (!crumb::is_known(out.codec))
+            return unknown(text);
+    } else {
+        const auto* found = std::find_if(std::begin(crumb::kv_codecs), std::end(crumb::kv_codecs),
+                                         [&](const crumb::named_kv_codec& c) { return c.name == name; });
+        if (found == std::end(crumb::kv_codecs))
+            return unknown(text);
+        out.codec = found->codec;
+    }
+    std::vector<std::string_view> seen;
+    while (!rest.empty()) {
+        const std::string_view option = take(rest);
+        if (const status error = read_option(text, option, out); !error)
+            return error;
+        const std::string_view name_of_it = option.substr(0, option.find('='));
+        if (std::find(seen.begin(), seen.end(), name_of_it) != seen.end())
+            return wrong(text, std::string(name_of_it) + " is given twice");
+        seen.push_back(name_of_it);
+    }
+    if (out.skip > 0 && (!out.codec.has_codebooks() || out.exact))
+        return wrong(text, "skip is for pq codecs that are not exact");
+    return out;
+}
+
+std::string kv_type::name() const {
+    std::string out;
+    for (const crumb::named_kv_codec& c : crumb::kv_codecs)
+        if (c.codec == codec)
+            out = c.name;
+    if (out.empty())
+        out =
+            "pq:" + std::to_string(codec.dims) + "x" + (codec.additive ? "4+4" : std::to_string(codec.bits));
+    if (!codec.is_plain())
+        out += ":sinks=" + std::to_string(sinks) + ":window=" + std::to_string(window);
+    if (skip > 0) {
+        char digits[32]; // as few as read back to the same number
+        out.append(":skip=").append(digits, std::to_chars(digits, digits + sizeof digits, skip).ptr);
+    }
+    return exact ? out + ":exact" : out;
+}
+
+} // namespace lm

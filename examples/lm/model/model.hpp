@@ -1,0 +1,137 @@
+// A transformer read from a GGUF file: architectures `llama` and `gpt2`.
+#pragma once
+
+#include "model/ffn.hpp"
+#include "model/matrix.hpp"
+#include "text/tokenizer.hpp"
+
+#include <memory>
+#include <string>
+#include <vector>
+
+namespace lm {
+
+enum class architecture { llama, gpt2 };
+
+/// The sizes and constants of a model.
+struct model_shape {
+    architecture arch = architecture::llama;
+    std::size_t context = 0; ///< most tokens of a sequence
+    std::size_t width = 0;   ///< embedding length
+    std::size_t layers = 0;
+    std::size_t hidden = 0; ///< feed-forward length
+    std::size_t heads = 0;
+    std::size_t kv_heads = 0;
+    std::size_t head_size = 0;
+    std::size_t rope_dims = 0; ///< llama
+    float rope_base = 10000.0f;
+    float norm_epsilon = 1e-5f;
+    std::size_t vocabulary = 0;
+};
+
+/// Which of a model's attention and feed-forward matrices one is.
+struct matrix_role {
+    static constexpr std::size_t inputs = 4; ///< of a layer: matrices that read the same numbers share one
+    std::size_t layer = 0;
+    std::size_t reads = 0; ///< 0: normed, before attention; 1: attended; 2: normed, before FFN; 3: activated
+    std::size_t input() const noexcept { return layer * inputs + reads; }
+    bool is_ffn() const noexcept { return reads >= 2; }
+};
+/// The role that a tensor's name says; nothing for embeddings, norms and biases.
+std::optional<matrix_role> find_role(std::string_view tensor) noexcept;
+
+/// A matrix of a model, by the name of its tensor.
+struct named_matrix {
+    std::string name;
+    const matrix* m;
+    matrix_role role;
+};
+
+class folded_layer;
+
+/// One layer: attention and feed-forward, each behind a norm. Empty vectors are parameters the model lacks.
+struct model_layer {
+    std::vector<float> attention_norm, attention_norm_bias, ffn_norm, ffn_norm_bias;
+    std::vector<float> qkv_bias, output_bias, up_bias, down_bias;
+    matrix q, k, v; ///< llama
+    matrix qkv;     ///< gpt2: the three in one
+    matrix output, up, down;
+    matrix gate;                                ///< llama
+    std::shared_ptr<const folded_layer> folded; ///< instead of up and down or beside them, or null
+};
+
+/// How `model::load` prepares the matrices.
+struct model_options {
+    weight_type weights = weight_type::stored;
+    activation_type activations = activation_type::int8;
+    ffn_type ffn = ffn_type::dense; ///< whether folded networks replace the matrices `up` and `down`
+    bool ffn_by_lists = false;      ///< every row of a batch is folded, as in generation
+};
+
+/// A model ready to run. Immovable parts of it (biases) are referred to by its matrices.
+class model {
+  public:
+    model(model&&) = default;
+
+    /// Maps and reads a file. Attention and feed-forward matrices become `options.weights`; embeddings,
+    /// positions, norms, biases and the output matrix stay as the file has them. Errors name what is missing,
+    /// unknown or of the wrong shape.
+    static crumb::result<model> load(const std::string& path, const model_options& options);
+    /// The same from a file's bytes, at an address that they keep; `path` is for messages.
+    static crumb::result<model> load(buffer file, const std::string& path, const model_options& options);
+
+    const std::string& path() const noexcept { return path_; }
+    const model_shape& shape() const noexcept { return shape_; }
+    const tokenizer& vocabulary() const noexcept { return *tokenizer_; }
+    const std::vector<model_layer>& layers() const noexcept { return layers_; }
+    const std::vector<float>& output_norm() const noexcept { return output_norm_; }
+    const std::vector<float>& output_norm_bias() const noexcept { return output_norm_bias_; }
+    const matrix& output() const noexcept { return output_; }
+    /// The name of its tensor: a model without an output matrix uses its embedding.
+    const char* output_tensor() const noexcept {
+        return file_.find_tensor("output.weight") != nullptr ? "output.weight" : "token_embd.weight";
+    }
+    /// Attention and feed-forward matrices in the order of their inputs.
+    std::vector<named_matrix> matrices() const;
+    /// The weights of one of `matrices()`, to be changed in place: see `matrix::floats`.
+    std::span<float> floats(const named_matrix& each) noexcept;
+    const gguf& file() const noexcept { return file_; }
+    /// Other weights for one of `matrices()` at `bits` bits: see `matrix::replace`.
+    crumb::status replace(const named_matrix& each, int bits, std::span<const float> weights,
+                          std::span<const float> corrections);
+    const float* embedding(std::size_t token) const noexcept {
+        return embedding_.data() + token * shape_.width;
+    }
+    /// gpt2's learned position, or null.
+    const float* position(std::size_t i) const noexcept {
+        return positions_.empty() ? nullptr : positions_.data() + i * shape_.width;
+    }
+    /// Name of the type that the file's own attention and feed-forward matrices have, in lower case.
+    const std::string& stored_type() const noexcept { return stored_type_; }
+    /// Precisions that all attention and feed-forward matrices have in common, if they are nested.
+    const std::optional<crumb::precision_range>& precisions() const noexcept { return precisions_; }
+    /// Average bits per weight over all matrices: attention, feed-forward, output, embedding.
+    double bits_per_weight() const noexcept;
+    /// Bytes of the same matrices in their storage formats.
+    std::size_t weight_bytes() const noexcept { return weight_bytes_; }
+
+  private:
+    class loader;
+    model() = default;
+
+    static crumb::result<model> load(gguf file, buffer memory, const std::string& path,
+                                     const model_options& options);
+
+    std::string path_, stored_type_;
+    buffer memory_; ///< of a file that is not mapped
+    gguf file_;
+    std::optional<tokenizer> tokenizer_;
+    model_shape shape_;
+    std::vector<float> embedding_, positions_, output_norm_, output_norm_bias_;
+    std::vector<model_layer> layers_;
+    matrix output_;
+    std::optional<crumb::precision_range> precisions_;
+    std::size_t weight_bytes_ = 0, weight_count_ = 0;
+};
+
+} // namespace lm

@@ -1,0 +1,91 @@
+// Running a model over a sequence of tokens.
+#pragma once
+
+#include "machine/team.hpp"
+#include "model/kv.hpp"
+#include "model/model.hpp"
+#include "model/profile.hpp"
+
+#include <crumb/op/cache/kv_cache.hpp>
+
+#include <functional>
+#include <memory>
+
+namespace lm {
+
+/// What folded networks have done, all layers together.
+struct ffn_counts {
+    std::size_t tokens = 0, neurons = 0, fixed = 0;
+    std::optional<std::size_t> missed; ///< if they are counted
+    double bytes = 0;                  ///< read by these tokens, if each of them had come alone
+};
+
+/// One sequence: its key-value cache and the buffers of a forward pass. The model must outlive it.
+class session {
+  public:
+    /// For up to `context` tokens (at most the model's), fed in batches of at most `batch`. Memory for them
+    /// is taken as they come. `codebooks`: of kv's codec, if that needs some; must outlive the session.
+    static crumb::result<session> make(const model& m, team threads, const kv_type& kv, std::size_t context,
+                                       std::size_t batch, const crumb::pq_codebooks& codebooks = {});
+    session(session&&) noexcept;
+    session& operator=(session&&) noexcept;
+    ~session();
+
+    /// An error if this machine lacks the memory for so many tokens.
+    crumb::status fits(std::size_t tokens) const;
+
+    /// Forgets the sequence.
+    void reset() noexcept;
+    /// Forgets all but the first `length` tokens, if there are more.
+    void rewind(std::size_t length) noexcept;
+    /// Tokens fed so far.
+    std::size_t length() const noexcept;
+    std::size_t context() const noexcept;
+    const team& threads() const noexcept;
+    const model& of() const noexcept;
+    const crumb::kv_cache& cache() const noexcept;
+
+    /// Bits per weight of nested matrices in the batches from now on, one of the model's precisions; the
+    /// highest one at first.
+    void precision(int bits) noexcept;
+
+    /// Appends tokens and returns the logits behind the last `wanted` of them: wanted x vocabulary finite
+    /// floats, valid until the next call. Refuses tokens that do not fit into the context or are none of the
+    /// vocabulary. A number that is not finite ends the pass: the error names the tensor, the layer and the
+    /// token where it appears first, the same for every number of threads, and the batch that it is in is not
+    /// appended.
+    crumb::result<std::span<const float>> feed(std::span<const std::int32_t> tokens, std::size_t wanted);
+
+    /// Bytes that the cache holds per token: codes, scales and means; sinks, window and codebooks not
+    /// counted.
+    double kv_bytes_per_token() const noexcept;
+    /// Share of the blocks of coded values that were left unread since `make`, all layers and heads; 0
+    /// without `kv_type::skip`.
+    double kv_left_unread() const noexcept;
+    /// What the folded networks of all layers have come to in every batch from now on, from 0 on. Counting
+    /// misses computes all neurons.
+    void count_ffn(bool missed) noexcept;
+    ffn_counts ffn() const noexcept;
+
+    /// Calls f(matrix, input) with what a matrix reads, for the first of those that read the same, in every
+    /// batch from now on. An empty function ends that.
+    void observe(std::function<void(const matrix&, const crumb::matrix_view<const float>&)> f);
+
+    /// Calls f(layer, keys, values) with what is written to the cache in every batch from now on: keys turned
+    /// by their positions; rows of kv_heads * head_size. An empty function ends that. One thread only.
+    void observe_cache(std::function<void(std::size_t, const crumb::matrix_view<const float>&,
+                                          const crumb::matrix_view<const float>&)>
+                           f);
+
+    /// Begins to measure (or stops), with all times 0.
+    void profile(bool on) noexcept;
+    /// Seconds per kind of work since `profile`, the mean of all threads.
+    section_times times() const noexcept;
+
+  private:
+    struct state;
+    explicit session(std::unique_ptr<state> s);
+    std::unique_ptr<state> state_;
+};
+
+} // namespace lm
