@@ -1,6 +1,7 @@
 #include "mutator.hpp"
 
 #include "model/kv_file.hpp"
+#include "model/model_identity.hpp"
 #include "seeds.hpp"
 
 #include <crumb/crumb.hpp>

@@ -5,7 +5,9 @@
 #include "fed.hpp"
 #include "gguf/gguf_writer.hpp"
 #include "model/kv_file.hpp"
+#include "model/model_identity.hpp"
 #include "tiny_model.hpp"
+#include "train/kv_training.hpp"
 
 #include <gtest/gtest.h>
 

@@ -1,4 +1,5 @@
 // Models with nested weights: their files, their precisions, and schedules.
+#include "cli/bootstrap.hpp"
 #include "cli/commands.hpp"
 #include "eval/evaluate.hpp"
 #include "eval/study.hpp"
@@ -6,6 +7,7 @@
 #include "gguf/gguf_writer.hpp"
 #include "model/schedule_file.hpp"
 #include "tiny_model.hpp"
+#include "train/schedule_training.hpp"
 
 #include <gtest/gtest.h>
 
@@ -296,7 +298,7 @@ TEST(Study, MeasuresSchedules) {
     EXPECT_GT(lm::mean_of(low->kl), 1e-4);
     EXPECT_TRUE(low->rouge.empty());
     EXPECT_EQ(low->kl_at.size(), 12u);
-    const auto features = study->read_features(1, false);
+    const auto features = lm::cache_features(*study, 1);
     ASSERT_TRUE(features) << features.message();
     EXPECT_EQ((*features)[2].rows, 16u);
     EXPECT_EQ((*features)[2].width, 32u);

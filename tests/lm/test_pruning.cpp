@@ -3,7 +3,7 @@
 #include "fed.hpp"
 
 #include "tiny_model.hpp"
-#include "train/quantizer.hpp"
+#include "train/calibration.hpp"
 
 #include <gtest/gtest.h>
 

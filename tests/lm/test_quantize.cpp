@@ -1,9 +1,9 @@
 // Quantized model files: what they hold, that they run as they are, and how damage is reported.
 #include "cli/commands.hpp"
+#include "cli/model_report.hpp"
 #include "eval/evaluate.hpp"
 #include "gguf/gguf_writer.hpp"
 #include "tiny_model.hpp"
-#include "train/quantizer.hpp"
 
 #include <crumb/offline/weights/store.hpp>
 

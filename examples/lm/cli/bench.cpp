@@ -1,4 +1,6 @@
 #include "cli/commands.hpp"
+#include "cli/model_report.hpp"
+#include "cli/open_model.hpp"
 #include "cli/report.hpp"
 #include "machine/machine.hpp"
 
@@ -169,7 +171,7 @@ status bench(const bench_options& o) {
     const auto isa = crumb::choose_isa();
     if (!isa)
         return isa.error();
-    auto loaded = load(o, o.depth + std::max(o.prompt, o.generate), 512);
+    auto loaded = open_model(o, o.depth + std::max(o.prompt, o.generate), 512);
     if (!loaded)
         return loaded.error();
     const model& m = *loaded->weights;

@@ -1,9 +1,12 @@
 #include "cli/commands.hpp"
+#include "cli/open_model.hpp"
 #include "cli/report.hpp"
 #include "eval/evaluate.hpp"
-#include "model/kv_file.hpp"
+#include "model/ffn_file.hpp"
+#include "model/input_text.hpp"
 #include "model/precision.hpp"
 #include "train/ffn_training.hpp"
+#include "train/kv_training.hpp"
 
 #include <chrono>
 #include <cstring>
@@ -31,11 +34,11 @@ crumb::result<double> generation_speed(session& s, std::span<const std::int32_t>
 }
 
 /// One copy of nested weights at every precision, and under a schedule that falls as a text goes on.
-crumb::status show_precisions(const common_options& of, session& reference,
-                              std::span<const std::int32_t> text, std::size_t ctx) {
-    common_options o = of;
+crumb::status show_precisions(const load_options& of, session& reference, std::span<const std::int32_t> text,
+                              std::size_t ctx) {
+    load_options o = of;
     o.weights = weight_type::nested;
-    auto nested = load(o, 0, 512);
+    auto nested = open_model(o, 0, 512);
     if (!nested)
         return nested.error();
     session& s = *nested->run;
@@ -70,7 +73,7 @@ crumb::status show_precisions(const common_options& of, session& reference,
 }
 
 /// Feed-forward networks as they are, and folded so that less and less of them is read.
-crumb::status show_networks(const common_options& of, const model& full, session& reference,
+crumb::status show_networks(const load_options& of, const model& full, session& reference,
                             std::span<const std::int32_t> text, std::size_t ctx) {
     const auto& d = full.shape();
     print("\n  %-26s %10s %10s %14s %14s %12s %12s\n", "feed-forward networks", "fixed", "missed",
@@ -141,8 +144,8 @@ crumb::status show_networks(const common_options& of, const model& full, session
 }
 
 /// Caches of one model, fed token by token, so that as much of them is coded as in generation.
-crumb::status show_caches(const common_options& of, std::span<const std::int32_t> text, std::size_t ctx) {
-    auto halves = load(of, ctx, ctx);
+crumb::status show_caches(const load_options& of, std::span<const std::int32_t> text, std::size_t ctx) {
+    auto halves = open_model(of, ctx, ctx);
     if (!halves)
         return halves.error();
     const model& m = *halves->weights;
@@ -200,12 +203,12 @@ crumb::status show_caches(const common_options& of, std::span<const std::int32_t
 }
 
 crumb::status show(const std::string& path, std::size_t threads) {
-    common_options full;
+    load_options full;
     full.model = path;
     full.weights = weight_type::f32;
     full.activations = activation_type::f32;
     full.threads = threads;
-    auto reference = load(full, 0, 512);
+    auto reference = open_model(full, 0, 512);
     if (!reference)
         return reference.error();
     const model& m = *reference->weights;
@@ -214,10 +217,10 @@ crumb::status show(const std::string& path, std::size_t threads) {
           std::filesystem::path(path).stem().c_str(), d.layers, d.width, d.heads, d.kv_heads,
           d.arch == architecture::llama ? "gated" : "GELU", d.hidden);
 
-    common_options stored = full;
+    load_options stored = full;
     stored.weights = weight_type::stored;
     stored.activations = activation_type::int8;
-    auto writer = load(stored, 0, 512);
+    auto writer = open_model(stored, 0, 512);
     if (!writer)
         return writer.error();
     const std::string prompt = "It was a dark evening, and ";
@@ -259,10 +262,10 @@ crumb::status show(const std::string& path, std::size_t threads) {
         {weight_type::cb4, activation_type::int8},  {weight_type::cb3, activation_type::int8},
         {weight_type::cb2s, activation_type::int8}};
     for (const auto& [type, activations] : compared) {
-        common_options o = stored;
+        load_options o = stored;
         o.weights = type;
         o.activations = activations;
-        auto each = load(o, 0, 512);
+        auto each = open_model(o, 0, 512);
         if (!each && activations == activation_type::panels &&
             each.error().code() == crumb::errc::unsupported)
             continue;
@@ -292,7 +295,7 @@ crumb::status show(const std::string& path, std::size_t threads) {
         if (const crumb::status done = show_networks(stored, m, *reference->run, text, ctx); !done)
             return done;
     // Rounded activations would differ with every digit of the cache, and hide what it loses.
-    common_options eight_bits = stored;
+    load_options eight_bits = stored;
     eight_bits.weights = weight_type::q8_0;
     eight_bits.activations = activation_type::f32;
     return show_caches(eight_bits, text, ctx);

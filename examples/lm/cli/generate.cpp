@@ -1,188 +1,20 @@
 #include "cli/commands.hpp"
+#include "cli/model_report.hpp"
+#include "cli/open_model.hpp"
 #include "cli/report.hpp"
 #include "eval/evaluate.hpp"
-#include "model/kv_file.hpp"
 #include "model/sampler.hpp"
-#include "train/quantizer.hpp"
 
 #include <chrono>
+#include <cmath>
 
 namespace lm {
 
 using crumb::errc;
-using crumb::result;
 using crumb::status;
 
-namespace {
-
-/// The codebooks of the file, or such as are trained on a text that the model writes now.
-result<crumb::kv_codebooks> codebooks_for(const model& m, const common_options& o) {
-    auto stored = read_codebooks(m, o.kv.codec);
-    if (!stored)
-        return stored.error();
-    if (*stored)
-        return std::move(**stored);
-    std::fprintf(stderr, "crumb-lm: %s has no codebooks of %s: training them on text that the model writes\n",
-                 m.path().c_str(), codec_name(o.kv.codec).c_str());
-    kv_training how;
-    how.text = "self";
-    how.chunks = 16;
-    how.sinks = o.kv.sinks;
-    how.threads = team(o.threads).size();
-    stage_progress progress;
-    auto books = train_codebooks(m, o.kv.codec, how, std::ref(progress));
-    progress.clear();
-    return books;
-}
-
-} // namespace
-
-result<loaded_model> load(const common_options& options) {
-    bool is_rounded = options.weights != weight_type::nested;
-    with_format(options.weights,
-                [&]<class F>(std::type_identity<F>) { is_rounded = crumb::rounding_format<F>; });
-    const auto read = [&]() -> result<model> {
-        if (is_rounded)
-            return model::load(options.model,
-                               {options.weights, options.activations, options.ffn, options.ffn_by_lists});
-        // Codebooks and error feedback take the whole model at once.
-        common_options stored = options;
-        stored.weights = weight_type::stored;
-        stored.ffn = ffn_type::dense;
-        auto source = load(stored, 0, 512);
-        if (!source)
-            return source.error();
-        quantize_options how;
-        how.weights = options.weights;
-        how.vocabulary = weight_type::stored;
-        how.chunks = 16;
-        how.sweeps = 0;
-        auto file = quantized_file(how, *source->weights, *source->run);
-        if (!file)
-            return file.error();
-        return model::load(std::move(*file), options.model,
-                           {weight_type::stored, options.activations, options.ffn, options.ffn_by_lists});
-    };
-    auto m = read();
-    if (!m)
-        return m.error();
-    loaded_model l;
-    l.weights = std::make_unique<model>(std::move(*m));
-    if (options.kv.codec.has_codebooks()) {
-        auto books = codebooks_for(*l.weights, options);
-        if (!books)
-            return books.error();
-        l.codebooks = std::make_unique<crumb::kv_codebooks>(std::move(*books));
-    }
-    return l;
-}
-
-status start(loaded_model& l, const common_options& options, std::size_t context, std::size_t batch) {
-    const auto books = l.codebooks ? l.codebooks->view() : crumb::pq_codebooks();
-    if (!books)
-        return books.error();
-    auto s = session::make(*l.weights, team(options.threads), options.kv,
-                           context == 0 ? l.weights->shape().context : context, batch, *books);
-    if (!s)
-        return s.error();
-    if (const status fits = context == 0 ? status() : s->fits(context); !fits)
-        return fits;
-    l.run.emplace(std::move(*s));
-    return {};
-}
-
-result<loaded_model> load(const common_options& options, std::size_t context, std::size_t batch) {
-    auto l = load(options);
-    if (!l)
-        return l;
-    if (const status started = start(*l, options, context, batch); !started)
-        return started;
-    return l;
-}
-
-result<loaded_model> load_against(const std::string& against, const model& other,
-                                  const common_options& options, std::size_t context, std::size_t batch) {
-    if (against.empty())
-        return loaded_model();
-    common_options full = options;
-    full.model = against;
-    full.weights = weight_type::f32;
-    full.activations = activation_type::f32;
-    full.kv = kv_type::f16;
-    full.ffn = ffn_type::dense;
-    auto reference = load(full, context, batch);
-    if (reference && reference->weights->shape().vocabulary != other.shape().vocabulary)
-        return status::error(errc::bad_shape, "--against: the vocabularies have %zu and %zu tokens",
-                             reference->weights->shape().vocabulary, other.shape().vocabulary);
-    return reference;
-}
-
-result<std::vector<std::int32_t>> write_text(session& s, const std::vector<std::int32_t>& start,
-                                             std::size_t count, float temperature, std::size_t top_k,
-                                             std::uint64_t seed,
-                                             const std::function<void(std::int32_t)>& each) {
-    sampler next(temperature, top_k, seed);
-    std::vector<std::int32_t> text;
-    while (text.size() < count) {
-        s.reset();
-        auto logits = s.feed(start, 1);
-        while (text.size() < count) {
-            if (!logits)
-                return logits.error();
-            const std::int32_t token = next(*logits);
-            text.push_back(token);
-            if (each)
-                each(token);
-            if (s.length() == s.context())
-                break;
-            logits = s.feed({&token, 1}, 1);
-        }
-    }
-    return text;
-}
-
-void put_ffn(json_object& out, const session& s) {
-    double dense = 0;
-    ffn_type type = ffn_type::dense;
-    for (const model_layer& l : s.of().layers()) {
-        dense += static_cast<double>(l.up.stored_bytes() + l.down.stored_bytes() + l.gate.stored_bytes());
-        if (l.folded != nullptr)
-            type = l.up.n() == 0 ? ffn_type::tardis : ffn_type::both;
-    }
-    out.put("ffn", ffn_names[static_cast<std::size_t>(type)]);
-    if (type == ffn_type::dense) {
-        out.put("ffn_bytes_per_token", dense);
-        return;
-    }
-    const ffn_counts c = s.ffn();
-    out.put("ffn_bytes_per_token", c.bytes / static_cast<double>(c.tokens));
-    out.put("fixed", static_cast<double>(c.fixed) / static_cast<double>(c.neurons));
-    if (c.missed)
-        out.put("missed", static_cast<double>(*c.missed) / static_cast<double>(c.neurons));
-}
-
-std::string ffn_line(const session& s) {
-    const ffn_counts c = s.ffn();
-    if (c.neurons == 0)
-        return {};
-    char text[160];
-    const double all = static_cast<double>(c.neurons) / 100;
-    int size =
-        std::snprintf(text, sizeof text, "%.1f KB per token, %.2f %% of the neurons fixed",
-                      c.bytes / static_cast<double>(c.tokens) / 1e3, static_cast<double>(c.fixed) / all);
-    if (c.missed)
-        size += std::snprintf(text + size, sizeof text - static_cast<std::size_t>(size), ", %.3f %% missed",
-                              static_cast<double>(*c.missed) / all);
-    return {text, static_cast<std::size_t>(size)};
-}
-
-std::string weights_name(const model& m, weight_type type) {
-    return type == weight_type::stored ? m.stored_type()
-                                       : std::string(weight_names[static_cast<std::size_t>(type)]);
-}
-
 status generate(const generate_options& o) {
-    auto loaded = load(o);
+    auto loaded = open_model(o);
     if (!loaded)
         return loaded.error();
     const model& m = *loaded->weights;

@@ -1,62 +1,14 @@
 // crumb-lm: runs language models in GGUF files on crumb's kernels.
-#include "cli/commands.hpp"
-#include "cli/report.hpp"
-#include "gguf/signals.hpp"
+#include "cli/arguments.hpp"
+#include "cli/program.hpp"
 
 #include <CLI/CLI.hpp>
 
-#include <cstdio>
 #include <cstdlib>
-#include <exception>
-#include <filesystem>
 #include <map>
-#include <new>
-#include <span>
-#include <sstream>
-#include <stdexcept>
-#include <system_error>
-
-#include <fcntl.h>
-#include <unistd.h>
+#include <string>
 
 namespace {
-
-template <class Enum>
-std::map<std::string, Enum> choices(std::span<const std::string_view> names, std::size_t first = 0) {
-    std::map<std::string, Enum> out;
-    for (std::size_t i = first; i < names.size(); ++i)
-        out.emplace(std::string(names[i]), static_cast<Enum>(i));
-    return out;
-}
-
-/// An option whose value is one of a list of names; another value is an error that prints the list, unless
-/// `first` says something better about it.
-template <class Enum>
-void add_choice(CLI::App* app, const std::string& name, Enum& value, const std::map<std::string, Enum>& names,
-                const std::string& help, const CLI::Validator& first = CLI::Validator("")) {
-    std::vector<std::string> valid;
-    std::string shown;
-    for (const auto& [text, each] : names) {
-        valid.push_back(text);
-        if (each == value)
-            shown = text;
-    }
-    // A value that the checks refuse does not get here.
-    app->add_option_function<std::string>(
-           name, [&value, names](const std::string& text) { value = names.at(text); }, help)
-        ->check(first)
-        ->check(CLI::IsMember(valid))
-        ->default_str(shown);
-}
-
-/// CLI11 wraps negative numbers around where an option is unsigned.
-const CLI::Validator natural(
-    [](const std::string& text) {
-        const bool is_one =
-            !text.empty() && text.find_first_not_of("0123456789") == std::string::npos && text.size() < 20;
-        return is_one ? std::string() : "'" + text + "' is not a number from 0 on";
-    },
-    "", "natural");
 
 /// CLI11's range lets NaN through.
 const CLI::Validator warmth(
@@ -78,52 +30,20 @@ const CLI::Validator is_run(
     },
     "", "is_run");
 std::map<std::string, lm::weight_type> run_weights() {
-    auto out = choices<lm::weight_type>(lm::weight_names);
+    auto out = lm::choices<lm::weight_type>(lm::weight_names);
     out.erase("nested");
     return out;
 }
 
 /// What `quantize` can write; nested weights have other precisions as well.
 const std::map<std::string, lm::weight_type> quantized_weights =
-    choices<lm::weight_type>(lm::weight_names, static_cast<std::size_t>(lm::weight_type::q8_0));
+    lm::choices<lm::weight_type>(lm::weight_names, static_cast<std::size_t>(lm::weight_type::q8_0));
 
 std::string names_of(const std::map<std::string, lm::weight_type>& names) {
     std::string out;
     for (const auto& each : names)
         out += (out.empty() ? "" : ", ") + each.first;
     return out;
-}
-
-CLI::Option* add_kv(CLI::App* app, lm::kv_type& to) {
-    return app->add_option_function<std::string>(
-        "--kv",
-        [&to](const std::string& text) {
-            const auto kv = lm::kv_type::parse(text);
-            if (!kv)
-                throw CLI::ValidationError(kv.message());
-            to = *kv;
-        },
-        "What keys and values are kept as: f32, f16, q8_0, kivi4, kivi2, pq4, pq3, pq2, pq:<dims>x<bits>; "
-        "then :sinks=S (0 to 4096), :window=W (0 to 65536), :exact, :skip=E (below 1; pq only)");
-}
-
-void add_study(CLI::App* app, lm::study_options& o) {
-    app->add_option("--against", o.against, "Model to compare with: run in full precision with an f16 cache");
-    app->add_option("--prompts", o.prompts, "Prompts cut from the text")
-        ->check(CLI::Range(1, 1 << 20))
-        ->capture_default_str();
-    app->add_option("--prompt", o.prompt, "Tokens of a prompt")
-        ->check(CLI::Range(1, 1 << 20))
-        ->capture_default_str();
-    app->add_option("--tokens", o.tokens, "Tokens to continue it with")
-        ->check(CLI::Range(2, 1 << 20))
-        ->capture_default_str();
-    app->add_option("--low", o.low, "Bits that a learned schedule falls to; 0: one less than the highest")
-        ->check(CLI::Range(0, 4))
-        ->capture_default_str();
-    app->add_option("--points", o.points, "Points of the grid of switch points")
-        ->check(CLI::Range(2, 1024))
-        ->capture_default_str();
 }
 
 void add_precision(CLI::App* app, lm::common_options& o) {
@@ -138,123 +58,34 @@ void add_precision(CLI::App* app, lm::common_options& o) {
         "Bits of nested weights: a number, [<prompt>/]<bits>{,<bits>@<step>}, or schedule: the file's");
 }
 
-void add_threads(CLI::App* app, std::size_t& to) {
-    app->add_option("--threads", to, "Threads; 0 takes all cores")
-        ->check(CLI::Range(0, 1024))
-        ->capture_default_str();
-}
-
-/// More threads than cores would wait for each other most of the time.
-void limit_threads(std::size_t& threads) {
-    const std::size_t all = lm::team::all();
-    if (threads <= all)
-        return;
-    std::fprintf(stderr, "crumb-lm: --threads %zu: this machine runs %zu at once, %zu %s used\n", threads,
-                 all, all, all == 1 ? "is" : "are");
-    threads = all;
-}
-
-/// What all commands that run a model share.
-void add_run(CLI::App* app, lm::common_options& o) {
-    app->add_option("model", o.model, "GGUF file, architecture llama or gpt2")->required();
-    add_choice(app, "--activations", o.activations, choices<lm::activation_type>(lm::activation_names),
-               "What quantized weights are multiplied with");
-    add_kv(app, o.kv)->default_str(o.kv.name());
-    add_threads(app, o.threads);
-    app->add_flag("--json", o.json, "Print JSON on stdout");
-}
-
 void add_common(CLI::App* app, lm::common_options& o) {
-    add_run(app, o);
-    add_choice(app, "--weights", o.weights, run_weights(),
-               "What attention and feed-forward matrices are quantized to", is_run);
-    add_choice(
-        app, "--ffn", o.ffn, choices<lm::ffn_type>(lm::ffn_names),
+    lm::add_run(app, o);
+    lm::add_choice(app, "--weights", o.weights, run_weights(),
+                   "What attention and feed-forward matrices are quantized to", is_run);
+    lm::add_choice(
+        app, "--ffn", o.ffn, lm::choices<lm::ffn_type>(lm::ffn_names),
         "Feed-forward networks: as they are, folded (see calibrate), or folded for single tokens only");
-}
-
-/// Files and pipes must not get the numbers of standard streams that are closed: what is printed would land
-/// in them. What stands in for stdout cannot be written to, so that printing fails as it should.
-void open_standard_streams() noexcept {
-    for (int stream = 0; stream <= 2; ++stream)
-        if (::fcntl(stream, F_GETFD) < 0)
-            // The lowest free number is this one.
-            (void)::open("/dev/null", stream == 2 ? O_WRONLY : O_RDONLY);
-}
-
-/// Says on stderr why the program gives up. For handlers; takes no memory.
-void report_exception() noexcept {
-    try {
-        throw;
-    } catch (const std::bad_alloc&) {
-        std::fputs("crumb-lm: there is not enough memory\n", stderr);
-    } catch (const std::length_error& e) {
-        std::fprintf(stderr, "crumb-lm: there is not enough memory for such a size (%s)\n", e.what());
-    } catch (const std::filesystem::filesystem_error& e) {
-        std::fprintf(stderr, "crumb-lm: %s\n", e.what());
-    } catch (const std::system_error& e) {
-        const bool is_thread = e.code() == std::errc::resource_unavailable_try_again;
-        std::fprintf(stderr, "crumb-lm: %s%s\n", e.what(),
-                     is_thread ? ": the system gives no more threads (--threads takes fewer)" : "");
-    } catch (const std::exception& e) {
-        std::fprintf(stderr, "crumb-lm: %s\n", e.what());
-    } catch (...) {
-        std::fputs("crumb-lm: an exception of unknown type\n", stderr);
-    }
-}
-
-/// Exceptions that nobody can catch, in threads for instance.
-[[noreturn]] void on_terminate() noexcept {
-    lm::remove_temporaries();
-    if (!std::current_exception())
-        std::abort();
-    report_exception();
-    ::_exit(1);
-}
-
-/// The exit code of a command that has ended so.
-int exit_code(const crumb::status& result) {
-    const crumb::status arrived = lm::printed();
-    const crumb::status& first = result ? arrived : result;
-    if (first)
-        return 0;
-    std::fprintf(stderr, "crumb-lm: %s\n", first.message());
-    return 1;
-}
-
-/// The names of an option that is given more than once, or nothing.
-std::string repeated(const CLI::App& app) {
-    for (const CLI::Option* option : app.get_options())
-        if (option->count() > 1)
-            return option->get_name();
-    return {};
 }
 
 int run(int argc, char** argv) {
     CLI::App app{"Runs language models in GGUF files on crumb's kernels"};
-    app.require_subcommand(1);
-    app.get_formatter()->column_width(34);
-    char version[32];
-    std::snprintf(version, sizeof version, "crumb-lm %d.%d.%d", CRUMB_VERSION_MAJOR, CRUMB_VERSION_MINOR,
-                  CRUMB_VERSION_PATCH);
-    app.set_version_flag("--version", version);
-    app.failure_message([](const CLI::App*, const CLI::Error& e) {
-        return std::string("crumb-lm: ") + e.what() + "\nRun with --help for more information.\n";
-    });
+    lm::begin_arguments(app, "crumb-lm");
 
     lm::generate_options g;
     auto* generate = app.add_subcommand("generate", "Continue a text");
     add_common(generate, g);
     add_precision(generate, g);
     generate->add_option("--prompt,-p", g.prompt, "Text to continue")->required();
-    generate->add_option("-n", g.tokens, "Most tokens to generate")->check(natural)->capture_default_str();
+    generate->add_option("-n", g.tokens, "Most tokens to generate")
+        ->check(lm::natural)
+        ->capture_default_str();
     generate->add_option("--temperature", g.temperature, "0 takes the likeliest token")
         ->check(warmth)
         ->capture_default_str();
     generate->add_option("--top-k", g.top_k, "Sample among this many; 0 takes all")
-        ->check(natural)
+        ->check(lm::natural)
         ->capture_default_str();
-    generate->add_option("--seed", g.seed, "Seed of the sampler")->check(natural)->capture_default_str();
+    generate->add_option("--seed", g.seed, "Seed of the sampler")->check(lm::natural)->capture_default_str();
 
     lm::perplexity_options p;
     auto* perplexity = app.add_subcommand("perplexity", "Measure how well a model predicts a text");
@@ -262,10 +93,10 @@ int run(int argc, char** argv) {
     add_precision(perplexity, p);
     perplexity->add_option("--text", p.text, "File with the text")->required();
     perplexity->add_option("--ctx", p.ctx, "Tokens per window; the second half is scored")
-        ->check(natural)
+        ->check(lm::natural)
         ->capture_default_str();
     perplexity->add_option("--chunks", p.chunks, "Most windows; 0 takes all")
-        ->check(natural)
+        ->check(lm::natural)
         ->capture_default_str();
     perplexity->add_option("--against", p.against,
                            "Model to compare with: run in full precision with an f16 cache");
@@ -289,19 +120,19 @@ int run(int argc, char** argv) {
     auto* demo =
         app.add_subcommand("demo", "Run the two models that come with the program and compare precisions");
     demo->add_option("--models", d.models, "Directory of the models");
-    add_threads(demo, d.threads);
+    lm::add_threads(demo, d.threads);
 
     lm::bench_options b;
     auto* bench = app.add_subcommand("bench", "Measure the speed of prompts and of generation");
     add_common(bench, b);
     bench->add_option("--prompt", b.prompt, "Tokens of the prompt; 0 leaves it out")
-        ->check(natural)
+        ->check(lm::natural)
         ->capture_default_str();
     bench->add_option("--generate", b.generate, "Tokens to generate; 0 leaves it out")
-        ->check(natural)
+        ->check(lm::natural)
         ->capture_default_str();
     bench->add_option("--depth", b.depth, "Tokens in the cache before the measured ones")
-        ->check(natural)
+        ->check(lm::natural)
         ->capture_default_str();
     bench->add_option("--repeat", b.repeat, "Measured runs")
         ->check(CLI::Range(1, 1000))
@@ -333,10 +164,10 @@ int run(int argc, char** argv) {
             "What attention and feed-forward matrices become: " + names_of(quantized_weights) +
                 ", nested:<seed>-<parent>[:codebook|:uniform] with 2 to 4 bits")
         ->default_str("cb2s");
-    add_choice(quantize, "--vocabulary", q.vocabulary,
-               std::map<std::string, lm::weight_type>{{"q8_0", lm::weight_type::q8_0},
-                                                      {"stored", lm::weight_type::stored}},
-               "What the embedding and the output matrix become");
+    lm::add_choice(quantize, "--vocabulary", q.vocabulary,
+                   std::map<std::string, lm::weight_type>{{"q8_0", lm::weight_type::q8_0},
+                                                          {"stored", lm::weight_type::stored}},
+                   "What the embedding and the output matrix become");
     quantize->add_option(
         "--calibrate", q.calibrate,
         "Text file to measure inputs on, or 'self': a text that the model writes; without it, "
@@ -348,16 +179,16 @@ int run(int argc, char** argv) {
         ->check(CLI::Range(0, 100))
         ->capture_default_str();
     quantize->add_option("--seed", q.seed, "Seed of the text that the model writes")
-        ->check(natural)
+        ->check(lm::natural)
         ->capture_default_str();
-    add_threads(quantize, q.threads);
+    lm::add_threads(quantize, q.threads);
     quantize->add_option("--out,-o", q.out, "File to write")->required();
 
     lm::calibrate_options c;
     auto* calibrate = app.add_subcommand(
         "calibrate", "Write a model with codebooks for its cache, folded networks or a schedule");
     calibrate->add_option("model", c.model, "GGUF file, architecture llama or gpt2")->required();
-    auto* kv = add_kv(calibrate, c.kv);
+    auto* kv = lm::add_kv(calibrate, c.kv);
     auto* schedule = calibrate
                          ->add_option("--schedule", c.schedule,
                                       "A schedule of precision instead: static or learned (nested weights)")
@@ -372,27 +203,27 @@ int run(int argc, char** argv) {
         },
         "Folded feed-forward networks instead: tardis, then :coverage=C or :parameters=P, :predictor=F, "
         ":rest=R, :sound, :fold=F, :rows=R, :miss=M");
-    add_study(calibrate, c.study);
+    lm::add_study(calibrate, c.study);
     calibrate->add_option("--epsilon", c.study.epsilon, "Quality that a static schedule may lose")
         ->check(CLI::Range(0.0, 1e6))
         ->capture_default_str();
     calibrate->add_flag("--by-divergence", c.study.by_divergence,
                         "Quality is -KL from full precision on the text instead of Rouge-L");
-    add_choice(calibrate, "--share", c.sharing,
-               std::map<std::string, crumb::kv_sharing>{{"none", crumb::kv_sharing::none},
-                                                        {"heads", crumb::kv_sharing::heads},
-                                                        {"layers", crumb::kv_sharing::layers},
-                                                        {"all", crumb::kv_sharing::all}},
-               "What has codebooks in common");
+    lm::add_choice(calibrate, "--share", c.sharing,
+                   std::map<std::string, crumb::kv_sharing>{{"none", crumb::kv_sharing::none},
+                                                            {"heads", crumb::kv_sharing::heads},
+                                                            {"layers", crumb::kv_sharing::layers},
+                                                            {"all", crumb::kv_sharing::all}},
+                   "What has codebooks in common");
     calibrate->add_option("--text", c.text, "Text file to train on, or 'self': a text that the model writes")
         ->required();
     calibrate->add_option("--chunks", c.chunks, "Windows of 512 tokens to train on")
         ->check(CLI::Range(1, 1 << 20))
         ->capture_default_str();
     calibrate->add_option("--seed", c.seed, "Seed of the text and of the training")
-        ->check(natural)
+        ->check(lm::natural)
         ->capture_default_str();
-    add_threads(calibrate, c.threads);
+    lm::add_threads(calibrate, c.threads);
     calibrate->add_option(
         "--entropy", c.entropy,
         "CSV to write: bits that uniform codes of channels carry, and the codebooks' codes");
@@ -403,18 +234,18 @@ int run(int argc, char** argv) {
     lm::schedules_options t;
     auto* schedules =
         app.add_subcommand("schedules", "Compare schedules of precision and their controls on a text");
-    add_run(schedules, t);
+    lm::add_run(schedules, t);
     schedules
         ->add_option("--text", t.text,
                      "Text file to take prompts from, or 'self': a text that the model writes")
         ->required();
-    add_study(schedules, t.study);
+    lm::add_study(schedules, t.study);
     schedules->add_option(
         "--calibrate", t.calibrate,
         "With --against: text file (or 'self') that dense-and-sparse decompositions at equal "
         "bits are calibrated on; without it there are none");
     schedules->add_option("--seed", t.seed, "Seed of random schedules and of the bootstrap")
-        ->check(natural)
+        ->check(lm::natural)
         ->capture_default_str();
     schedules->add_option("--only", t.only,
                           "Measure the first schedule and those whose names have this in them; a|b: either");
@@ -428,35 +259,24 @@ int run(int argc, char** argv) {
         ->add_option("--like", s.like,
                      "Shape: tinyllama-1.1b, llama-2-7b or gpt2-xl, with :layers=N for fewer layers")
         ->required();
-    add_choice(synth, "--weights", s.weights,
-               std::map<std::string, lm::ggml_type>{
-                   {"f16", lm::ggml_type::f16}, {"q8_0", lm::ggml_type::q8_0}, {"q4_0", lm::ggml_type::q4_0}},
-               "Type of all matrices");
-    synth->add_option("--seed", s.seed, "Seed of the weights")->check(natural)->capture_default_str();
+    lm::add_choice(synth, "--weights", s.weights,
+                   std::map<std::string, lm::ggml_type>{{"f16", lm::ggml_type::f16},
+                                                        {"q8_0", lm::ggml_type::q8_0},
+                                                        {"q4_0", lm::ggml_type::q4_0}},
+                   "Type of all matrices");
+    synth->add_option("--seed", s.seed, "Seed of the weights")->check(lm::natural)->capture_default_str();
     synth->add_option("--out,-o", s.out, "File to write")->required();
 
-    const auto commands = app.get_subcommands({});
-    for (CLI::App* command : commands)
-        for (CLI::Option* option : command->get_options())
-            option->multi_option_policy(CLI::MultiOptionPolicy::TakeLast);
-    try {
-        app.parse(argc, argv);
-        for (const CLI::App* command : commands)
-            if (const std::string name = repeated(*command); !name.empty())
-                throw CLI::ValidationError(name + " is given more than once");
+    const auto ended = lm::parse_arguments(app, argc, argv, [&] {
         if (calibrate->parsed() && (kv->count() + schedule->count() != 0) == (ffn->count() != 0))
             throw CLI::ValidationError(
                 "calibrate", "either --kv (codebooks for the cache) or --schedule, or --ffn is required");
-    } catch (const CLI::ParseError& e) {
-        std::ostringstream out, error;
-        const int code = app.exit(e, out, error);
-        lm::print_text(out.str());
-        std::fputs(error.str().c_str(), stderr);
-        return code == 0 ? exit_code({}) : 1;
-    }
+    });
+    if (ended)
+        return *ended;
     for (std::size_t* threads :
          {&g.threads, &p.threads, &b.threads, &q.threads, &c.threads, &t.threads, &d.threads})
-        limit_threads(*threads);
+        lm::limit_threads(*threads);
     const crumb::status result = generate->parsed()     ? lm::generate(g)
                                  : perplexity->parsed() ? lm::perplexity(p)
                                  : bench->parsed()      ? lm::bench(b)
@@ -465,19 +285,11 @@ int run(int argc, char** argv) {
                                  : calibrate->parsed()  ? lm::calibrate(c)
                                  : schedules->parsed()  ? lm::schedules(t)
                                                         : lm::demo(d);
-    return exit_code(result);
+    return lm::exit_code(result);
 }
 
 } // namespace
 
 int main(int argc, char** argv) {
-    open_standard_streams();
-    lm::handle_signals();
-    std::set_terminate(on_terminate);
-    try {
-        return run(argc, argv);
-    } catch (...) {
-        report_exception();
-        return 1;
-    }
+    return lm::run_program("crumb-lm", [&] { return run(argc, argv); });
 }

@@ -1,7 +1,11 @@
 #include "cli/commands.hpp"
+#include "cli/model_report.hpp"
+#include "cli/open_model.hpp"
 #include "cli/report.hpp"
 #include "eval/evaluate.hpp"
-#include "train/quantizer.hpp"
+#include "gguf/mapped_file.hpp"
+#include "model/input_text.hpp"
+#include "train/calibration.hpp"
 
 #include <cmath>
 #include <limits>
@@ -30,14 +34,12 @@ crumb::result<double> prune(model& m, const perplexity_options& o) {
     auto s = session::make(m, team(o.threads), kv_type::f16, window, window);
     if (!s)
         return s.error();
-    const auto text = calibration_text(o.prune_text, m, *s, window, 64, 1);
+    stage_progress progress;
+    const stage_function stages = std::ref(progress);
+    const auto text = calibration_text(o.prune_text, m, *s, window, 64, 1, stages);
     if (!text)
         return text.error();
-    progress_line progress("calibration");
-    const auto squares =
-        calibration(m, *s, *text, window).mean_squares([&](std::size_t done, std::size_t all) {
-            progress(done, all);
-        });
+    const auto squares = calibration(m, *s, *text, window).mean_squares(one_stage(stages, "calibration"));
     if (!squares)
         return squares.error();
     return prune(m, o.prune, *squares);
@@ -56,7 +58,7 @@ crumb::status perplexity(const perplexity_options& o) {
     common_options options = o;
     options.ffn_by_lists = true;
     // Token by token, the cache is coded as far as it is in generation.
-    auto loaded = load(options, o.ctx, o.kv.codec.is_plain() ? o.ctx : 1);
+    auto loaded = open_model(options, o.ctx, o.kv.codec.is_plain() ? o.ctx : 1);
     if (!loaded)
         return loaded.error();
     const bool is_pruned = o.prune.by != pruning::kind::none;
@@ -65,7 +67,7 @@ crumb::status perplexity(const perplexity_options& o) {
         return left.error();
     const model& m = *loaded->weights;
     loaded->run->count_ffn(true);
-    auto against = load_against(o.against, m, o, o.ctx, o.ctx);
+    auto against = open_against(o.against, m, o, o.ctx, o.ctx);
     if (!against)
         return against.error();
     loaded_model& reference = *against;

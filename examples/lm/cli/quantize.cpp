@@ -1,365 +1,41 @@
 #include "cli/commands.hpp"
+#include "cli/open_model.hpp"
 #include "cli/report.hpp"
-#include "gguf/gguf_writer.hpp"
 #include "gguf/output_file.hpp"
-#include "train/quantizer.hpp"
-
-#include <crumb/offline/nested/feedback.hpp>
-#include <crumb/offline/nested/training.hpp>
-#include <crumb/offline/weights/store.hpp>
 
 #include <chrono>
-#include <random>
 
 namespace lm {
-namespace {
 
-using crumb::result;
 using crumb::status;
-
-/// Bytes of second moments that are kept at a time; layers beyond that are calibrated in further passes.
-constexpr std::size_t most_moment_bytes = std::size_t{2} << 30;
-
-/// A tensor as it will be written.
-struct output_tensor {
-    ggml_type type;
-    std::vector<std::uint64_t> dims;
-    std::size_t size; ///< in bytes
-    buffer memory;
-    std::span<const std::byte> bytes() const { return memory.bytes().first(size); }
-};
-
-template <class F>
-result<output_tensor> written(const crumb::quantized<F>& q) {
-    constexpr bool in_files = std::is_same_v<F, crumb::q8_0> || std::is_same_v<F, crumb::q4_0>;
-    output_tensor out;
-    if constexpr (in_files) {
-        // Blocks that other programs read as well.
-        out.type = std::is_same_v<F, crumb::q8_0> ? ggml_type::q8_0 : ggml_type::q4_0;
-        out.dims = {q.k, q.n};
-        out.size = q.blocks.size() * sizeof(typename F::block);
-        out.memory = buffer(out.size);
-        std::memcpy(out.memory.bytes().data(), q.blocks.data(), out.size);
-    } else {
-        out.type = ggml_type::i8;
-        out.size = crumb::packed_bytes<F>(q.n, q.k);
-        out.dims = {out.size};
-        out.memory = buffer(out.size);
-        const auto packed = crumb::pack<F>(q, out.memory.bytes());
-        if (!packed)
-            return packed.error();
-    }
-    return out;
-}
-
-result<output_tensor> written(const crumb::nested_quantized& q) {
-    output_tensor out;
-    out.type = ggml_type::i8;
-    out.size = crumb::nested_packed_bytes(q.n, q.k, q.levels.parent);
-    out.dims = {out.size};
-    out.memory = buffer(out.size);
-    const auto packed = crumb::pack(q, out.memory.bytes());
-    if (!packed)
-        return packed.error();
-    return out;
-}
-
-/// Everything that quantizing one model needs.
-class converter {
-  public:
-    converter(const quantize_options& o, const model& m, session& s) : o_(o), m_(m), s_(s) {}
-
-    /// Puts keys and tensors into `writer`, which refers to this object.
-    status run(gguf_writer& writer) {
-        for (const gguf_tensor& t : m_.file().tensors())
-            if (const auto packed = find_packed(t); packed && packed->type == weight_type::nested)
-                return status::error(crumb::errc::unsupported,
-                                     "the weights are nested, with corrections that no other format keeps: "
-                                     "quantize the model that they were made from");
-        const std::size_t window = std::min<std::size_t>(m_.shape().context, 512);
-        const auto text = calibration_text(o_.calibrate, m_, s_, window, o_.chunks, o_.seed);
-        if (!text)
-            return text.error();
-        calibration calibrated(m_, s_, *text, window);
-        auto source = codebook_sets::read(m_.file());
-        if (!source)
-            return source.error();
-        source_ = std::move(*source);
-        if (const status s = train(calibrated); !s)
-            return s;
-        const std::size_t layers = m_.layers().size(), step = layers_at_once();
-        for (std::size_t first = 0; first < layers; first += step) {
-            const crumb::range part{first, std::min(first + step, layers)};
-            progress_line progress("inputs of layers " + std::to_string(part.begin + 1) + " to " +
-                                   std::to_string(part.end));
-            const auto moments = calibrated.moments(part, reporter(progress));
-            if (!moments)
-                return moments.error();
-            progress.clear();
-            if (const status s = convert(part, *moments); !s)
-                return s;
-        }
-        return collect(writer);
-    }
-    std::size_t bytes() const noexcept { return bytes_; }
-    std::size_t weights() const noexcept { return weights_; }
-
-  private:
-    static progress_function reporter(progress_line& line) {
-        return [&line](std::size_t done, std::size_t all) { line(done, all); };
-    }
-    std::size_t layers_at_once() const {
-        const auto& d = m_.shape();
-        const std::size_t each = (3 * d.width * d.width + d.hidden * d.hidden) * sizeof(double);
-        return std::max<std::size_t>(1, most_moment_bytes / each);
-    }
-
-    bool is_nested() const noexcept { return o_.weights == weight_type::nested; }
-
-    /// Trains the levels of the format, if it needs such: even ones need no importance either, which costs a
-    /// pass over the text.
-    status train(calibration& calibrated) {
-        levels_ = crumb::nested_levels::uniform(o_.nested.seed, o_.nested.parent);
-        bool is_needed = is_nested() && !o_.nested.uniform;
-        with_format(o_.weights,
-                    [&]<class F>(std::type_identity<F>) { is_needed = crumb::needs_codebooks<F>; });
-        if (!is_needed)
-            return {};
-        result<importances> importance = importances();
-        {
-            progress_line progress("calibration");
-            importance = calibrated.mean_squares(reporter(progress));
-            if (!importance)
-                return importance.error();
-        }
-        progress_line progress("codebooks");
-        const auto set = training_set::read(m_.file(), *importance, source_);
-        if (!set)
-            return set.error();
-        if (is_nested()) {
-            const auto trained = crumb::train_nested(
-                set->matrices,
-                {.seed = o_.nested.seed, .parent = o_.nested.parent, .progress = reporter(progress)});
-            if (!trained)
-                return trained.error();
-            levels_ = trained->levels;
-            return {};
-        }
-        auto trained = train_codebooks(*set, o_.weights, reporter(progress));
-        if (!trained)
-            return trained.error();
-        trained_ = std::move(*trained);
-        return {};
-    }
-
-    status convert(crumb::range layers, const std::vector<crumb::second_moments<double>>& moments) {
-        progress_line progress("matrices");
-        const auto matrices = m_.matrices();
-        std::optional<crumb::error_feedback> flat;
-        std::optional<crumb::feedback_system> system;
-        std::size_t input = ~std::size_t{0};
-        for (const named_matrix& each : matrices) {
-            if (each.role.layer < layers.begin || each.role.layer >= layers.end)
-                continue;
-            if (each.role.input() != input) {
-                input = each.role.input();
-                const auto& inputs = moments[input - layers.begin * matrix_role::inputs];
-                mean_ = inputs.mean();
-                const auto h = is_nested() ? inputs.centered() : inputs.matrix();
-                const std::size_t k = each.m->k();
-                const auto view = crumb::matrix<const double>(h.data(), k, k);
-                if (const status s =
-                        is_nested() ? assign(system, crumb::feedback_system::make(view, nested_damping))
-                                    : assign(flat, crumb::error_feedback::make(view, {.sweeps = o_.sweeps}));
-                    !s)
-                    return s;
-            }
-            const status s = is_nested() ? convert_nested(each, *system) : convert(each, *flat);
-            if (!s)
-                return status::error(s.code(), "tensor %s: %s", each.name.c_str(), s.message());
-            progress(outputs_.size(), matrices.size());
-        }
-        return {};
-    }
-    template <class T>
-    static status assign(std::optional<T>& to, crumb::result<T>&& made) {
-        if (!made)
-            return made.error();
-        to.emplace(std::move(*made));
-        return {};
-    }
-    /// Quantizes the rows of a matrix into `q` with all threads.
-    template <class Quantizer, class Quantized>
-    status quantize_rows(const Quantizer& quantizer, const crumb::matrix_view<const float>& w, Quantized& q) {
-        std::vector<status> each_part(s_.threads().size());
-        s_.threads().run([&](std::size_t part, std::size_t parts) {
-            each_part[part] = quantizer.quantize(w, q, crumb::split(w.rows, parts, part));
-        });
-        for (const status& s : each_part)
-            if (!s)
-                return s;
-        return {};
-    }
-    template <class Quantized>
-    status write(const named_matrix& each, const Quantized& q) {
-        auto out = written(q);
-        if (!out)
-            return out.error();
-        keep(each.name, std::move(*out), each.m->n() * each.m->k());
-        return {};
-    }
-    status convert(const named_matrix& each, const crumb::error_feedback& quantizer) {
-        const auto floats = to_floats(**m_.file().get_tensor(each.name), source_);
-        if (!floats)
-            return floats.error();
-        const auto w = crumb::matrix<const float>(floats->data(), each.m->n(), each.m->k());
-        status error;
-        with_format(o_.weights, [&]<class F>(std::type_identity<F>) {
-            auto q = crumb::leveled_matrix::zeros(crumb::levels_of<F>(trained_), w.rows, w.cols);
-            error = quantize_rows(quantizer, w, q);
-            if (error)
-                error = write(each, crumb::store<F>(q));
-        });
-        return error;
-    }
-    status convert_nested(const named_matrix& each, const crumb::feedback_system& system) {
-        const auto floats = to_floats(**m_.file().get_tensor(each.name), source_);
-        if (!floats)
-            return floats.error();
-        const auto w = crumb::matrix<const float>(floats->data(), each.m->n(), each.m->k());
-        auto q = crumb::nested_quantized::zeros(levels_, w.rows, w.cols);
-        if (const status s = quantize_rows(crumb::nested_feedback(system, {.sweeps = o_.sweeps}), w, q); !s)
-            return s;
-        if (const status s = crumb::correct_means(w, mean_, q); !s)
-            return s;
-        return write(each, q);
-    }
-    void keep(const std::string& name, output_tensor&& tensor, std::size_t weights) {
-        bytes_ += tensor.size;
-        weights_ += weights;
-        outputs_.emplace(name, std::move(tensor));
-    }
-
-    /// Embedding and output matrix: 8 bits, unless their rows are no multiple of a block.
-    status keep_vocabulary() {
-        for (const char* name : {"token_embd.weight", "output.weight"}) {
-            const gguf_tensor* t = m_.file().find_tensor(name);
-            if (t == nullptr)
-                continue;
-            const matrix_shape shape = shape_of(*t);
-            if (o_.vocabulary != weight_type::q8_0 || shape.k % crumb::group_size != 0) {
-                bytes_ += t->data.size();
-                weights_ += shape.n * shape.k;
-                continue;
-            }
-            const auto floats = to_floats(*t, source_);
-            if (!floats)
-                return floats.error();
-            const auto q =
-                crumb::quantize<crumb::q8_0>(crumb::matrix<const float>(floats->data(), shape.n, shape.k));
-            if (!q)
-                return q.error();
-            auto out = written(*q);
-            if (!out)
-                return out.error();
-            keep(name, std::move(*out), shape.n * shape.k);
-        }
-        return {};
-    }
-    /// The trained set, and the source's own for tensors that stay packed as they are.
-    status collect_codebooks(gguf_writer& writer) const {
-        const auto name = [](weight_type type) { return weight_names[static_cast<std::size_t>(type)]; };
-        for (const gguf_tensor& t : m_.file().tensors()) {
-            const auto packed = find_packed(t);
-            if (!packed || outputs_.contains(std::string(t.name)))
-                continue;
-            const auto entries = source_.find(name(packed->type));
-            if (entries.empty())
-                continue;
-            // A file has one set per format.
-            if (packed->type == o_.weights && !is_nested())
-                return status::error(crumb::errc::unsupported,
-                                     "tensor %.*s stays as it is, in format %s: other codebooks of that "
-                                     "format cannot be in the same file",
-                                     static_cast<int>(std::min<std::size_t>(t.name.size(), 64)),
-                                     t.name.data(), name(packed->type).data());
-            writer.set_array(codebook_sets::key(name(packed->type)), entries);
-        }
-        if (!trained_.empty())
-            writer.set_array(codebook_sets::key(name(o_.weights)), std::span<const std::int8_t>(trained_));
-        return {};
-    }
-    status collect(gguf_writer& writer) {
-        if (const status s = keep_vocabulary(); !s)
-            return s;
-        for (const gguf_value& value : m_.file().values())
-            if (value.key != "general.file_type" && !value.key.starts_with(codebook_sets::key("")))
-                writer.set(value);
-        if (const status s = collect_codebooks(writer); !s)
-            return s;
-        for (const gguf_tensor& t : m_.file().tensors()) {
-            if (const auto found = outputs_.find(std::string(t.name)); found != outputs_.end())
-                writer.add_tensor(t.name, found->second.type, found->second.dims, found->second.bytes());
-            else
-                writer.add_tensor(t);
-        }
-        return {};
-    }
-
-    const quantize_options& o_;
-    const model& m_;
-    session& s_;
-    codebook_sets source_;             ///< of the packed matrices that are read
-    std::vector<std::int8_t> trained_; ///< of the format that is written; empty if it needs none
-    crumb::nested_levels levels_;      ///< of nested weights
-    std::vector<float> mean_;          ///< of the inputs of the matrix that is quantized
-    std::unordered_map<std::string, output_tensor> outputs_;
-    std::size_t bytes_ = 0, weights_ = 0;
-};
-
-} // namespace
-
-result<buffer> quantized_file(const quantize_options& o, const model& m, session& s) {
-    converter c(o, m, s);
-    gguf_writer writer(3, crumb::alignment);
-    if (const status error = c.run(writer); !error)
-        return error;
-    const auto bytes = writer.bytes();
-    if (!bytes)
-        return bytes.error();
-    buffer out(bytes->size());
-    std::memcpy(out.bytes().data(), bytes->data(), bytes->size());
-    return out;
-}
 
 status quantize(const quantize_options& o) {
     using clock = std::chrono::steady_clock;
     const auto start = clock::now();
     if (const status s = check_outputs({o.out}); !s)
         return s;
-    common_options full;
+    load_options full;
     full.model = o.model;
     full.weights = weight_type::f32;
     full.activations = activation_type::f32;
     full.threads = o.threads;
-    auto loaded = load(full, 0, 512);
+    auto loaded = open_model(full, 0, 512);
     if (!loaded)
         return loaded.error();
-    converter c(o, *loaded->weights, *loaded->run);
-    gguf_writer writer(3, crumb::alignment);
-    if (const status s = c.run(writer); !s)
-        return s;
-    progress_line progress("bytes written");
-    if (const status s = writer.write(o.out, [&](std::size_t done, std::size_t all) { progress(done, all); });
-        !s)
+    stage_progress progress;
+    const stage_function stages = std::ref(progress);
+    const auto made = quantize_model(o, *loaded->weights, *loaded->run, stages);
+    if (!made)
+        return made.error();
+    if (const status s = made->file.write(o.out, one_stage(stages, "bytes written")); !s)
         return s;
     progress.clear();
     const double seconds = std::chrono::duration<double>(clock::now() - start).count();
-    const double bits = 8.0 * static_cast<double>(c.bytes()) / static_cast<double>(c.weights());
+    const double bits = 8.0 * static_cast<double>(made->bytes) / static_cast<double>(made->weights);
     print("%s: %s, %.3f bits per weight, %.2f MB of matrices, %.1f s\n", o.out.c_str(),
           o.weights == weight_type::nested ? o.nested.name().c_str()
                                            : weight_names[static_cast<std::size_t>(o.weights)].data(),
-          bits, static_cast<double>(c.bytes()) / 1e6, seconds);
+          bits, static_cast<double>(made->bytes) / 1e6, seconds);
     return {};
 }
 

@@ -125,7 +125,7 @@ class stage_progress {
 
   private:
     std::optional<progress_line> line_;
-    std::string_view stage_;
+    std::string stage_;
 };
 
 } // namespace lm

@@ -1,9 +1,12 @@
 // Schedules of precision beside their controls.
+#include "cli/bootstrap.hpp"
+#include "cli/commands.hpp"
+#include "cli/open_model.hpp"
 #include "cli/report.hpp"
 #include "cli/sparse.hpp"
-#include "eval/study.hpp"
 #include "gguf/output_file.hpp"
 #include "model/schedule_file.hpp"
+#include "train/study_subject.hpp"
 
 #include <crumb/offline/schedule/random_schedule.hpp>
 
@@ -145,13 +148,36 @@ status dense_and_sparse(const schedules_options& o, const study_subject& s,
     return {};
 }
 
+/// What a layer reads when the prompts have been read in the highest precision: its normed input.
+result<std::vector<prompt_features>> activation_features(study& prompts, std::size_t layer) {
+    std::vector<prompt_features> out(prompts.prompts());
+    const auto matrices = prompts.of().matrices();
+    const status done = prompts.for_each_prompt(
+        "features", [&](session& s, std::span<const std::int32_t> prompt, std::size_t i) -> status {
+            s.observe([&](const matrix& reader, const crumb::matrix_view<const float>& x) {
+                for (const named_matrix& each : matrices)
+                    if (each.m == &reader && each.role.layer == layer && each.role.reads == 0)
+                        return out[i].add(x);
+            });
+            s.reset();
+            s.precision(s.of().precisions()->parent);
+            const auto fed = s.feed(prompt, 0);
+            s.observe({});
+            return fed.error();
+        });
+    if (!done)
+        return done;
+    return out;
+}
+
 /// What a learned scheduler can read, and how well it does (PMPD, figure 7).
-status compare_features(const schedules_options& o, study_subject& s) {
+status compare_features(const schedules_options& o, study_subject& s, stage_progress& progress) {
     const model_shape& d = s.nested.weights->shape();
     const crumb::schedule_levels levels = s.learned_levels(o.study);
     const auto labels = switch_labels(*s.prompts, levels, o.study.points);
     if (!labels)
         return labels.error();
+    progress.clear();
     const std::vector<std::size_t> counts = counts_of(*labels, o.study.points);
     print("%zu prompts; the most frequent label is that of %.0f %%\n%-26s %10s %10s\n", labels->size(),
           100.0 * static_cast<double>(*std::max_element(counts.begin(), counts.end())) /
@@ -159,10 +185,14 @@ status compare_features(const schedules_options& o, study_subject& s) {
           "features", "trained", "held out");
     for (const bool activations : {false, true})
         for (std::size_t layer = 0; layer < d.layers; ++layer) {
-            const auto trained =
-                train_on(*s.prompts, layer, activations, *labels, d.kv_heads, o.study.points, o.seed);
+            const auto features =
+                activations ? activation_features(*s.prompts, layer) : cache_features(*s.prompts, layer);
+            if (!features)
+                return features.error();
+            const auto trained = train_on(*features, *labels, d.kv_heads, o.study.points, o.seed);
             if (!trained)
                 return trained.error();
+            progress.clear();
             print("%-17s layer %2zu %8.0f %% %8.0f %%\n", activations ? "activations" : "keys and values",
                   layer + 1, 100 * trained->accuracy, 100 * trained->held_out_accuracy);
             if (const status p = printed(); !p)
@@ -188,14 +218,16 @@ status write_csv(const std::string& path, const std::vector<study_result>& resul
 status schedules(const schedules_options& o) {
     if (const status s = check_outputs({o.csv}); !s)
         return s;
-    auto s = study_subject::load(o, o.text, o.study);
+    stage_progress progress;
+    auto s = study_subject::load(o, o.text, o.study, terminal_events(progress));
     if (!s)
         return s.error();
     if (o.features)
-        return compare_features(o, *s);
+        return compare_features(o, *s, progress);
     const auto all = sources(*s, o.study.points, o.seed);
     if (!all)
         return all.error();
+    progress.clear();
     if (!o.json)
         print("%zu prompts of %zu tokens, %zu steps; Rouge-L of full precision %.4f\n"
               "%-34s %6s  %7s  %-20s %9s\n",
@@ -203,6 +235,7 @@ status schedules(const schedules_options& o) {
               "schedule", "bits", "Rouge-L", "less high (95 %)", "KL, nats");
     std::vector<study_result> results;
     const auto show = [&](const study_result& now) -> status {
+        progress.clear();
         results.push_back(now);
         const interval less = bootstrap(now.rouge, results.front().rouge, o.seed);
         if (o.json) {

@@ -1,6 +1,8 @@
 #include "cli/sparse.hpp"
 
 #include "cli/report.hpp"
+#include "model/input_text.hpp"
+#include "train/quantizer.hpp"
 
 #include <crumb/offline/nested/training.hpp>
 
@@ -137,13 +139,13 @@ result<decomposer> decomposer::make(const model& full, const std::string& text, 
     auto s = session::make(full, d.threads_, kv_type::f16, window, window);
     if (!s)
         return s.error();
-    const auto tokens = calibration_text(text, full, *s, window, chunks, 1);
+    stage_progress progress;
+    const stage_function stages = std::ref(progress);
+    const auto tokens = calibration_text(text, full, *s, window, chunks, 1, stages);
     if (!tokens)
         return tokens.error();
     calibration calibrated(full, *s, *tokens, window);
-    progress_line progress("calibration");
-    auto moments = calibrated.moments({0, full.layers().size()},
-                                      [&](std::size_t done, std::size_t all) { progress(done, all); });
+    auto moments = calibrated.moments({0, full.layers().size()}, one_stage(stages, "calibration"));
     if (!moments)
         return moments.error();
     d.moments_ = std::move(*moments);

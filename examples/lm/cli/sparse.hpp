@@ -1,7 +1,8 @@
 // Dense-and-sparse decomposition: a few weights in full precision, all others quantized around them.
 #pragma once
 
-#include "train/quantizer.hpp"
+#include "model/session.hpp"
+#include "train/calibration.hpp"
 
 #include <crumb/offline/nested/feedback.hpp>
 

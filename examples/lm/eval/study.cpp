@@ -1,10 +1,8 @@
 #include "eval/study.hpp"
 
-#include "cli/report.hpp"
 #include "eval/evaluate.hpp"
-#include "train/quantizer.hpp"
+#include "model/input_text.hpp"
 
-#include <crumb/offline/common/random.hpp>
 #include <crumb/offline/schedule/rouge.hpp>
 
 #include <algorithm>
@@ -26,25 +24,9 @@ double mean_of(std::span<const double> x) {
     return x.empty() ? 0.0 : std::accumulate(x.begin(), x.end(), 0.0) / static_cast<double>(x.size());
 }
 
-interval bootstrap(std::span<const double> a, std::span<const double> b, std::uint64_t seed) {
-    constexpr std::size_t rounds = 4000;
-    crumb::splitmix64 random(seed);
-    std::vector<double> means(rounds);
-    for (double& mean : means) {
-        for (std::size_t i = 0; i < a.size(); ++i) {
-            const std::size_t at = random.below(a.size());
-            mean += (a[at] - b[at]) / static_cast<double>(a.size());
-        }
-    }
-    std::sort(means.begin(), means.end());
-    return {means[rounds / 40], means[rounds - 1 - rounds / 40]};
-}
-
 template <class F>
-status study::for_each(const std::string& progress, F&& f) {
-    std::optional<progress_line> line;
-    if (!progress.empty())
-        line.emplace(progress);
+status study::for_each(const std::string& stage, F&& f) {
+    const progress_function progress = stage.empty() ? progress_function() : one_stage(progress_, stage);
     std::atomic<std::size_t> next = 0;
     std::mutex guard;
     std::size_t done = 0;
@@ -58,8 +40,8 @@ status study::for_each(const std::string& progress, F&& f) {
                     errors[i] = f(t, i);
                     const std::lock_guard lock(guard);
                     ++done;
-                    if (line)
-                        (*line)(done, prompts_.size());
+                    if (progress)
+                        progress(done, prompts_.size());
                 }
             } catch (...) {
                 const std::lock_guard lock(guard);
@@ -99,7 +81,7 @@ std::vector<std::int32_t> study::words(std::span<const std::int32_t> tokens) con
 
 result<study> study::make(const model& m, const model* full, const kv_type& kv,
                           const crumb::pq_codebooks& codebooks, const std::string& text,
-                          const study_options& o, std::size_t threads) {
+                          const study_options& o, std::size_t threads, const stage_function& progress) {
     if (o.prompts == 0 || o.prompt == 0 || o.tokens < 2 || o.prompt + o.tokens > m.shape().context)
         return status::error(errc::invalid_argument,
                              "%zu prompts of %zu tokens and %zu more: the model's context has %zu", o.prompts,
@@ -110,11 +92,12 @@ result<study> study::make(const model& m, const model* full, const kv_type& kv,
         return writer.error();
     // Evenly spaced prompts need the whole text; one alone is its beginning.
     const bool is_short = text == "self" || o.prompts == 1;
-    auto tokens = calibration_text(text, m, *writer, each,
-                                   is_short ? o.prompts : std::numeric_limits<std::uint32_t>::max(), 1);
+    auto tokens =
+        calibration_text(text, m, *writer, each,
+                         is_short ? o.prompts : std::numeric_limits<std::uint32_t>::max(), 1, progress);
     if (!tokens)
         return tokens.error();
-    study s(m, o);
+    study s(m, o, progress);
     s.text_ = std::make_shared<const std::vector<std::int32_t>>(std::move(*tokens));
     if (s.text_->size() / each < o.prompts)
         return status::error(errc::invalid_argument, "%s has %zu tokens, %zu prompts take %zu", text.c_str(),
@@ -148,7 +131,7 @@ result<std::vector<session>> study::sessions_of(const model& m, const kv_type& k
 }
 
 result<study> study::with(const model& other) const {
-    study s(other, options_);
+    study s(other, options_, progress_);
     s.text_ = text_;
     s.prompts_ = prompts_;
     s.full_rouge_ = full_rouge_;
@@ -190,7 +173,7 @@ status study::read_exactly(const model& full) {
     });
 }
 
-result<study_result> study::run(const schedule_source& source, measure what, const std::string& progress) {
+result<study_result> study::run(const schedule_source& source, measure what, const std::string& stage) {
     study_result out;
     out.name = source.name;
     const std::size_t n = prompts_.size(), length = options_.tokens;
@@ -199,7 +182,7 @@ result<study_result> study::run(const schedule_source& source, measure what, con
     std::vector<std::vector<double>> at(n);
     if (by_rouge)
         out.rouge.resize(n);
-    const status done = for_each(progress, [&](std::size_t t, std::size_t i) -> status {
+    const status done = for_each(stage, [&](std::size_t t, std::size_t i) -> status {
         const prompt& p = prompts_[i];
         decoder d(sessions_[t], source);
         if (by_rouge) {
@@ -241,134 +224,11 @@ result<study_result> study::run(const schedule_source& source, measure what, con
     return out;
 }
 
-result<std::vector<study::features>> study::read_features(std::size_t layer, bool activations) {
-    std::vector<features> out(prompts_.size());
-    const status done = for_each("features", [&](std::size_t t, std::size_t i) -> status {
-        session& s = sessions_[t];
-        features& f = out[i];
-        const auto copy = [](const crumb::matrix_view<const float>& x, std::vector<float>& to) {
-            for (std::size_t r = 0; r < x.rows; ++r)
-                to.insert(to.end(), x.row(r), x.row(r) + x.cols);
-        };
-        const auto matrices = m_.matrices();
-        if (activations)
-            s.observe([&](const matrix& reader, const crumb::matrix_view<const float>& x) {
-                for (const named_matrix& each : matrices)
-                    if (each.m == &reader && each.role.layer == layer && each.role.reads == 0) {
-                        copy(x, f.keys);
-                        f.rows += x.rows;
-                        f.width = x.cols;
-                        return;
-                    }
-            });
-        else
-            s.observe_cache([&](std::size_t at, const crumb::matrix_view<const float>& k,
-                                const crumb::matrix_view<const float>& v) {
-                if (at != layer)
-                    return;
-                copy(k, f.keys);
-                copy(v, f.values);
-                f.rows += k.rows;
-                f.width = k.cols;
-            });
-        s.reset();
-        s.precision(m_.precisions()->parent);
-        const auto fed = s.feed(prompts_[i].tokens, 0);
-        s.observe({});
-        s.observe_cache({});
-        return fed.error();
-    });
-    if (!done)
-        return done;
-    return out;
-}
-
-result<study_subject> study_subject::load(const common_options& o, const std::string& text,
-                                          const study_options& how) {
-    study_subject s;
-    auto nested = lm::load(o, how.prompt + how.tokens, how.prompt);
-    if (!nested)
-        return nested.error();
-    s.nested = std::move(*nested);
-    const model& m = *s.nested.weights;
-    if (!m.precisions())
-        return status::error(errc::unsupported,
-                             "the weights of %s are not nested (quantize --weights nested:...)",
-                             m.path().c_str());
-    s.stored = *m.precisions();
-    auto full = load_against(how.against, m, o, how.prompt + how.tokens, how.prompt);
-    if (!full)
-        return full.error();
-    s.full = std::move(*full);
-    const auto books = s.nested.codebooks ? s.nested.codebooks->view() : crumb::pq_codebooks();
-    if (!books)
-        return books.error();
-    auto prompts = study::make(m, s.full.weights.get(), o.kv, *books, text, how, o.threads);
-    if (!prompts)
-        return prompts.error();
-    s.prompts.emplace(std::move(*prompts));
-    return s;
-}
-
-crumb::schedule_levels study_subject::learned_levels(const study_options& o) const {
-    return {.stored = stored,
-            .prefill = stored.parent,
-            .high = stored.parent,
-            .low = o.low != 0 ? o.low : std::max(stored.seed, stored.parent - 1),
-            .length = prompts->steps()};
-}
-
-std::vector<std::size_t> counts_of(const std::vector<std::size_t>& labels, std::size_t points) {
-    std::vector<std::size_t> counts(points);
-    for (const std::size_t label : labels)
-        ++counts[label];
-    return counts;
-}
-
-result<std::vector<std::size_t>> switch_labels(study& prompts, const crumb::schedule_levels& levels,
-                                               std::size_t points) {
-    std::vector<std::vector<double>> rouge;
-    for (std::size_t i = 0; i < points; ++i) {
-        const auto schedule =
-            crumb::precision_schedule::high_then_low(levels, crumb::grid_step(i, points, levels.length));
-        if (!schedule)
-            return schedule.error();
-        const auto r = prompts.run(constant_source("", *schedule), study::measure::rouge,
-                                   "point " + std::to_string(i + 1) + " of " + std::to_string(points));
-        if (!r)
-            return r.error();
-        rouge.push_back(r->rouge);
-    }
-    std::vector<std::size_t> out;
-    for (std::size_t p = 0; p < prompts.prompts(); ++p) {
-        std::vector<double> scores;
-        for (const auto& each : rouge)
-            scores.push_back(each[p]);
-        const auto label = crumb::switch_label(scores, prompts.full_rouge()[p]);
-        if (!label)
-            return label.error();
-        out.push_back(*label);
-    }
-    return out;
-}
-
-result<crumb::trained_schedule> train_on(study& prompts, std::size_t layer, bool activations,
-                                         const std::vector<std::size_t>& labels, std::size_t heads,
-                                         std::size_t points, std::uint64_t seed) {
-    const auto features = prompts.read_features(layer, activations);
-    if (!features)
-        return features.error();
-    std::vector<crumb::schedule_sample> samples;
-    for (std::size_t i = 0; i < labels.size(); ++i) {
-        const study::features& f = (*features)[i];
-        const auto keys = crumb::matrix<const float>(f.keys.data(), f.rows, f.width);
-        samples.push_back({keys,
-                           activations ? keys : crumb::matrix<const float>(f.values.data(), f.rows, f.width),
-                           labels[i]});
-    }
-    const std::size_t width = samples.empty() ? 0 : samples[0].keys.cols;
-    return crumb::train_schedule(samples, heads, width / heads, points,
-                                 {.l2 = 1e-3, .held_out = 0.2, .seed = seed});
+status
+study::for_each_prompt(const std::string& stage,
+                       const std::function<status(session&, std::span<const std::int32_t>, std::size_t)>& f) {
+    return for_each(stage,
+                    [&](std::size_t t, std::size_t i) { return f(sessions_[t], prompts_[i].tokens, i); });
 }
 
 } // namespace lm

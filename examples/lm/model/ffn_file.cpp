@@ -1,6 +1,6 @@
 #include "model/ffn_file.hpp"
 
-#include "model/kv_file.hpp"
+#include "model/model_identity.hpp"
 
 #include <cmath>
 #include <cstring>

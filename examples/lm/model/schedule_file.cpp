@@ -1,6 +1,6 @@
 #include "model/schedule_file.hpp"
 
-#include "model/kv_file.hpp"
+#include "model/model_identity.hpp"
 
 #include <cmath>
 

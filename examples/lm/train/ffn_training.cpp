@@ -1,6 +1,9 @@
 #include "train/ffn_training.hpp"
 
+#include "model/input_text.hpp"
+#include "train/calibration.hpp"
 #include "train/ffn_distributions.hpp"
+#include "train/training_set.hpp"
 
 #include <crumb/offline/folding/activation_statistics.hpp>
 #include <crumb/offline/folding/coverage.hpp>
@@ -58,7 +61,7 @@ class folder {
         out_.recipe = how_.recipe;
         out_.layers.resize(d_.layers);
         const std::size_t window = std::min<std::size_t>(d_.context, 512);
-        const auto text = calibration_text(how_.text, m_, s_, window, how_.chunks, how_.seed);
+        const auto text = calibration_text(how_.text, m_, s_, window, how_.chunks, how_.seed, progress_);
         if (!text)
             return text.error();
         if (text->size() < 8 * window)

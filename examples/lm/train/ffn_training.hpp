@@ -2,7 +2,8 @@
 #pragma once
 
 #include "model/ffn_file.hpp"
-#include "train/quantizer.hpp"
+#include "model/progress.hpp"
+#include "model/session.hpp"
 
 #include <string>
 
@@ -17,9 +18,6 @@ struct ffn_training {
     std::size_t threads = 0; ///< 0: all cores
     std::string csv;         ///< errors by layer and neuron and densities of inputs, or empty
 };
-
-/// Called with what is done of a stage.
-using stage_function = std::function<void(const char* stage, std::size_t done, std::size_t all)>;
 
 /// Folds all layers of `m`, whose matrices are floats. The session is of the same
 /// model, on one thread; it is fed and reset.

@@ -1,152 +1,340 @@
 #include "train/quantizer.hpp"
 
-#include "cli/commands.hpp"
-#include "cli/report.hpp"
+#include "model/input_text.hpp"
+#include "train/training_set.hpp"
 
+#include <crumb/offline/nested/feedback.hpp>
+#include <crumb/offline/nested/training.hpp>
 #include <crumb/offline/weights/store.hpp>
 
-#include <random>
+#include <cstring>
 
 namespace lm {
 
 using crumb::result;
 using crumb::status;
 
-result<std::vector<std::int32_t>> calibration_text(const std::string& text, const model& m, session& s,
-                                                   std::size_t window, std::size_t chunks,
-                                                   std::uint64_t seed) {
-    std::vector<std::int32_t> tokens;
-    if (text.empty()) {
-        std::mt19937_64 random(seed);
-        for (std::size_t i = 0; i < chunks * window; ++i)
-            tokens.push_back(static_cast<std::int32_t>(random() % m.shape().vocabulary));
-    } else if (text == "self") {
-        progress_line progress("the model writes a text");
-        std::size_t done = 0;
-        auto written = write_text(s, m.vocabulary().encode(" ", true), chunks * window, 1.0f, 0, seed,
-                                  [&](std::int32_t) { progress(++done, chunks * window); });
-        if (!written)
-            return written.error();
-        tokens = std::move(*written);
+namespace {
+
+/// Bytes of second moments that are kept at a time; layers beyond that are calibrated in further passes.
+constexpr std::size_t most_moment_bytes = std::size_t{2} << 30;
+
+/// A tensor as it will be written.
+struct output_tensor {
+    ggml_type type;
+    std::vector<std::uint64_t> dims;
+    std::size_t size; ///< in bytes
+    buffer memory;
+    std::span<const std::byte> bytes() const { return memory.bytes().first(size); }
+};
+
+template <class F>
+result<output_tensor> written(const crumb::quantized<F>& q) {
+    constexpr bool in_files = std::is_same_v<F, crumb::q8_0> || std::is_same_v<F, crumb::q4_0>;
+    output_tensor out;
+    if constexpr (in_files) {
+        // Blocks that other programs read as well.
+        out.type = std::is_same_v<F, crumb::q8_0> ? ggml_type::q8_0 : ggml_type::q4_0;
+        out.dims = {q.k, q.n};
+        out.size = q.blocks.size() * sizeof(typename F::block);
+        out.memory = buffer(out.size);
+        std::memcpy(out.memory.bytes().data(), q.blocks.data(), out.size);
     } else {
-        std::string error;
-        const auto file = mapped_file::open(text, error);
-        if (!file)
-            return status::error(crumb::errc::invalid_argument, "%s", error.c_str());
-        const auto bytes = file->bytes();
-        tokens = m.vocabulary().encode_first({reinterpret_cast<const char*>(bytes.data()), bytes.size()},
-                                             false, chunks * window);
+        out.type = ggml_type::i8;
+        out.size = crumb::packed_bytes<F>(q.n, q.k);
+        out.dims = {out.size};
+        out.memory = buffer(out.size);
+        const auto packed = crumb::pack<F>(q, out.memory.bytes());
+        if (!packed)
+            return packed.error();
     }
-    if (tokens.size() < window)
-        return status::error(crumb::errc::invalid_argument,
-                             "the calibration text has %zu tokens, a window takes %zu", tokens.size(),
-                             window);
-    tokens.resize(std::min(tokens.size(), chunks * window) / window * window);
-    return tokens;
+    return out;
 }
 
-result<training_set> training_set::read(const gguf& file, const importances& importance,
-                                        const codebook_sets& source) {
-    training_set set;
-    for (const gguf_tensor& t : file.tensors()) {
-        const auto role = find_role(t.name);
-        if (!role)
-            continue;
-        auto values = to_floats(t, source);
-        if (!values)
-            return values.error();
-        set.floats.push_back(std::move(*values));
-        const matrix_shape shape = shape_of(t);
-        set.matrices.push_back({crumb::matrix<const float>(set.floats.back().data(), shape.n, shape.k),
-                                importance.at(role->input())});
-    }
-    return set;
+result<output_tensor> written(const crumb::nested_quantized& q) {
+    output_tensor out;
+    out.type = ggml_type::i8;
+    out.size = crumb::nested_packed_bytes(q.n, q.k, q.levels.parent);
+    out.dims = {out.size};
+    out.memory = buffer(out.size);
+    const auto packed = crumb::pack(q, out.memory.bytes());
+    if (!packed)
+        return packed.error();
+    return out;
 }
 
-result<std::vector<std::int8_t>> train_codebooks(const training_set& set, weight_type type,
-                                                 const progress_function& progress) {
-    status error;
-    std::vector<std::int8_t> entries;
-    with_format(type, [&]<class F>(std::type_identity<F>) {
-        if constexpr (crumb::needs_codebooks<F>) {
-            const auto trained = crumb::train_codebooks(
-                set.matrices,
-                {.entries = std::size_t{1} << F::codes::bits,
-                 .selector_bits = F::codes::selector_bits,
-                 .scales = F::scales::block_groups == 1 ? crumb::scale_kind::half : crumb::scale_kind::byte,
-                 .progress = progress});
-            if (trained)
-                entries = crumb::codebooks_of<F>(trained->levels);
-            else
-                error = trained.error();
+/// Everything that quantizing one model needs.
+class converter {
+  public:
+    converter(const quantization& how, const model& m, session& s, const stage_function& progress)
+        : o_(how), m_(m), s_(s), progress_(progress) {}
+
+    /// Puts keys and tensors into `writer`, which refers to this object.
+    status run(gguf_writer& writer) {
+        for (const gguf_tensor& t : m_.file().tensors())
+            if (const auto packed = find_packed(t); packed && packed->type == weight_type::nested)
+                return status::error(crumb::errc::unsupported,
+                                     "the weights are nested, with corrections that no other format keeps: "
+                                     "quantize the model that they were made from");
+        const std::size_t window = std::min<std::size_t>(m_.shape().context, 512);
+        const auto text = calibration_text(o_.calibrate, m_, s_, window, o_.chunks, o_.seed, progress_);
+        if (!text)
+            return text.error();
+        calibration calibrated(m_, s_, *text, window);
+        auto source = codebook_sets::read(m_.file());
+        if (!source)
+            return source.error();
+        source_ = std::move(*source);
+        if (const status s = train(calibrated); !s)
+            return s;
+        const std::size_t layers = m_.layers().size(), step = layers_at_once();
+        for (std::size_t first = 0; first < layers; first += step) {
+            const crumb::range part{first, std::min(first + step, layers)};
+            const auto moments = calibrated.moments(
+                part, one_stage(progress_, "inputs of layers " + std::to_string(part.begin + 1) + " to " +
+                                               std::to_string(part.end)));
+            if (!moments)
+                return moments.error();
+            if (const status s = convert(part, *moments); !s)
+                return s;
         }
-    });
-    if (!error)
-        return error;
-    return entries;
-}
+        return collect(writer);
+    }
+    std::size_t bytes() const noexcept { return bytes_; }
+    std::size_t weights() const noexcept { return weights_; }
 
-status calibration::watch(
-    const std::function<status(std::size_t input, const crumb::matrix_view<const float>& x)>& f,
-    const progress_function& progress) {
-    status error;
-    const auto matrices = m_.matrices();
-    s_.observe([&](const matrix& reader, const crumb::matrix_view<const float>& x) {
+  private:
+    std::size_t layers_at_once() const {
+        const auto& d = m_.shape();
+        const std::size_t each = (3 * d.width * d.width + d.hidden * d.hidden) * sizeof(double);
+        return std::max<std::size_t>(1, most_moment_bytes / each);
+    }
+
+    bool is_nested() const noexcept { return o_.weights == weight_type::nested; }
+
+    /// Trains the levels of the format, if it needs such: even ones need no importance either, which costs a
+    /// pass over the text.
+    status train(calibration& calibrated) {
+        levels_ = crumb::nested_levels::uniform(o_.nested.seed, o_.nested.parent);
+        bool is_needed = is_nested() && !o_.nested.uniform;
+        with_format(o_.weights,
+                    [&]<class F>(std::type_identity<F>) { is_needed = crumb::needs_codebooks<F>; });
+        if (!is_needed)
+            return {};
+        const auto importance = calibrated.mean_squares(one_stage(progress_, "calibration"));
+        if (!importance)
+            return importance.error();
+        const progress_function trained_part = one_stage(progress_, "codebooks");
+        const auto set = training_set::read(m_.file(), *importance, source_);
+        if (!set)
+            return set.error();
+        if (is_nested()) {
+            const auto trained = crumb::train_nested(
+                set->matrices,
+                {.seed = o_.nested.seed, .parent = o_.nested.parent, .progress = trained_part});
+            if (!trained)
+                return trained.error();
+            levels_ = trained->levels;
+            return {};
+        }
+        auto trained = train_codebooks(*set, o_.weights, trained_part);
+        if (!trained)
+            return trained.error();
+        trained_ = std::move(*trained);
+        return {};
+    }
+
+    status convert(crumb::range layers, const std::vector<crumb::second_moments<double>>& moments) {
+        const progress_function progress = one_stage(progress_, "matrices");
+        const auto matrices = m_.matrices();
+        std::optional<crumb::error_feedback> flat;
+        std::optional<crumb::feedback_system> system;
+        std::size_t input = ~std::size_t{0};
         for (const named_matrix& each : matrices) {
-            if (each.m != &reader || !error)
+            if (each.role.layer < layers.begin || each.role.layer >= layers.end)
                 continue;
-            if (const status s = f(each.role.input(), x); !s)
-                error = s;
-        }
-    });
-    for (std::size_t w = 0; w < windows() && error; ++w) {
-        s_.reset();
-        if (const auto fed = s_.feed(text_.subspan(w * window_, window_), 0); !fed && error)
-            error = fed.error();
-        if (progress)
-            progress(w + 1, windows());
-    }
-    s_.observe({});
-    return error;
-}
-
-result<importances> calibration::mean_squares(const progress_function& progress) {
-    importances sums(m_.layers().size() * matrix_role::inputs);
-    const status s = watch(
-        [&](std::size_t input, const crumb::matrix_view<const float>& x) {
-            auto& sum = sums[input];
-            sum.resize(x.cols);
-            const float share = 1.0f / static_cast<float>(windows() * window_);
-            for (std::size_t r = 0; r < x.rows; ++r)
-                for (std::size_t i = 0; i < x.cols; ++i)
-                    sum[i] += share * x.row(r)[i] * x.row(r)[i];
-            return status();
-        },
-        progress);
-    if (!s)
-        return s;
-    return sums;
-}
-
-result<std::vector<crumb::second_moments<double>>> calibration::moments(crumb::range layers,
-                                                                        const progress_function& progress) {
-    const std::size_t first = layers.begin * matrix_role::inputs;
-    const auto matrices = m_.matrices();
-    std::vector<crumb::second_moments<double>> sums;
-    for (std::size_t input = first; input < layers.end * matrix_role::inputs; ++input)
-        for (const named_matrix& each : matrices)
-            if (each.role.input() == input) {
-                sums.emplace_back(each.m->k());
-                break;
+            if (each.role.input() != input) {
+                input = each.role.input();
+                const auto& inputs = moments[input - layers.begin * matrix_role::inputs];
+                mean_ = inputs.mean();
+                const auto h = is_nested() ? inputs.centered() : inputs.matrix();
+                const std::size_t k = each.m->k();
+                const auto view = crumb::matrix<const double>(h.data(), k, k);
+                if (const status s =
+                        is_nested() ? assign(system, crumb::feedback_system::make(view, nested_damping))
+                                    : assign(flat, crumb::error_feedback::make(view, {.sweeps = o_.sweeps}));
+                    !s)
+                    return s;
             }
-    const status s = watch(
-        [&](std::size_t input, const crumb::matrix_view<const float>& x) {
-            return input >= first && input - first < sums.size() ? sums[input - first].add(x) : status();
-        },
-        progress);
-    if (!s)
-        return s;
-    return sums;
+            const status s = is_nested() ? convert_nested(each, *system) : convert(each, *flat);
+            if (!s)
+                return status::error(s.code(), "tensor %s: %s", each.name.c_str(), s.message());
+            if (progress)
+                progress(outputs_.size(), matrices.size());
+        }
+        return {};
+    }
+    template <class T>
+    static status assign(std::optional<T>& to, crumb::result<T>&& made) {
+        if (!made)
+            return made.error();
+        to.emplace(std::move(*made));
+        return {};
+    }
+    /// Quantizes the rows of a matrix into `q` with all threads.
+    template <class Quantizer, class Quantized>
+    status quantize_rows(const Quantizer& quantizer, const crumb::matrix_view<const float>& w, Quantized& q) {
+        std::vector<status> each_part(s_.threads().size());
+        s_.threads().run([&](std::size_t part, std::size_t parts) {
+            each_part[part] = quantizer.quantize(w, q, crumb::split(w.rows, parts, part));
+        });
+        for (const status& s : each_part)
+            if (!s)
+                return s;
+        return {};
+    }
+    template <class Quantized>
+    status write(const named_matrix& each, const Quantized& q) {
+        auto out = written(q);
+        if (!out)
+            return out.error();
+        keep(each.name, std::move(*out), each.m->n() * each.m->k());
+        return {};
+    }
+    status convert(const named_matrix& each, const crumb::error_feedback& quantizer) {
+        const auto floats = to_floats(**m_.file().get_tensor(each.name), source_);
+        if (!floats)
+            return floats.error();
+        const auto w = crumb::matrix<const float>(floats->data(), each.m->n(), each.m->k());
+        status error;
+        with_format(o_.weights, [&]<class F>(std::type_identity<F>) {
+            auto q = crumb::leveled_matrix::zeros(crumb::levels_of<F>(trained_), w.rows, w.cols);
+            error = quantize_rows(quantizer, w, q);
+            if (error)
+                error = write(each, crumb::store<F>(q));
+        });
+        return error;
+    }
+    status convert_nested(const named_matrix& each, const crumb::feedback_system& system) {
+        const auto floats = to_floats(**m_.file().get_tensor(each.name), source_);
+        if (!floats)
+            return floats.error();
+        const auto w = crumb::matrix<const float>(floats->data(), each.m->n(), each.m->k());
+        auto q = crumb::nested_quantized::zeros(levels_, w.rows, w.cols);
+        if (const status s = quantize_rows(crumb::nested_feedback(system, {.sweeps = o_.sweeps}), w, q); !s)
+            return s;
+        if (const status s = crumb::correct_means(w, mean_, q); !s)
+            return s;
+        return write(each, q);
+    }
+    void keep(const std::string& name, output_tensor&& tensor, std::size_t weights) {
+        bytes_ += tensor.size;
+        weights_ += weights;
+        outputs_.emplace(name, std::move(tensor));
+    }
+
+    /// Embedding and output matrix: 8 bits, unless their rows are no multiple of a block.
+    status keep_vocabulary() {
+        for (const char* name : {"token_embd.weight", "output.weight"}) {
+            const gguf_tensor* t = m_.file().find_tensor(name);
+            if (t == nullptr)
+                continue;
+            const matrix_shape shape = shape_of(*t);
+            if (o_.vocabulary != weight_type::q8_0 || shape.k % crumb::group_size != 0) {
+                bytes_ += t->data.size();
+                weights_ += shape.n * shape.k;
+                continue;
+            }
+            const auto floats = to_floats(*t, source_);
+            if (!floats)
+                return floats.error();
+            const auto q =
+                crumb::quantize<crumb::q8_0>(crumb::matrix<const float>(floats->data(), shape.n, shape.k));
+            if (!q)
+                return q.error();
+            auto out = written(*q);
+            if (!out)
+                return out.error();
+            keep(name, std::move(*out), shape.n * shape.k);
+        }
+        return {};
+    }
+    /// The trained set, and the source's own for tensors that stay packed as they are.
+    status collect_codebooks(gguf_writer& writer) const {
+        const auto name = [](weight_type type) { return weight_names[static_cast<std::size_t>(type)]; };
+        for (const gguf_tensor& t : m_.file().tensors()) {
+            const auto packed = find_packed(t);
+            if (!packed || outputs_.contains(std::string(t.name)))
+                continue;
+            const auto entries = source_.find(name(packed->type));
+            if (entries.empty())
+                continue;
+            // A file has one set per format.
+            if (packed->type == o_.weights && !is_nested())
+                return status::error(crumb::errc::unsupported,
+                                     "tensor %.*s stays as it is, in format %s: other codebooks of that "
+                                     "format cannot be in the same file",
+                                     static_cast<int>(std::min<std::size_t>(t.name.size(), 64)),
+                                     t.name.data(), name(packed->type).data());
+            writer.set_array(codebook_sets::key(name(packed->type)), entries);
+        }
+        if (!trained_.empty())
+            writer.set_array(codebook_sets::key(name(o_.weights)), std::span<const std::int8_t>(trained_));
+        return {};
+    }
+    status collect(gguf_writer& writer) {
+        if (const status s = keep_vocabulary(); !s)
+            return s;
+        for (const gguf_value& value : m_.file().values())
+            if (value.key != "general.file_type" && !value.key.starts_with(codebook_sets::key("")))
+                writer.set(value);
+        if (const status s = collect_codebooks(writer); !s)
+            return s;
+        for (const gguf_tensor& t : m_.file().tensors()) {
+            if (const auto found = outputs_.find(std::string(t.name)); found != outputs_.end())
+                writer.add_tensor(t.name, found->second.type, found->second.dims, found->second.bytes());
+            else
+                writer.add_tensor(t);
+        }
+        return {};
+    }
+
+    const quantization& o_;
+    const model& m_;
+    session& s_;
+    const stage_function& progress_;
+    codebook_sets source_;             ///< of the packed matrices that are read
+    std::vector<std::int8_t> trained_; ///< of the format that is written; empty if it needs none
+    crumb::nested_levels levels_;      ///< of nested weights
+    std::vector<float> mean_;          ///< of the inputs of the matrix that is quantized
+    std::unordered_map<std::string, output_tensor> outputs_;
+    std::size_t bytes_ = 0, weights_ = 0;
+};
+
+} // namespace
+
+result<quantized_model> quantize_model(const quantization& how, const model& m, session& s,
+                                       const stage_function& progress) {
+    const auto c = std::make_shared<converter>(how, m, s, progress);
+    quantized_model out{c, gguf_writer(3, crumb::alignment)};
+    if (const status error = c->run(out.file); !error)
+        return error;
+    out.bytes = c->bytes();
+    out.weights = c->weights();
+    return out;
+}
+
+result<buffer> quantized_file(const quantization& how, const model& m, session& s,
+                              const stage_function& progress) {
+    const auto made = quantize_model(how, m, s, progress);
+    if (!made)
+        return made.error();
+    const auto bytes = made->file.bytes();
+    if (!bytes)
+        return bytes.error();
+    buffer out(bytes->size());
+    std::memcpy(out.bytes().data(), bytes->data(), bytes->size());
+    return out;
 }
 
 } // namespace lm

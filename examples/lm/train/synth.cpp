@@ -1,8 +1,5 @@
 #include "train/synth.hpp"
 
-#include "cli/commands.hpp"
-#include "cli/report.hpp"
-#include "gguf/output_file.hpp"
 #include "text/unicode.hpp"
 
 #include <crumb/core/half.hpp>
@@ -308,25 +305,6 @@ result<gguf_writer> synthesize(const synth_shape& s, std::string_view name, ggml
     }
     builder(file, s, weights, seed).run();
     return file;
-}
-
-status synth(const synth_options& o) {
-    if (const status s = check_outputs({o.out}); !s)
-        return s;
-    const auto shape = find_shape(o.like);
-    if (!shape)
-        return shape.error();
-    const auto file = synthesize(*shape, o.like, o.weights, o.seed);
-    if (!file)
-        return file.error();
-    progress_line progress("megabytes");
-    const status s = file->write(
-        o.out, [&](std::size_t done, std::size_t all) { progress(done / 1000000, all / 1000000 + 1); });
-    progress.clear();
-    if (!s)
-        return s;
-    print("%s: %s, %s, random weights\n", o.out.c_str(), o.like.c_str(), ggml_type_name(o.weights).c_str());
-    return {};
 }
 
 } // namespace lm

@@ -1,0 +1,116 @@
+#include "train/loading.hpp"
+
+#include "model/kv_file.hpp"
+#include "train/kv_training.hpp"
+#include "train/quantizer.hpp"
+
+namespace lm {
+
+using crumb::errc;
+using crumb::result;
+using crumb::status;
+
+namespace {
+
+/// The codebooks of the file, or such as are trained on a text that the model writes now.
+result<crumb::kv_codebooks> codebooks_for(const model& m, const load_options& o, const load_events& events) {
+    auto stored = read_codebooks(m, o.kv.codec);
+    if (!stored)
+        return stored.error();
+    if (*stored)
+        return std::move(**stored);
+    if (events.notice)
+        events.notice(m.path() + " has no codebooks of " + codec_name(o.kv.codec) +
+                      ": training them on text that the model writes");
+    kv_training how;
+    how.text = "self";
+    how.chunks = 16;
+    how.sinks = o.kv.sinks;
+    how.threads = team(o.threads).size();
+    return train_codebooks(m, o.kv.codec, how, events.progress);
+}
+
+} // namespace
+
+result<loaded_model> load(const load_options& options, const load_events& events) {
+    bool is_rounded = options.weights != weight_type::nested;
+    with_format(options.weights,
+                [&]<class F>(std::type_identity<F>) { is_rounded = crumb::rounding_format<F>; });
+    const auto read = [&]() -> result<model> {
+        if (is_rounded)
+            return model::load(options.model,
+                               {options.weights, options.activations, options.ffn, options.ffn_by_lists});
+        // Codebooks and error feedback take the whole model at once.
+        load_options stored = options;
+        stored.weights = weight_type::stored;
+        stored.ffn = ffn_type::dense;
+        auto source = load(stored, 0, 512, events);
+        if (!source)
+            return source.error();
+        quantization how;
+        how.weights = options.weights;
+        how.vocabulary = weight_type::stored;
+        how.chunks = 16;
+        how.sweeps = 0;
+        auto file = quantized_file(how, *source->weights, *source->run, events.progress);
+        if (!file)
+            return file.error();
+        return model::load(std::move(*file), options.model,
+                           {weight_type::stored, options.activations, options.ffn, options.ffn_by_lists});
+    };
+    auto m = read();
+    if (!m)
+        return m.error();
+    loaded_model l;
+    l.weights = std::make_unique<model>(std::move(*m));
+    if (options.kv.codec.has_codebooks()) {
+        auto books = codebooks_for(*l.weights, options, events);
+        if (!books)
+            return books.error();
+        l.codebooks = std::make_unique<crumb::kv_codebooks>(std::move(*books));
+    }
+    return l;
+}
+
+status start(loaded_model& l, const load_options& options, std::size_t context, std::size_t batch) {
+    const auto books = l.codebooks ? l.codebooks->view() : crumb::pq_codebooks();
+    if (!books)
+        return books.error();
+    auto s = session::make(*l.weights, team(options.threads), options.kv,
+                           context == 0 ? l.weights->shape().context : context, batch, *books);
+    if (!s)
+        return s.error();
+    if (const status fits = context == 0 ? status() : s->fits(context); !fits)
+        return fits;
+    l.run.emplace(std::move(*s));
+    return {};
+}
+
+result<loaded_model> load(const load_options& options, std::size_t context, std::size_t batch,
+                          const load_events& events) {
+    auto l = load(options, events);
+    if (!l)
+        return l;
+    if (const status started = start(*l, options, context, batch); !started)
+        return started;
+    return l;
+}
+
+result<loaded_model> load_against(const std::string& against, const model& other, const load_options& options,
+                                  std::size_t context, std::size_t batch, const load_events& events) {
+    if (against.empty())
+        return loaded_model();
+    load_options full = options;
+    full.model = against;
+    full.weights = weight_type::f32;
+    full.activations = activation_type::f32;
+    full.kv = kv_type::f16;
+    full.ffn = ffn_type::dense;
+    auto reference = load(full, context, batch, events);
+    if (reference && reference->weights->shape().vocabulary != other.shape().vocabulary)
+        return status::error(errc::bad_shape, "--against: the vocabularies have %zu and %zu tokens",
+                             reference->weights->shape().vocabulary, other.shape().vocabulary);
+    return reference;
+}
+
+} // namespace lm
