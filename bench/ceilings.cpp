@@ -17,12 +17,13 @@ std::vector<read_variant> read_variants() {
     std::vector<read_variant> variants;
     isa_list::for_each([&]<class Isa>() {
         if (variants.empty() && isa_supported(isa_index(Isa::name)))
-            variants = {{"one stream", &reader<Isa>::template read<1>},
-                        {"one stream, prefetch", &reader<Isa>::template read<1, 2048, 3>},
-                        {"one stream, non-temporal prefetch", &reader<Isa>::template read<1, 1024, 0>},
-                        {"four streams", &reader<Isa>::template read<4>},
-                        {"four streams, prefetch", &reader<Isa>::template read<4, 1024, 3>},
-                        {"four streams, non-temporal prefetch", &reader<Isa>::template read<4, 1024, 0>}};
+            variants = {
+                {"one stream", &ceilings::reader<Isa>::template read<1>},
+                {"one stream, prefetch", &ceilings::reader<Isa>::template read<1, 2048, 3>},
+                {"one stream, non-temporal prefetch", &ceilings::reader<Isa>::template read<1, 1024, 0>},
+                {"four streams", &ceilings::reader<Isa>::template read<4>},
+                {"four streams, prefetch", &ceilings::reader<Isa>::template read<4, 1024, 3>},
+                {"four streams, non-temporal prefetch", &ceilings::reader<Isa>::template read<4, 1024, 0>}};
     });
     return variants;
 }
@@ -87,10 +88,13 @@ void mix(benchmark::State& state) {
         return skip(state, std::string("this CPU lacks ") + Isa::name);
     constexpr std::size_t rounds = 4000;
     std::vector<double> of_peak;
-    const double macs = static_cast<double>(rounds) * group_mix<Isa>::macs;
+    const double macs = static_cast<double>(rounds) * ceilings::group_mix<Isa>::macs;
     const double seconds = sample(
         state, 16,
-        [] { benchmark::DoNotOptimize(group_mix<Isa>::template run<block_product<Isa, Codes>>(rounds)); },
+        [] {
+            benchmark::DoNotOptimize(
+                ceilings::group_mix<Isa>::template run<block_product<Isa, Codes>>(rounds));
+        },
         [&](double s) { of_peak.push_back(macs / s / mac_rate<Isa, Codes>()); });
     state.counters["mac_per_second"] = macs / seconds;
     state.counters["of_mac_peak"] = of_peak.empty() ? 0 : median(of_peak);

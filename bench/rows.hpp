@@ -1,7 +1,7 @@
 // What the rows of crumb-bench share.
 #pragma once
 
-#include "ceilings.hpp"
+#include "machine/ceilings.hpp"
 #include "measure.hpp"
 #include "memory.hpp"
 
@@ -29,8 +29,8 @@ double read_bandwidth(const memory_level& level);
 /// Name of the row with the multiply-accumulate peak of an ISA for a bit layout.
 template <class Isa, class Codes>
 std::string peak_row() {
-    const bool own =
-        !std::is_same_v<Codes, byte_codes> && mac_peak<Isa, Codes>::macs != mac_peak<Isa, byte_codes>::macs;
+    const bool own = !std::is_same_v<Codes, byte_codes> &&
+                     ceilings::mac_peak<Isa, Codes>::macs != ceilings::mac_peak<Isa, byte_codes>::macs;
     return std::string("ceiling/mac/") + Isa::name + (own ? "/4bit" : "");
 }
 
@@ -38,8 +38,8 @@ std::string peak_row() {
 template <class Isa, class Codes>
 double run_mac_peak() {
     constexpr std::size_t rounds = 4000;
-    benchmark::DoNotOptimize(mac_peak<Isa, Codes>::run(rounds));
-    return static_cast<double>(rounds) * mac_peak<Isa, Codes>::macs;
+    benchmark::DoNotOptimize(ceilings::mac_peak<Isa, Codes>::run(rounds));
+    return static_cast<double>(rounds) * ceilings::mac_peak<Isa, Codes>::macs;
 }
 
 /// Multiply-accumulates per second of an ISA for a bit layout at this moment.
@@ -64,9 +64,10 @@ using block_product = typename kernel::product_for_rows<typename kernel::product
 template <class Isa, class Codes>
 double mix_rate() {
     constexpr std::size_t rounds = 4000;
-    const double seconds = quick_sample(
-        0, [] { benchmark::DoNotOptimize(group_mix<Isa>::template run<block_product<Isa, Codes>>(rounds)); });
-    return static_cast<double>(rounds) * group_mix<Isa>::macs / seconds;
+    const double seconds = quick_sample(0, [] {
+        benchmark::DoNotOptimize(ceilings::group_mix<Isa>::template run<block_product<Isa, Codes>>(rounds));
+    });
+    return static_cast<double>(rounds) * ceilings::group_mix<Isa>::macs / seconds;
 }
 
 /// Whether an ISA has a row of whole groups: where there is one vector unit to bind them, on x86.

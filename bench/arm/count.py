@@ -45,7 +45,7 @@ COMPILERS = {
     "clang": ("clang++-19", "cmake/aarch64-linux-gnu-clang.cmake"),
 }
 CORES = ("neoverse-n1", "neoverse-n2", "neoverse-v2", "cortex-a55")
-# What each ISA's multiply-accumulate ceiling row in bench/ceilings.hpp repeats, and the products of one round.
+# What an ISA's mac_peak in examples/lm/machine/ceilings.hpp repeats, and the products of one round.
 CEILINGS = {
     "neon": (["smull v{d}.8h, v30.8b, v31.8b", "smlal2 v{d}.8h, v30.16b, v31.16b", "sadalp v{a}.4s, v{d}.8h"], 16),
     "neon_dotprod": (["sdot v{a}.4s, v30.16b, v31.16b"], 16),

@@ -1,6 +1,6 @@
 #include "machine/machine.hpp"
 
-#include "ceilings.hpp"
+#include "machine/ceilings.hpp"
 
 #include <crumb/dispatch/isa.hpp>
 
@@ -24,14 +24,14 @@ struct mac_loop {
 /// What is best differs from machine to machine.
 template <class Isa>
 std::vector<read_function> readers() {
-    using reader = crumb::bench::reader<Isa>;
+    using reader = crumb::ceilings::reader<Isa>;
     return {&reader::template read<1>, &reader::template read<1, 2048, 3>, &reader::template read<4>,
             &reader::template read<4, 1024, 3>, &reader::template read<4, 1024, 0>};
 }
 
 template <class Isa, class Codes>
 mac_loop peak() {
-    using loop = crumb::bench::mac_peak<Isa, Codes>;
+    using loop = crumb::ceilings::mac_peak<Isa, Codes>;
     return {&loop::run, loop::macs};
 }
 

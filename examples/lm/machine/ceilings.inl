@@ -1,5 +1,5 @@
 // The memory reader, for the ISA named by CRUMB_THIS_ISA. Included by ceilings.hpp inside its target region.
-namespace crumb::bench {
+namespace crumb::ceilings {
 
 template <>
 struct reader<isa::CRUMB_THIS_ISA> {
@@ -67,12 +67,12 @@ struct group_mix<isa::CRUMB_THIS_ISA> {
                 s[i] = Product::start(&start);
             CRUMB_UNROLL
             for (int i = 0; i < sums; ++i)
-                CRUMB_BENCH_OPAQUE(s[i]); // or one sum would do for all
+                CRUMB_CEILINGS_OPAQUE(s[i]); // or one sum would do for all
             CRUMB_UNROLL
             for (int j = 0; j < 8; ++j) {
                 CRUMB_UNROLL
                 for (int i = 0; i < sums; ++i) {
-                    CRUMB_BENCH_OPAQUE(w);
+                    CRUMB_CEILINGS_OPAQUE(w);
                     Product::template step<0>(s[i], w, x);
                 }
             }
@@ -88,4 +88,4 @@ struct group_mix<isa::CRUMB_THIS_ISA> {
 };
 #endif
 
-} // namespace crumb::bench
+} // namespace crumb::ceilings

@@ -6,7 +6,7 @@
 
 #include <cstring>
 
-namespace crumb::bench {
+namespace crumb::ceilings {
 
 /// Reads memory with an ISA's widest loads; the body is in ceilings.inl.
 template <class Isa>
@@ -22,21 +22,21 @@ struct mac_peak;
 template <class Isa>
 struct group_mix;
 
-} // namespace crumb::bench
+} // namespace crumb::ceilings
 
 // An empty instruction that makes the compiler believe a register has changed, so that it repeats what
 // depends on it.
 #if CRUMB_BUILDS_X86
-#define CRUMB_BENCH_OPAQUE(x) __asm__ volatile("" : "+v"(x))
+#define CRUMB_CEILINGS_OPAQUE(x) __asm__ volatile("" : "+v"(x))
 #else
-#define CRUMB_BENCH_OPAQUE(x) __asm__ volatile("" : "+w"(x))
+#define CRUMB_CEILINGS_OPAQUE(x) __asm__ volatile("" : "+w"(x))
 #endif
 
 #define CRUMB_THIS_ISA portable
 #include "ceilings.inl"
 #undef CRUMB_THIS_ISA
 
-namespace crumb::bench {
+namespace crumb::ceilings {
 
 // xsimd has no dot product. One multiplication and one addition of 16-bit lanes bound whatever can be built
 // from it.
@@ -52,7 +52,7 @@ struct mac_peak<isa::portable, Codes> {
         for (; rounds != 0; --rounds) {
             CRUMB_UNROLL
             for (int i = 0; i < 8; ++i) {
-                CRUMB_BENCH_OPAQUE(w.data);
+                CRUMB_CEILINGS_OPAQUE(w.data);
                 s[i] = s[i] + w * a;
             }
         }
@@ -63,7 +63,7 @@ struct mac_peak<isa::portable, Codes> {
     }
 };
 
-} // namespace crumb::bench
+} // namespace crumb::ceilings
 
 #if CRUMB_BUILDS_X86
 
@@ -72,7 +72,7 @@ CRUMB_TARGET_BEGIN(CRUMB_TARGET_AVX2)
 #include "ceilings.inl"
 #undef CRUMB_THIS_ISA
 
-namespace crumb::bench {
+namespace crumb::ceilings {
 
 /// vpmaddubsw, vpmaddwd, vpaddd: pairs of int8 products fill 16 bits.
 template <>
@@ -87,7 +87,7 @@ struct mac_peak<isa::avx2, byte_codes> {
         for (; rounds != 0; --rounds) {
             CRUMB_UNROLL
             for (int i = 0; i < 8; ++i) {
-                CRUMB_BENCH_OPAQUE(w);
+                CRUMB_CEILINGS_OPAQUE(w);
                 s[i] = _mm256_add_epi32(s[i], _mm256_madd_epi16(_mm256_maddubs_epi16(w, a), one));
             }
         }
@@ -112,12 +112,12 @@ struct mac_peak<isa::avx2, nibble_codes> {
             __m256i pairs[4];
             CRUMB_UNROLL
             for (int i = 0; i < 4; ++i) {
-                CRUMB_BENCH_OPAQUE(w);
+                CRUMB_CEILINGS_OPAQUE(w);
                 pairs[i] = _mm256_maddubs_epi16(w, a);
             }
             CRUMB_UNROLL
             for (int i = 4; i < 32; ++i) {
-                CRUMB_BENCH_OPAQUE(w);
+                CRUMB_CEILINGS_OPAQUE(w);
                 pairs[i % 4] = _mm256_add_epi16(pairs[i % 4], _mm256_maddubs_epi16(w, a));
             }
             CRUMB_UNROLL
@@ -131,7 +131,7 @@ struct mac_peak<isa::avx2, nibble_codes> {
     }
 };
 
-} // namespace crumb::bench
+} // namespace crumb::ceilings
 CRUMB_TARGET_END
 
 CRUMB_TARGET_BEGIN(CRUMB_TARGET_AVX512_VNNI)
@@ -140,7 +140,7 @@ CRUMB_IGNORE_UNDEFINED_BEGIN
 #include "ceilings.inl"
 #undef CRUMB_THIS_ISA
 
-namespace crumb::bench {
+namespace crumb::ceilings {
 
 /// vpdpbusd on 64 bytes.
 template <class Codes>
@@ -156,7 +156,7 @@ struct mac_peak<isa::avx512_vnni, Codes> {
             CRUMB_UNROLL
             for (int i = 0; i < 16; ++i) {
                 s[i] = _mm512_dpbusd_epi32(s[i], w, a);
-                CRUMB_BENCH_OPAQUE(s[i]); // or GCC copies sums between registers
+                CRUMB_CEILINGS_OPAQUE(s[i]); // or GCC copies sums between registers
             }
         }
         CRUMB_UNROLL
@@ -174,7 +174,7 @@ struct mac_peak<isa::avx512_vbmi, Codes> : mac_peak<isa::avx512_vnni, Codes> {};
 template <>
 struct group_mix<isa::avx512_vbmi> : group_mix<isa::avx512_vnni> {};
 
-} // namespace crumb::bench
+} // namespace crumb::ceilings
 CRUMB_IGNORE_UNDEFINED_END
 CRUMB_TARGET_END
 
@@ -186,7 +186,7 @@ CRUMB_TARGET_END
 #include "ceilings.inl"
 #undef CRUMB_THIS_ISA
 
-namespace crumb::bench {
+namespace crumb::ceilings {
 
 /// SMULL, SMLAL, SADALP: pairs of int8 products fill 16 bits.
 template <>
@@ -202,7 +202,7 @@ struct mac_peak<isa::neon, byte_codes> {
         for (; rounds != 0; --rounds) {
             CRUMB_UNROLL
             for (int i = 0; i < 8; ++i) {
-                CRUMB_BENCH_OPAQUE(w);
+                CRUMB_CEILINGS_OPAQUE(w);
                 s[i] = vpadalq_s16(s[i], vmlal_high_s8(vmull_s8(vget_low_s8(w), vget_low_s8(a)), w, a));
             }
         }
@@ -228,12 +228,12 @@ struct mac_peak<isa::neon, nibble_codes> {
             int16x8_t pairs[8];
             CRUMB_UNROLL
             for (int i = 0; i < 8; ++i) {
-                CRUMB_BENCH_OPAQUE(w);
+                CRUMB_CEILINGS_OPAQUE(w);
                 pairs[i] = vmull_s8(vget_low_s8(w), vget_low_s8(a));
             }
             CRUMB_UNROLL
             for (int j = 0; j < 15; ++j) {
-                CRUMB_BENCH_OPAQUE(w);
+                CRUMB_CEILINGS_OPAQUE(w);
                 CRUMB_UNROLL
                 for (int i = 0; i < 8; ++i)
                     pairs[i] = vmlal_high_s8(pairs[i], w, a);
@@ -249,7 +249,7 @@ struct mac_peak<isa::neon, nibble_codes> {
     }
 };
 
-} // namespace crumb::bench
+} // namespace crumb::ceilings
 
 #endif
 
@@ -260,7 +260,7 @@ CRUMB_TARGET_BEGIN(CRUMB_TARGET_NEON_DOTPROD)
 #include "ceilings.inl"
 #undef CRUMB_THIS_ISA
 
-namespace crumb::bench {
+namespace crumb::ceilings {
 
 /// SDOT.
 template <class Codes>
@@ -274,7 +274,7 @@ struct mac_peak<isa::neon_dotprod, Codes> {
         for (auto& x : s)
             x = vdupq_n_s32(0);
         for (; rounds != 0; --rounds) {
-            CRUMB_BENCH_OPAQUE(w);
+            CRUMB_CEILINGS_OPAQUE(w);
             CRUMB_UNROLL
             for (int i = 0; i < 24; ++i)
                 s[i] = vdotq_s32(s[i], w, a);
@@ -286,7 +286,7 @@ struct mac_peak<isa::neon_dotprod, Codes> {
     }
 };
 
-} // namespace crumb::bench
+} // namespace crumb::ceilings
 CRUMB_TARGET_END
 
 #endif
@@ -298,7 +298,7 @@ CRUMB_TARGET_BEGIN(CRUMB_TARGET_NEON_I8MM)
 #include "ceilings.inl"
 #undef CRUMB_THIS_ISA
 
-namespace crumb::bench {
+namespace crumb::ceilings {
 
 /// SMMLA.
 template <class Codes>
@@ -312,7 +312,7 @@ struct mac_peak<isa::neon_i8mm, Codes> {
         for (auto& x : s)
             x = vdupq_n_s32(0);
         for (; rounds != 0; --rounds) {
-            CRUMB_BENCH_OPAQUE(w);
+            CRUMB_CEILINGS_OPAQUE(w);
             CRUMB_UNROLL
             for (int i = 0; i < 24; ++i)
                 s[i] = vmmlaq_s32(s[i], w, a);
@@ -324,7 +324,7 @@ struct mac_peak<isa::neon_i8mm, Codes> {
     }
 };
 
-} // namespace crumb::bench
+} // namespace crumb::ceilings
 CRUMB_TARGET_END
 
 #endif
