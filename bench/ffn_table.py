@@ -88,47 +88,52 @@ def plan():
 class Runner:
     def __init__(self, args):
         self.args = args
-        self.can_prune = "--prune" in self.run("perplexity", "--help")
 
-    def run(self, *command):
-        """What crumb-lm prints."""
+    def run(self, program, *command):
+        """What crumb-lm or crumb-lab prints."""
         try:
-            done = subprocess.run([self.args.crumb_lm, *command], capture_output=True, text=True, check=False)
+            done = subprocess.run([program, *command], capture_output=True, text=True, check=False)
         except OSError as error:
-            fail(f"cannot run {self.args.crumb_lm}: {error.strerror}")
+            fail(f"cannot run {program}: {error.strerror}")
         if done.returncode != 0:
             lines = (done.stderr or done.stdout).strip().splitlines()
-            raise RuntimeError(lines[-1] if lines else f"crumb-lm {command[0]} ended with {done.returncode}")
+            raise RuntimeError(lines[-1] if lines else f"{program} {command[0]} ended with {done.returncode}")
         return done.stdout
 
-    def object(self, *command):
-        text = self.run(*command, "--threads", str(self.args.threads), "--json")
+    def object(self, program, *command):
+        text = self.run(program, *command, "--threads", str(self.args.threads), "--json")
         try:
             return json.loads(text)
         except ValueError:
-            raise RuntimeError(f"crumb-lm {command[0]} --json printed no JSON") from None
+            raise RuntimeError(f"{program} {command[0]} --json printed no JSON") from None
+
+    def measured(self):
+        """What is measured, and beside what."""
+        return "--text", self.args.text, "--chunks", str(self.args.chunks), "--against", self.args.model
 
     def perplexity(self, model, *options):
-        return self.object("perplexity", model, "--activations", "f32", "--text", self.args.text, "--chunks",
-                           str(self.args.chunks), "--against", self.args.model, *options)
+        return self.object(self.args.crumb_lm, "perplexity", model, "--activations", "f32", *self.measured(),
+                           *options)
 
     def speed(self, model, *options):
         """Of generation after text: what is fixed, and so the speed, depends on what the networks see."""
         with open(self.args.text, encoding="utf-8", errors="replace") as file:
             prompt = file.read(200)
-        return self.object("generate", model, "--prompt", prompt, "-n", "300", "--seed", "1", *options)
+        return self.object(self.args.crumb_lm, "generate", model, "--prompt", prompt, "-n", "300", "--seed", "1",
+                           *options)
 
     def measure(self, name, kind, directory):
         if kind == "pruned":
-            return {"perplexity": self.perplexity(self.args.model, "--weights", "f32", "--prune", name,
-                                                  "--prune-text", self.args.calibrate)}
+            lab = os.path.join(os.path.dirname(self.args.crumb_lm), "crumb-lab")
+            return {"perplexity": self.object(lab, "prune", self.args.model, "--by", name, "--calibrate",
+                                              self.args.calibrate, *self.measured())}
         if kind == "dense":
             weights = ("--weights", "q4_0" if name.endswith("q4_0") else "stored")
             return {"perplexity": self.perplexity(self.args.model, *weights),
                     "speed": self.speed(self.args.model, *weights)}
         folded = os.path.join(directory, "folded.gguf")
-        self.run("calibrate", self.args.model, "--ffn", name, "--text", self.args.calibrate, "--chunks",
-                 str(self.args.calibrate_chunks), "--threads", str(self.args.threads), "--out", folded)
+        self.run(self.args.crumb_lm, "calibrate", self.args.model, "--ffn", name, "--text", self.args.calibrate,
+                 "--chunks", str(self.args.calibrate_chunks), "--threads", str(self.args.threads), "--out", folded)
         return {"perplexity": self.perplexity(folded, "--weights", "f32", "--ffn", "tardis"),
                 "speed": self.speed(folded, "--ffn", "tardis")}
 
@@ -167,13 +172,8 @@ def measure(args, rows):
     for key, value in settings.items():
         if data["settings"].get(key) != value:
             fail(f"{args.json} was measured with {key} {data['settings'].get(key)}, not {value}: name another file")
-    try:
-        runner = Runner(args)
-    except RuntimeError as error:
-        fail(str(error))
-    left = [row for row in rows if row[0] not in data["rows"] and (row[1] != "pruned" or runner.can_prune)]
-    if not runner.can_prune and any(kind == "pruned" for _, kind in rows):
-        print("this crumb-lm has no perplexity --prune: rows of pruning are left out", file=sys.stderr)
+    runner = Runner(args)
+    left = [row for row in rows if row[0] not in data["rows"]]
     complete = True
     with tempfile.TemporaryDirectory() as directory:
         for index, (name, kind) in enumerate(left, 1):

@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 """Draws divergence against the average bits of decoding, for schedules and their controls, as an SVG.
 
-  crumb-lm schedules NESTED --text test.txt --against MODEL --csv schedules.csv
+  crumb-lab schedules NESTED --text test.txt --against MODEL --csv schedules.csv
   bench/schedule_plot.py schedules.csv --out docs/schedules.svg
 
 A point is a schedule; those of one kind are joined where more bits follow fewer.
@@ -36,7 +36,7 @@ def read(path):
     except OSError as error:
         fail(f"cannot read {path}: {error.strerror}")
     except (KeyError, TypeError, ValueError):
-        fail(f"{path} is not what crumb-lm schedules --csv writes")
+        fail(f"{path} is not what crumb-lab schedules --csv writes")
     kinds = {}
     for name, (bits, divergence) in rows.items():
         if divergence > 0:
@@ -96,7 +96,7 @@ def draw(kinds, title):
 
 def main():
     parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
-    parser.add_argument("csv", help="what crumb-lm schedules --csv FILE wrote")
+    parser.add_argument("csv", help="what crumb-lab schedules --csv FILE wrote")
     parser.add_argument("--title", default="Schedules of precision", help="default: Schedules of precision")
     parser.add_argument("--out", default="schedules.svg", help="default: schedules.svg")
     args = parser.parse_args()

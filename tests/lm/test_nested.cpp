@@ -1,5 +1,4 @@
 // Models with nested weights: their files, their precisions, and schedules.
-#include "cli/bootstrap.hpp"
 #include "cli/commands.hpp"
 #include "eval/evaluate.hpp"
 #include "eval/study.hpp"
@@ -308,22 +307,6 @@ TEST(Study, MeasuresSchedules) {
     o.prompts = 2;
     o.tokens = 40;
     EXPECT_FALSE(lm::study::make(m, nullptr, lm::kv_type::f16, {}, file.path(), o, 1));
-}
-
-TEST(Bootstrap, HoldsTheMean) {
-    std::vector<double> a, b;
-    for (int i = 0; i < 200; ++i) {
-        a.push_back(0.5 + 0.1 * std::sin(i));
-        b.push_back(0.4 + 0.1 * std::cos(i));
-    }
-    const lm::interval less = lm::bootstrap(a, b, 1);
-    EXPECT_LT(less.low, 0.1);
-    EXPECT_GT(less.high, 0.1);
-    EXPECT_GT(less.low, 0.05);
-    EXPECT_LT(less.high, 0.15);
-    const lm::interval same = lm::bootstrap(a, a, 1);
-    EXPECT_EQ(same.low, 0);
-    EXPECT_EQ(same.high, 0);
 }
 
 } // namespace

@@ -1,7 +1,6 @@
 // The commands of crumb-lm and their options.
 #pragma once
 
-#include "cli/pruning.hpp"
 #include "eval/study.hpp"
 #include "model/precision.hpp"
 #include "train/loading.hpp"
@@ -34,8 +33,6 @@ struct perplexity_options : common_options {
     std::string against; ///< empty: no reference
     std::size_t ctx = 512;
     std::size_t chunks = 0; ///< 0: all
-    pruning prune;          ///< of the model, not of the reference
-    std::string prune_text; ///< to measure inputs on: a file, or `self`
 };
 
 struct quantize_options : quantization {
@@ -58,16 +55,6 @@ struct calibrate_options {
     std::string distributions; ///< a CSV of what neurons see, or empty
     std::string out;
     schedule_options study; ///< of schedules
-};
-
-struct schedules_options : common_options {
-    std::string text;
-    std::string calibrate; ///< text for dense-and-sparse decompositions; empty: there are none
-    schedule_options study;
-    std::uint64_t seed = 1;
-    std::string only;      ///< parts of names, | between them; schedules but these and the first are left out
-    std::string csv;       ///< divergence by position, or empty
-    bool features = false; ///< compare what a learned scheduler can read instead
 };
 
 struct demo_options {
@@ -96,7 +83,6 @@ crumb::status perplexity(const perplexity_options& options);
 crumb::status demo(const demo_options& options);
 crumb::status quantize(const quantize_options& options);
 crumb::status calibrate(const calibrate_options& options);
-crumb::status schedules(const schedules_options& options);
 crumb::status synth(const synth_options& options);
 crumb::status bench(const bench_options& options);
 

@@ -101,21 +101,6 @@ int run(int argc, char** argv) {
     perplexity->add_option("--against", p.against,
                            "Model to compare with: run in full precision with an f16 cache");
 
-    auto* prune = perplexity->add_option_function<std::string>(
-        "--prune",
-        [&p](const std::string& text) {
-            const auto pruning = lm::pruning::parse(text);
-            if (!pruning)
-                throw CLI::ValidationError(pruning.message());
-            p.prune = *pruning;
-        },
-        "Feed-forward weights that become 0: magnitude, wanda or ria, with :<share>; f32 only");
-    perplexity
-        ->add_option("--prune-text", p.prune_text,
-                     "Text file to measure inputs on for wanda and ria, or 'self': a text that the model "
-                     "writes")
-        ->needs(prune);
-
     lm::demo_options d;
     auto* demo =
         app.add_subcommand("demo", "Run the two models that come with the program and compare precisions");
@@ -231,28 +216,6 @@ int run(int argc, char** argv) {
                           "CSV to write: inputs and errors of the neurons that are folded");
     calibrate->add_option("--out,-o", c.out, "File to write")->required();
 
-    lm::schedules_options t;
-    auto* schedules =
-        app.add_subcommand("schedules", "Compare schedules of precision and their controls on a text");
-    lm::add_run(schedules, t);
-    schedules
-        ->add_option("--text", t.text,
-                     "Text file to take prompts from, or 'self': a text that the model writes")
-        ->required();
-    lm::add_study(schedules, t.study);
-    schedules->add_option(
-        "--calibrate", t.calibrate,
-        "With --against: text file (or 'self') that dense-and-sparse decompositions at equal "
-        "bits are calibrated on; without it there are none");
-    schedules->add_option("--seed", t.seed, "Seed of random schedules and of the bootstrap")
-        ->check(lm::natural)
-        ->capture_default_str();
-    schedules->add_option("--only", t.only,
-                          "Measure the first schedule and those whose names have this in them; a|b: either");
-    schedules->add_flag("--features", t.features,
-                        "Instead: how well a learned scheduler does on caches and activations of each layer");
-    schedules->add_option("--csv", t.csv, "File to write: divergence by position");
-
     lm::synth_options s;
     auto* synth = app.add_subcommand("synth", "Write a model of a known shape with random weights");
     synth
@@ -274,8 +237,7 @@ int run(int argc, char** argv) {
     });
     if (ended)
         return *ended;
-    for (std::size_t* threads :
-         {&g.threads, &p.threads, &b.threads, &q.threads, &c.threads, &t.threads, &d.threads})
+    for (std::size_t* threads : {&g.threads, &p.threads, &b.threads, &q.threads, &c.threads, &d.threads})
         lm::limit_threads(*threads);
     const crumb::status result = generate->parsed()     ? lm::generate(g)
                                  : perplexity->parsed() ? lm::perplexity(p)
@@ -283,7 +245,6 @@ int run(int argc, char** argv) {
                                  : synth->parsed()      ? lm::synth(s)
                                  : quantize->parsed()   ? lm::quantize(q)
                                  : calibrate->parsed()  ? lm::calibrate(c)
-                                 : schedules->parsed()  ? lm::schedules(t)
                                                         : lm::demo(d);
     return lm::exit_code(result);
 }

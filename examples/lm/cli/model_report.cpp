@@ -1,5 +1,7 @@
 #include "cli/model_report.hpp"
 
+#include <cmath>
+
 namespace lm {
 
 void put_ffn(json_object& out, const session& s) {
@@ -35,6 +37,25 @@ std::string ffn_line(const session& s) {
         size += std::snprintf(text + size, sizeof text - static_cast<std::size_t>(size), ", %.3f %% missed",
                               static_cast<double>(*c.missed) / all);
     return {text, static_cast<std::size_t>(size)};
+}
+
+void put_likelihood(json_object& out, const evaluation& e) {
+    out.put("tokens", e.tokens)
+        .put("nll", e.nll)
+        .put("nll_standard_error", e.nll_error)
+        .put("ppl", std::exp(e.nll));
+}
+
+void put_divergence(json_object& out, const evaluation& e) {
+    out.put("kl_divergence", e.kl).put("kl_standard_error", e.kl_error).put("top1_agreement", e.agreement);
+}
+
+void print_evaluation(const evaluation& e, bool has_reference) {
+    print("perplexity      %.4f +- %.4f over %zu tokens (nll %.5f nats)\n", std::exp(e.nll),
+          std::exp(e.nll) * e.nll_error, e.tokens, e.nll);
+    if (has_reference)
+        print("KL divergence   %.6f +- %.6f nats\ntop-1 agreement %.2f %%\n", e.kl, e.kl_error,
+              100 * e.agreement);
 }
 
 std::string weights_name(const model& m, weight_type type) {

@@ -5,51 +5,10 @@
 #include "eval/evaluate.hpp"
 #include "gguf/mapped_file.hpp"
 #include "model/input_text.hpp"
-#include "train/calibration.hpp"
-
-#include <cmath>
-#include <limits>
 
 namespace lm {
-namespace {
-
-crumb::status check_pruning(const perplexity_options& o) {
-    if (o.prune.by == pruning::kind::none)
-        return {};
-    if (o.weights != weight_type::f32 || o.activations != activation_type::f32)
-        return crumb::status::error(crumb::errc::invalid_argument,
-                                    "--prune needs --weights f32 --activations f32");
-    if (o.prune.needs_inputs() && o.prune_text.empty())
-        return crumb::status::error(crumb::errc::invalid_argument,
-                                    "--prune %s needs --prune-text to measure inputs on",
-                                    o.prune.name().c_str());
-    return {};
-}
-
-/// The share of feed-forward weights that are left.
-crumb::result<double> prune(model& m, const perplexity_options& o) {
-    if (!o.prune.needs_inputs())
-        return prune(m, o.prune, importances());
-    const std::size_t window = std::min<std::size_t>(m.shape().context, 512);
-    auto s = session::make(m, team(o.threads), kv_type::f16, window, window);
-    if (!s)
-        return s.error();
-    stage_progress progress;
-    const stage_function stages = std::ref(progress);
-    const auto text = calibration_text(o.prune_text, m, *s, window, 64, 1, stages);
-    if (!text)
-        return text.error();
-    const auto squares = calibration(m, *s, *text, window).mean_squares(one_stage(stages, "calibration"));
-    if (!squares)
-        return squares.error();
-    return prune(m, o.prune, *squares);
-}
-
-} // namespace
 
 crumb::status perplexity(const perplexity_options& o) {
-    if (const auto s = check_pruning(o); !s)
-        return s;
     std::string error;
     const auto file = mapped_file::open(o.text, error);
     if (!file)
@@ -61,21 +20,13 @@ crumb::status perplexity(const perplexity_options& o) {
     auto loaded = open_model(options, o.ctx, o.kv.codec.is_plain() ? o.ctx : 1);
     if (!loaded)
         return loaded.error();
-    const bool is_pruned = o.prune.by != pruning::kind::none;
-    const auto left = is_pruned ? prune(*loaded->weights, o) : crumb::result<double>(1.0);
-    if (!left)
-        return left.error();
     const model& m = *loaded->weights;
     loaded->run->count_ffn(true);
     auto against = open_against(o.against, m, o, o.ctx, o.ctx);
     if (!against)
         return against.error();
     loaded_model& reference = *against;
-    const auto bytes = file->bytes();
-    constexpr std::size_t whole = std::numeric_limits<std::size_t>::max();
-    const std::size_t most = o.chunks == 0 || o.chunks > whole / o.ctx ? whole : o.chunks * o.ctx;
-    const std::vector<std::int32_t> tokens =
-        m.vocabulary().encode_first({reinterpret_cast<const char*>(bytes.data()), bytes.size()}, false, most);
+    const std::vector<std::int32_t> tokens = read_windows(*file, m, o.ctx, o.chunks);
     progress_line progress("windows");
     std::optional<schedule_source> schedule;
     if (o.precision.prefill != 0 || o.precision.from_file) {
@@ -105,24 +56,17 @@ crumb::status perplexity(const perplexity_options& o) {
     if (o.json) {
         json_object out;
         out.put("model", o.model).put("weights", weights).put("activations", activations).put("kv", kv);
-        out.put("tokens", e->tokens)
-            .put("nll", e->nll)
-            .put("nll_standard_error", e->nll_error)
-            .put("ppl", std::exp(e->nll));
+        put_likelihood(out, *e);
         out.put("bits_per_weight", m.bits_per_weight())
             .put("kv_bytes_per_token", loaded->run->kv_bytes_per_token());
         if (m.precisions())
             out.put("precision", o.precision.name()).put("average_bits", bits);
-        if (is_pruned)
-            out.put("prune", o.prune.name()).put("ffn_parameters_left", *left);
         if (o.kv.skip > 0)
             out.put("kv_left_unread", loaded->run->kv_left_unread());
         put_ffn(out, *loaded->run);
         out.put("tokens_per_second", speed);
         if (reference.run)
-            out.put("kl_divergence", e->kl)
-                .put("kl_standard_error", e->kl_error)
-                .put("top1_agreement", e->agreement);
+            put_divergence(out, *e);
         print("%s\n", out.text().c_str());
         return {};
     }
@@ -131,14 +75,7 @@ crumb::status perplexity(const perplexity_options& o) {
           loaded->run->kv_bytes_per_token());
     if (m.precisions())
         print("precision       %s, %.3f bits on average\n", o.precision.name().c_str(), bits);
-    if (is_pruned)
-        print("pruned          %s, %.2f %% of the feed-forward weights are left\n", o.prune.name().c_str(),
-              100 * *left);
-    print("perplexity      %.4f +- %.4f over %zu tokens (nll %.5f nats)\n", std::exp(e->nll),
-          std::exp(e->nll) * e->nll_error, e->tokens, e->nll);
-    if (reference.run)
-        print("KL divergence   %.6f +- %.6f nats\ntop-1 agreement %.2f %%\n", e->kl, e->kl_error,
-              100 * e->agreement);
+    print_evaluation(*e, reference.run.has_value());
     if (o.kv.skip > 0)
         print("values unread   %.1f %% of coded blocks\n", 100 * loaded->run->kv_left_unread());
     if (const std::string folded = ffn_line(*loaded->run); !folded.empty())

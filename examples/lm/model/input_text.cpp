@@ -2,6 +2,7 @@
 
 #include "model/sampler.hpp"
 
+#include <limits>
 #include <random>
 
 namespace lm {
@@ -33,6 +34,15 @@ result<std::vector<std::int32_t>> write_text(session& s, const std::vector<std::
     return text;
 }
 
+std::vector<std::int32_t> read_windows(const mapped_file& file, const model& m, std::size_t window,
+                                       std::size_t chunks) {
+    const auto bytes = file.bytes();
+    constexpr std::size_t whole = std::numeric_limits<std::size_t>::max();
+    const std::size_t most = chunks == 0 || chunks > whole / window ? whole : chunks * window;
+    return m.vocabulary().encode_first({reinterpret_cast<const char*>(bytes.data()), bytes.size()}, false,
+                                       most);
+}
+
 result<std::vector<std::int32_t>> calibration_text(const std::string& text, const model& m, session& s,
                                                    std::size_t window, std::size_t chunks, std::uint64_t seed,
                                                    const stage_function& progress) {
@@ -57,9 +67,7 @@ result<std::vector<std::int32_t>> calibration_text(const std::string& text, cons
         const auto file = mapped_file::open(text, error);
         if (!file)
             return status::error(crumb::errc::invalid_argument, "%s", error.c_str());
-        const auto bytes = file->bytes();
-        tokens = m.vocabulary().encode_first({reinterpret_cast<const char*>(bytes.data()), bytes.size()},
-                                             false, chunks * window);
+        tokens = read_windows(*file, m, window, chunks);
     }
     if (tokens.size() < window)
         return status::error(crumb::errc::invalid_argument,

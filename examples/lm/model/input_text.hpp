@@ -1,6 +1,7 @@
 // Texts that a model is fed: read from a file, or written by a model.
 #pragma once
 
+#include "gguf/mapped_file.hpp"
 #include "model/progress.hpp"
 #include "model/session.hpp"
 
@@ -16,6 +17,10 @@ crumb::result<std::vector<std::int32_t>> write_text(session& s, const std::vecto
                                                     std::size_t count, float temperature, std::size_t top_k,
                                                     std::uint64_t seed,
                                                     const std::function<void(std::int32_t)>& each);
+
+/// The tokens of a file, at most `chunks` windows of `window` (0: all).
+std::vector<std::int32_t> read_windows(const mapped_file& file, const model& m, std::size_t window,
+                                       std::size_t chunks);
 
 /// The text to calibrate on, at most `chunks` windows: of the file named `text`; if that is `self`, written
 /// by the model at temperature 1; if it is empty, uniformly random tokens, which tell at least which inputs

@@ -1,8 +1,8 @@
 // Pruning against its definitions, computed plainly.
-#include "cli/pruning.hpp"
-#include "fed.hpp"
+#include "lab/pruning.hpp"
+#include "lm/fed.hpp"
 
-#include "tiny_model.hpp"
+#include "lm/tiny_model.hpp"
 #include "train/calibration.hpp"
 
 #include <gtest/gtest.h>
@@ -16,8 +16,8 @@ namespace {
 using namespace lm::test;
 using lm::activation_type;
 using lm::architecture;
-using lm::pruning;
 using lm::weight_type;
+using lm::lab::pruning;
 using kind = pruning::kind;
 
 constexpr lm::model_options in_full = {weight_type::f32, activation_type::f32};
@@ -82,7 +82,7 @@ TEST_P(Pruning, KeepsTheHighestScores) {
             const weights before = weights_of(m);
             const auto squares = random_squares(m);
             const pruning how{by, share};
-            const auto left = lm::prune(m, how, squares);
+            const auto left = lm::lab::prune(m, how, squares);
             ASSERT_TRUE(left.ok()) << left.message();
             const weights after = weights_of(m);
             std::size_t kept = 0, all = 0, ffn = 0;
@@ -121,7 +121,7 @@ TEST_P(Pruning, TheKindsDiffer) {
     std::vector<weights> results;
     for (const kind by : {kind::magnitude, kind::wanda, kind::ria}) {
         lm::model m = load();
-        ASSERT_TRUE(lm::prune(m, {by, 0.5}, random_squares(m)).ok());
+        ASSERT_TRUE(lm::lab::prune(m, {by, 0.5}, random_squares(m)).ok());
         results.push_back(weights_of(m));
     }
     EXPECT_NE(results[0], results[1]);
@@ -133,7 +133,7 @@ TEST_P(Pruning, ShareZeroChangesNothing) {
     for (const kind by : {kind::none, kind::magnitude, kind::wanda, kind::ria}) {
         lm::model m = load();
         const weights before = weights_of(m);
-        const auto left = lm::prune(m, {by, 0}, random_squares(m));
+        const auto left = lm::lab::prune(m, {by, 0}, random_squares(m));
         ASSERT_TRUE(left.ok()) << left.message();
         EXPECT_EQ(*left, 1);
         EXPECT_EQ(weights_of(m), before);
@@ -155,7 +155,7 @@ TEST_P(Pruning, ZeroesTheFirstAmongEquals) {
         lm::importances squares(m->layers().size() * lm::matrix_role::inputs);
         for (const auto& each : m->matrices())
             squares[each.role.input()].assign(each.m->k(), 2.0f);
-        ASSERT_TRUE(lm::prune(*m, {by, 0.25}, squares).ok());
+        ASSERT_TRUE(lm::lab::prune(*m, {by, 0.25}, squares).ok());
         for (const auto& each : m->matrices()) {
             if (each.name.find("ffn_up") == std::string::npos)
                 continue;
@@ -179,7 +179,7 @@ TEST_P(Pruning, ToleratesRowsAndInputsThatAreZero) {
         ASSERT_TRUE(m.ok()) << m.message();
         lm::importances squares = random_squares(*m);
         squares[lm::matrix_role{0, 2}.input()][3] = 0;
-        const auto left = lm::prune(*m, {by, 0.5}, squares);
+        const auto left = lm::lab::prune(*m, {by, 0.5}, squares);
         ASSERT_TRUE(left.ok()) << left.message();
         std::size_t all = 0;
         for (const auto& each : m->matrices()) {
@@ -198,7 +198,7 @@ TEST_P(Pruning, ToleratesRowsAndInputsThatAreZero) {
 
 TEST_P(Pruning, TheModelRunsOnWhatIsLeft) {
     lm::model m = load(), full = load();
-    ASSERT_TRUE(lm::prune(m, {kind::wanda, 0.5}, random_squares(m)).ok());
+    ASSERT_TRUE(lm::lab::prune(m, {kind::wanda, 0.5}, random_squares(m)).ok());
     tiny_model pruned(shape());
     for (const auto& each : m.matrices())
         pruned.tensors.at(each.name).data = encode(m.floats(each), each.m->k(), lm::ggml_type::f32);
@@ -217,7 +217,7 @@ TEST_P(Pruning, TheModelRunsOnWhatIsLeft) {
 
 TEST_P(Pruning, RefusesWhatItCannotPrune) {
     const auto error = [](lm::model m, const lm::importances& squares, kind by = kind::wanda) {
-        const auto left = lm::prune(m, {by, 0.5}, squares);
+        const auto left = lm::lab::prune(m, {by, 0.5}, squares);
         return std::string(left.ok() ? "" : left.message());
     };
     const std::string first =
@@ -260,7 +260,7 @@ TEST(PruningOption, IsRead) {
         const auto read = pruning::parse(text);
         ASSERT_FALSE(read.ok()) << text;
         EXPECT_EQ(std::string(read.message()),
-                  "--prune " + std::string(text) +
+                  "--by " + std::string(text) +
                       ": known are magnitude, wanda and ria, each with :<share> from 0 to below 1");
     }
 }

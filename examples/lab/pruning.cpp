@@ -1,4 +1,4 @@
-#include "cli/pruning.hpp"
+#include "lab/pruning.hpp"
 
 #include "gguf/shown_text.hpp"
 
@@ -8,7 +8,7 @@
 #include <iterator>
 #include <numeric>
 
-namespace lm {
+namespace lm::lab {
 
 using crumb::errc;
 using crumb::result;
@@ -74,7 +74,7 @@ result<pruning> pruning::parse(std::string_view text) {
     if (found == std::end(kinds) || found == kinds || error != std::errc() ||
         end != share.data() + share.size() || !(out.share >= 0 && out.share < 1))
         return status::error(errc::invalid_argument,
-                             "--prune %s: known are magnitude, wanda and ria, each with :<share> from 0 to "
+                             "--by %s: known are magnitude, wanda and ria, each with :<share> from 0 to "
                              "below 1",
                              shown_text(text).c_str());
     out.by = static_cast<kind>(found - kinds);
@@ -115,4 +115,4 @@ result<double> prune(model& m, const pruning& how, std::span<const std::vector<f
     return static_cast<double>(left) / static_cast<double>(all);
 }
 
-} // namespace lm
+} // namespace lm::lab

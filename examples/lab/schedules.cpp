@@ -1,10 +1,11 @@
 // Schedules of precision beside their controls.
-#include "cli/bootstrap.hpp"
-#include "cli/commands.hpp"
 #include "cli/open_model.hpp"
 #include "cli/report.hpp"
-#include "cli/sparse.hpp"
 #include "gguf/output_file.hpp"
+#include "lab/bootstrap.hpp"
+#include "lab/commands.hpp"
+#include "lab/features.hpp"
+#include "lab/sparse.hpp"
 #include "model/schedule_file.hpp"
 #include "train/study_subject.hpp"
 
@@ -15,7 +16,7 @@
 #include <functional>
 #include <memory>
 
-namespace lm {
+namespace lm::lab {
 
 using crumb::errc;
 using crumb::precision_schedule;
@@ -148,28 +149,6 @@ status dense_and_sparse(const schedules_options& o, const study_subject& s,
     return {};
 }
 
-/// What a layer reads when the prompts have been read in the highest precision: its normed input.
-result<std::vector<prompt_features>> activation_features(study& prompts, std::size_t layer) {
-    std::vector<prompt_features> out(prompts.prompts());
-    const auto matrices = prompts.of().matrices();
-    const status done = prompts.for_each_prompt(
-        "features", [&](session& s, std::span<const std::int32_t> prompt, std::size_t i) -> status {
-            s.observe([&](const matrix& reader, const crumb::matrix_view<const float>& x) {
-                for (const named_matrix& each : matrices)
-                    if (each.m == &reader && each.role.layer == layer && each.role.reads == 0)
-                        return out[i].add(x);
-            });
-            s.reset();
-            s.precision(s.of().precisions()->parent);
-            const auto fed = s.feed(prompt, 0);
-            s.observe({});
-            return fed.error();
-        });
-    if (!done)
-        return done;
-    return out;
-}
-
 /// What a learned scheduler can read, and how well it does (PMPD, figure 7).
 status compare_features(const schedules_options& o, study_subject& s, stage_progress& progress) {
     const model_shape& d = s.nested.weights->shape();
@@ -268,4 +247,4 @@ status schedules(const schedules_options& o) {
     return o.csv.empty() ? status() : write_csv(o.csv, results);
 }
 
-} // namespace lm
+} // namespace lm::lab

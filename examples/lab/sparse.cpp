@@ -1,4 +1,4 @@
-#include "cli/sparse.hpp"
+#include "lab/sparse.hpp"
 
 #include "cli/report.hpp"
 #include "model/input_text.hpp"
@@ -9,7 +9,7 @@
 #include <algorithm>
 #include <numeric>
 
-namespace lm {
+namespace lm::lab {
 
 using crumb::result;
 using crumb::status;
@@ -216,4 +216,4 @@ status decomposer::put(const std::vector<decomposed_matrix>& parts, int bits, mo
     return {};
 }
 
-} // namespace lm
+} // namespace lm::lab

@@ -8,7 +8,7 @@
 #include <span>
 #include <vector>
 
-namespace lm {
+namespace lm::lab {
 
 /// The interval that holds the mean of a - b with 95 % probability, by bootstrap over the pairs.
 struct interval {
@@ -28,4 +28,4 @@ inline interval bootstrap(std::span<const double> a, std::span<const double> b, 
     return {means[rounds / 40], means[rounds - 1 - rounds / 40]};
 }
 
-} // namespace lm
+} // namespace lm::lab

@@ -6,7 +6,7 @@
 
 #include <crumb/offline/nested/feedback.hpp>
 
-namespace lm {
+namespace lm::lab {
 
 /// The parts of a matrix.
 struct decomposed_matrix {
@@ -70,4 +70,4 @@ class decomposer {
     importances importance_;
 };
 
-} // namespace lm
+} // namespace lm::lab

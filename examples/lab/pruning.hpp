@@ -7,7 +7,7 @@
 #include <string_view>
 #include <vector>
 
-namespace lm {
+namespace lm::lab {
 
 /// Which feed-forward weights become 0: those of the lowest scores, the first among equals.
 struct pruning {
@@ -33,4 +33,4 @@ struct pruning {
 /// missing or not finite.
 crumb::result<double> prune(model& m, const pruning& how, std::span<const std::vector<float>> mean_squares);
 
-} // namespace lm
+} // namespace lm::lab

@@ -1,8 +1,8 @@
 // Dense-and-sparse decomposition: what is kept, and what error feedback makes of the rest.
-#include "cli/commands.hpp"
-#include "cli/sparse.hpp"
 #include "eval/evaluate.hpp"
-#include "tiny_model.hpp"
+#include "lab/commands.hpp"
+#include "lab/sparse.hpp"
+#include "lm/tiny_model.hpp"
 
 #include <gtest/gtest.h>
 
@@ -13,8 +13,8 @@
 namespace {
 
 using namespace lm::test;
-using lm::decomposed_matrix;
-using lm::sparse_feedback;
+using lm::lab::decomposed_matrix;
+using lm::lab::sparse_feedback;
 
 constexpr std::size_t outputs = 24, inputs = 96;
 
@@ -46,7 +46,7 @@ struct problem {
     decomposed_matrix decomposed(double share, std::size_t threads = 1) const {
         const auto feedback = sparse_feedback::make(moments.centered(), moments.mean());
         EXPECT_TRUE(feedback) << feedback.message();
-        auto out = feedback->decompose(w(), lm::find_outliers(w(), moments.importance(), share), levels,
+        auto out = feedback->decompose(w(), lm::lab::find_outliers(w(), moments.importance(), share), levels,
                                        lm::team(threads));
         EXPECT_TRUE(out) << out.message();
         return std::move(*out);
@@ -80,10 +80,10 @@ TEST(Outliers, AreTheLargestByImportance) {
     const std::vector<float> w = {1, -3, 2, 0.5f, 0, 4, -1, 2};
     const auto view = crumb::matrix<const float>(w.data(), 2, 4);
     const std::vector<float> even(4, 1.0f), last = {1, 1, 1, 100};
-    EXPECT_EQ(lm::find_outliers(view, even, 0.25), (std::vector<std::uint8_t>{0, 1, 0, 0, 0, 1, 0, 0}));
-    EXPECT_EQ(lm::find_outliers(view, last, 0.25), (std::vector<std::uint8_t>{0, 0, 0, 1, 0, 0, 0, 1}));
-    EXPECT_EQ(lm::find_outliers(view, even, 0), std::vector<std::uint8_t>(8, 0));
-    EXPECT_EQ(lm::find_outliers(view, even, 2), std::vector<std::uint8_t>(8, 1));
+    EXPECT_EQ(lm::lab::find_outliers(view, even, 0.25), (std::vector<std::uint8_t>{0, 1, 0, 0, 0, 1, 0, 0}));
+    EXPECT_EQ(lm::lab::find_outliers(view, last, 0.25), (std::vector<std::uint8_t>{0, 0, 0, 1, 0, 0, 0, 1}));
+    EXPECT_EQ(lm::lab::find_outliers(view, even, 0), std::vector<std::uint8_t>(8, 0));
+    EXPECT_EQ(lm::lab::find_outliers(view, even, 2), std::vector<std::uint8_t>(8, 1));
 }
 
 TEST(SparseFeedback, KeepsOutliersExactly) {
@@ -91,7 +91,7 @@ TEST(SparseFeedback, KeepsOutliersExactly) {
     const decomposed_matrix m = p.decomposed(0.05);
     EXPECT_EQ(std::accumulate(m.kept.begin(), m.kept.end(), std::size_t{0}), outputs * inputs / 20);
     for (int bits = 2; bits <= 4; ++bits) {
-        const auto q = lm::expand(m, p.w(), bits);
+        const auto q = lm::lab::expand(m, p.w(), bits);
         for (std::size_t i = 0; i < q.size(); ++i)
             if (m.kept[i] != 0) {
                 EXPECT_EQ(q[i], p.weights[i]);
@@ -105,8 +105,8 @@ TEST(SparseFeedback, IsBetterThanNoSparsePartAndThanOneThatComesLater) {
     const problem p;
     const decomposed_matrix none = p.decomposed(0), some = p.decomposed(0.02);
     for (int bits = 2; bits <= 4; ++bits) {
-        const auto plain = lm::expand(none, p.w(), bits);
-        const double alone = p.error(plain), fair = p.error(lm::expand(some, p.w(), bits));
+        const auto plain = lm::lab::expand(none, p.w(), bits);
+        const double alone = p.error(plain), fair = p.error(lm::lab::expand(some, p.w(), bits));
         const double late = p.error(p.restored(plain, outputs * inputs / 50));
         EXPECT_LT(fair, 0.7 * alone) << bits;
         EXPECT_LT(fair, 0.7 * late) << bits;
@@ -132,7 +132,7 @@ TEST(SparseFeedback, ThreadsMakeNoDifference) {
     const problem p;
     const decomposed_matrix a = p.decomposed(0.03), b = p.decomposed(0.03, 3);
     EXPECT_EQ(a.dense.codes, b.dense.codes);
-    EXPECT_EQ(lm::expand(a, p.w(), 3), lm::expand(b, p.w(), 3));
+    EXPECT_EQ(lm::lab::expand(a, p.w(), 3), lm::lab::expand(b, p.w(), 3));
 }
 
 TEST(SparseFeedback, RefusesOtherShapes) {
@@ -185,7 +185,7 @@ TEST_P(Decomposer, PutsPartsIntoNestedModels) {
         EXPECT_TRUE(e) << e.message();
         return e->kl;
     };
-    const auto decomposer = lm::decomposer::make(full_, "", 8, 1);
+    const auto decomposer = lm::lab::decomposer::make(full_, "", 8, 1);
     ASSERT_TRUE(decomposer) << decomposer.message();
     const auto all = decomposer->run({2, 2}, 1);
     ASSERT_TRUE(all) << all.message();
@@ -205,15 +205,18 @@ TEST_P(Decomposer, PutsPartsIntoNestedModels) {
 
 TEST_P(Decomposer, MakesControlsOfSchedules) {
     const temporary_file file = text_file(60);
-    lm::schedules_options o;
+    lm::lab::schedules_options o;
     o.model = nested_.path();
     o.text = o.calibrate = file.path();
     o.threads = 1;
     o.only = "3 bits and 1.0 % sparse|2 bits and 1.0 % sparse, nested";
-    o.study = {.against = source_.path(), .prompts = 2, .prompt = 16, .tokens = 12};
+    o.study.against = source_.path();
+    o.study.prompts = 2;
+    o.study.prompt = 16;
+    o.study.tokens = 12;
     const auto rows = [&] {
         testing::internal::CaptureStdout();
-        const auto done = lm::schedules(o);
+        const auto done = lm::lab::schedules(o);
         const std::string out = testing::internal::GetCapturedStdout();
         EXPECT_TRUE(done) << done.message();
         return out;
