@@ -4,12 +4,11 @@
 #include "gguf/output_file.hpp"
 #include "lab/bootstrap.hpp"
 #include "lab/commands.hpp"
+#include "lab/controls.hpp"
 #include "lab/features.hpp"
 #include "lab/sparse.hpp"
 #include "model/schedule_file.hpp"
 #include "train/study_subject.hpp"
-
-#include <crumb/offline/schedule/random_schedule.hpp>
 
 #include <algorithm>
 #include <cstdio>
@@ -47,6 +46,11 @@ result<std::vector<schedule_source>> sources(const study_subject& s, std::size_t
         if (schedule)
             out.push_back(constant_source(std::move(name), *schedule));
     };
+    const auto add_control = [&](std::string name, int prefill, const result<step_precision>& steps) {
+        if (steps)
+            out.push_back(
+                {std::move(name), prefill, [steps = *steps](const session&, std::size_t) { return steps; }});
+    };
     for (int p = stored.parent; p >= stored.seed; --p)
         add("uniform " + bits(p), precision_schedule::constant(stored, p, p, length));
     for (int high = stored.parent; high > stored.seed; --high)
@@ -58,31 +62,26 @@ result<std::vector<schedule_source>> sources(const study_subject& s, std::size_t
                 add(pair + (i == 0 ? ", prompt only" : ", first " + std::to_string(step)),
                     precision_schedule::high_then_low(l, step));
             }
-            add(pair + ", alternating", precision_schedule::alternating(l));
+            add_control(pair + ", alternating", high, alternating(l));
+            constexpr std::string_view thirds[] = {"first", "middle", "last"};
             for (std::size_t i = 0; i < 3; ++i)
-                add(pair + ", low in the " +
-                        (i == 0   ? "first"
-                         : i == 1 ? "middle"
-                                  : "last") +
-                        " third",
-                    precision_schedule::low_within(l, {length * i / 3, length * (i + 1) / 3}));
-            schedule_source random;
-            random.name = pair + ", random";
-            random.prefill = high;
-            random.choose = [l, points, seed](const session&,
-                                              std::size_t number) -> result<precision_schedule> {
-                auto draw = crumb::random_schedules::make(l, points, seed + 7919 * number);
-                if (!draw)
-                    return draw.error();
-                return draw->next();
-            };
-            out.push_back(std::move(random));
+                add_control(pair + ", low in the " + std::string(thirds[i]) + " third", high,
+                            low_within(l, {length * i / 3, length * (i + 1) / 3}));
+            out.push_back({pair + ", random", high,
+                           [l, points, seed](const session&, std::size_t number) -> result<step_precision> {
+                               auto draw = random_schedules::make(l, points, seed + 7919 * number);
+                               if (!draw)
+                                   return draw.error();
+                               return steps_of(draw->next());
+                           }});
+            const auto high_always = precision_schedule::constant(stored, high, high, length);
             for (const double threshold : {0.1, 0.3, 0.6}) {
-                auto sure =
-                    constant_source(pair + ", sure to " + bits(static_cast<int>(100 * threshold)) + " %",
-                                    *precision_schedule::constant(stored, high, high, length));
-                sure.sure = {.bits = low, .lower_at = threshold, .raise_at = threshold};
-                out.push_back(std::move(sure));
+                const auto sure = certainty_scheduler::make(
+                    *high_always, {.bits = low, .lower_at = threshold, .raise_at = threshold}, stored);
+                if (!sure)
+                    return sure.error();
+                add_control(pair + ", sure to " + bits(static_cast<int>(100 * threshold)) + " %", high,
+                            sure->steps());
             }
         }
     auto own = read_schedule(*s.nested.weights);

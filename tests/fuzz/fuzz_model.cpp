@@ -73,7 +73,7 @@ void run(std::span<const std::byte> input) {
         check(all_finite(*logits), "logits that are not finite");
         return true;
     };
-    std::optional<crumb::precision_schedule> schedule;
+    step_precision schedule;
     std::optional<schedule_source> source;
     if (by_schedule) {
         auto read = read_schedule(*m);
@@ -95,7 +95,7 @@ void run(std::span<const std::byte> input) {
     }
     for (std::size_t i = first; i < context; ++i) {
         if (m->precisions())
-            s->precision(schedule ? schedule->next(i - first) : m->precisions()->parent);
+            s->precision(schedule ? schedule(i - first, {}) : m->precisions()->parent);
         if (!feed(std::span(tokens).subspan(i, 1), 1))
             return;
     }

@@ -1,10 +1,8 @@
-// Schedules of precisions, the controls among them, and the object that decoding asks.
-#include <crumb/offline/schedule/random_schedule.hpp>
+// Schedules of precisions, and the object that decoding asks.
 #include <crumb/op/schedule/precision_scheduler.hpp>
 
 #include <gtest/gtest.h>
 
-#include <set>
 #include <string>
 #include <type_traits>
 #include <vector>
@@ -83,8 +81,7 @@ TEST(PrecisionSchedule, EqualIfEveryStepIs) {
 TEST(PrecisionSchedule, AverageBitsAreTheMeanOverSteps) {
     std::vector<precision_schedule> schedules = {
         *precision_schedule::make(all, 4, phases{{0, 4}, {3, 3}, {7, 2}}, 10),
-        *precision_schedule::constant(all, 4, 3, 10), *precision_schedule::alternating(two),
-        *precision_schedule::low_within(two, {3, 6})};
+        *precision_schedule::constant(all, 4, 3, 10), *precision_schedule::high_then_low(two, 3)};
     for (const auto& s : schedules)
         for (std::size_t steps = 1; steps < 14; ++steps) {
             std::size_t sum = 0;
@@ -130,63 +127,19 @@ TEST(PrecisionSchedule, GridIsThePapers) {
     EXPECT_EQ(crumb::check_grid(2, 0).code(), errc::invalid_argument);
 }
 
-TEST(PrecisionSchedule, Controls) {
+TEST(PrecisionSchedule, HighThenLow) {
     EXPECT_EQ(digits(*precision_schedule::high_then_low(two, 4), 10), "4444222222");
     EXPECT_EQ(digits(*precision_schedule::high_then_low(two, 0), 10), "2222222222");
     EXPECT_EQ(digits(*precision_schedule::high_then_low(two, 10), 10), "4444444444");
-    EXPECT_EQ(digits(*precision_schedule::alternating(two), 10), "4242424242");
-    // Figure 3: low precision in the first, the middle and the last third.
-    for (const auto& [part, want] : {std::pair{0u, "2224444444"}, {1u, "4442224444"}, {2u, "4444442222"}})
-        EXPECT_EQ(digits(*precision_schedule::low_within(two, crumb::split(10, 3, part)), 10), want);
-    EXPECT_EQ(digits(*precision_schedule::low_within(two, {}), 10), "2222222222");
-    EXPECT_EQ(digits(*precision_schedule::low_within(two, {4, 4}), 10), "4444444444");
-    EXPECT_EQ(digits(*precision_schedule::low_within(two, {0, 0}), 10), "4444444444");
-    EXPECT_EQ(digits(*precision_schedule::low_within(two, {7, 99}), 10), "4444444222");
-
-    const schedule_levels same = {.stored = all, .prefill = 4, .high = 3, .low = 3, .length = 10};
-    const auto constant = precision_schedule::constant(all, 4, 3, 10);
-    EXPECT_EQ(*precision_schedule::alternating(same), *constant);
-    EXPECT_EQ(*precision_schedule::low_within(same, {2, 5}), *constant);
-    EXPECT_NE(*precision_schedule::alternating(two), *precision_schedule::constant(all, 4, 4, 10));
-}
-
-TEST(PrecisionSchedule, ControlsRefuseWhatIsNoSchedule) {
     schedule_levels rising = two;
     std::swap(rising.high, rising.low);
     schedule_levels missing = two;
     missing.stored = {3, 4};
-    for (const auto& s :
-         {precision_schedule::high_then_low(rising, 3), precision_schedule::alternating(rising),
-          precision_schedule::low_within(rising, {1, 2})})
-        expect_refused(s, errc::invalid_argument, "rises from 2 to 4");
-    for (const auto& s :
-         {precision_schedule::high_then_low(missing, 3), precision_schedule::alternating(missing),
-          precision_schedule::low_within(missing, {1, 2})})
-        expect_refused(s, errc::invalid_argument, "2 bits are asked for");
+    expect_refused(precision_schedule::high_then_low(rising, 3), errc::invalid_argument, "rises from 2 to 4");
+    expect_refused(precision_schedule::high_then_low(missing, 3), errc::invalid_argument,
+                   "2 bits are asked for");
     expect_refused(precision_schedule::high_then_low(two, 11), errc::invalid_argument, "past the 10 steps");
-    expect_refused(precision_schedule::low_within(two, {11, 12}), errc::invalid_argument, "past the 10");
-    expect_refused(precision_schedule::low_within(two, {5, 3}), errc::invalid_argument, "out of order");
     expect_refused(precision_schedule::constant(all, 4, 5, 10), errc::invalid_argument, "5 bits");
-}
-
-TEST(PrecisionSchedule, RandomSwitchPointsAreSeededAndCoverTheGrid) {
-    auto a = *crumb::random_schedules::make(two, 6, 7), b = *crumb::random_schedules::make(two, 6, 7),
-         other = *crumb::random_schedules::make(two, 6, 8);
-    std::set<std::string> seen;
-    bool differs = false;
-    for (int i = 0; i < 200; ++i) {
-        const auto s = a.next();
-        EXPECT_EQ(s, b.next());
-        differs = differs || !(s == other.next());
-        seen.insert(digits(s, 10));
-    }
-    EXPECT_TRUE(differs);
-    EXPECT_EQ(seen, (std::set<std::string>{"2222222222", "4422222222", "4444222222", "4444442222",
-                                           "4444444422", "4444444444"}));
-    EXPECT_EQ(crumb::random_schedules::make(two, 12, 7).error().code(), errc::invalid_argument);
-    schedule_levels missing = two;
-    missing.stored = {3, 4};
-    EXPECT_EQ(crumb::random_schedules::make(missing, 6, 7).error().code(), errc::invalid_argument);
 }
 
 TEST(PrecisionScheduler, FollowsItsScheduleAndKeepsCount) {
@@ -221,47 +174,6 @@ TEST(PrecisionScheduler, CopiesAreIndependent) {
     EXPECT_EQ(a.next(1), 4);
     EXPECT_EQ(a.steps(), 2u);
     EXPECT_FALSE(a.ended());
-}
-
-TEST(PrecisionScheduler, LowersWhileTheModelIsSureWithHysteresis) {
-    auto s = *precision_scheduler::make(*precision_schedule::constant(all, 4, 4, 20),
-                                        {.bits = 2, .lower_at = 0.5, .raise_at = 1.0});
-    const std::pair<double, int> course[] = {{0.7, 4}, {0.5, 2}, {0.7, 2}, {1.0, 2}, {1.01, 4},
-                                             {0.7, 4}, {0.0, 2}, {NAN, 4}, {0.7, 4}};
-    for (const auto& [uncertainty, want] : course)
-        EXPECT_EQ(s.next(s.steps(), uncertainty), want) << "step " << s.steps() << ", " << uncertainty;
-    EXPECT_DOUBLE_EQ(s.average_bits(), (5 * 4 + 4 * 2) / 9.0);
-    // A new prompt begins unsure.
-    EXPECT_EQ(s.next(9, 0.1), 2);
-    s.begin();
-    EXPECT_EQ(s.next(0, 0.7), 4);
-    EXPECT_EQ(s.next(1), 4) << "nothing is known";
-}
-
-TEST(PrecisionScheduler, NeverRaisesAboveTheSchedule) {
-    auto s = *precision_scheduler::make(*precision_schedule::high_then_low(two, 2),
-                                        {.bits = 3, .lower_at = 1, .raise_at = 1});
-    for (const int want : {3, 3, 2, 2})
-        EXPECT_EQ(s.next(s.steps(), 0.0), want);
-    precision_scheduler without(*precision_schedule::high_then_low(two, 2));
-    EXPECT_EQ(without.next(0, 0.0), 4);
-}
-
-TEST(PrecisionScheduler, RefusesBadSwitches) {
-    const precision_schedule s;
-    const auto code = [&](const crumb::certainty_switch& sure, const precision_range& stored = {}) {
-        const auto made = precision_scheduler::make(s, sure, stored);
-        return made ? errc::ok : made.error().code();
-    };
-    EXPECT_EQ(code({2, 0.5, 1}), errc::ok);
-    EXPECT_EQ(code({0, 0.5, 1}), errc::invalid_argument);
-    EXPECT_EQ(code({5, 0.5, 1}), errc::invalid_argument);
-    EXPECT_EQ(code({2, 0.5, 1}, {3, 4}), errc::invalid_argument);
-    EXPECT_EQ(code({2, 1, 0.5}), errc::invalid_argument);
-    EXPECT_EQ(code({2, -0.1, 0.5}), errc::invalid_argument);
-    EXPECT_EQ(code({2, NAN, 0.5}), errc::invalid_argument);
-    EXPECT_EQ(code({2, 0.5, NAN}), errc::invalid_argument);
-    EXPECT_EQ(code({2, 0.5, INFINITY}), errc::invalid_argument);
 }
 
 } // namespace

@@ -1,9 +1,8 @@
 #include "eval/study.hpp"
 
 #include "eval/evaluate.hpp"
+#include "eval/rouge.hpp"
 #include "model/input_text.hpp"
-
-#include <crumb/offline/schedule/rouge.hpp>
 
 #include <algorithm>
 #include <atomic>
@@ -161,7 +160,7 @@ status study::read_exactly(const model& full) {
         }
         if (!logits)
             return logits.error();
-        full_rouge_[i] = crumb::rouge_l(words(written), p.words)->f;
+        full_rouge_[i] = rouge_l(words(written), p.words)->f;
         s.rewind(p.tokens.size() - 1);
         std::vector<std::int32_t> rest = {p.tokens.back()};
         rest.insert(rest.end(), p.continuation.begin(), p.continuation.end() - 1);
@@ -194,7 +193,7 @@ result<study_result> study::run(const schedule_source& source, measure what, con
                 if (written.size() < length)
                     logits = d.step(written.back());
             }
-            out.rouge[i] = crumb::rouge_l(words(written), p.words)->f;
+            out.rouge[i] = rouge_l(words(written), p.words)->f;
         }
         if (by_kl) {
             auto logits = d.begin(p.tokens, i);

@@ -3,9 +3,7 @@
 #include "gguf/shown_text.hpp"
 #include "model/schedule_file.hpp"
 
-#include <algorithm>
 #include <charconv>
-#include <cmath>
 
 namespace lm {
 
@@ -18,15 +16,6 @@ namespace {
 bool read(std::string_view text, std::size_t& to) {
     const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), to);
     return error == std::errc() && end == text.data() + text.size() && to < (1u << 30);
-}
-
-/// 1 - the top probability.
-double uncertainty(std::span<const float> logits) {
-    const float most = *std::max_element(logits.begin(), logits.end());
-    double sum = 0;
-    for (const float x : logits)
-        sum += std::exp(double{x} - double{most});
-    return 1 - 1 / sum;
 }
 
 } // namespace
@@ -88,9 +77,13 @@ std::string phases_text(std::span<const crumb::precision_phase> phases) {
     return out;
 }
 
+step_precision steps_of(const crumb::precision_schedule& schedule) {
+    return [schedule](std::size_t step, std::span<const float>) { return schedule.next(step); };
+}
+
 schedule_source constant_source(std::string name, const crumb::precision_schedule& schedule) {
     return {std::move(name), schedule.prefill(),
-            [schedule](const session&, std::size_t) { return schedule; }};
+            [schedule](const session&, std::size_t) { return steps_of(schedule); }};
 }
 
 result<schedule_source> source_of(const precision_option& option, const model& m, std::size_t length) {
@@ -127,23 +120,16 @@ result<std::span<const float>> decoder::begin(std::span<const std::int32_t> prom
     if (!fed)
         return fed.error();
     logits_ = *fed;
-    const auto schedule = source_.choose(s_, number);
-    if (!schedule)
-        return schedule.error();
-    scheduler_ = crumb::precision_scheduler(*schedule);
-    if (source_.sure.bits != 0) {
-        const auto sure = crumb::precision_scheduler::make(*schedule, source_.sure, *s_.of().precisions());
-        if (!sure)
-            return sure.error();
-        scheduler_ = *sure;
-    }
+    auto next = source_.choose(s_, number);
+    if (!next)
+        return next.error();
+    next_ = std::move(*next);
     at_ = 0;
     return logits_;
 }
 
 result<std::span<const float>> decoder::step(std::int32_t token) {
-    const int bits =
-        source_.sure.bits != 0 ? scheduler_.next(at_, uncertainty(logits_)) : scheduler_.next(at_);
+    const int bits = next_(at_, logits_);
     ++at_;
     ++steps_;
     bits_ += static_cast<std::size_t>(bits);

@@ -3,7 +3,7 @@
 
 #include "model/session.hpp"
 
-#include <crumb/op/schedule/precision_scheduler.hpp>
+#include <crumb/op/schedule/precision_schedule.hpp>
 
 #include <functional>
 #include <optional>
@@ -32,14 +32,20 @@ struct precision_option {
 /// Phases as `precision_option::parse` reads them: <bits>{,<bits>@<step>}.
 std::string phases_text(std::span<const crumb::precision_phase> phases);
 
-/// Where schedules come from: one per prompt, chosen when the prompt has been read. Threads may share it.
+/// Bits of decode step `step`, asked once per step in their order; `logits`: those that the token of the step
+/// was taken from.
+using step_precision = std::function<int(std::size_t step, std::span<const float> logits)>;
+
+/// Those of a schedule.
+step_precision steps_of(const crumb::precision_schedule& schedule);
+
+/// Where precisions come from: one function per prompt, chosen when the prompt has been read. Threads may
+/// share it.
 struct schedule_source {
     std::string name;
     int prefill = 0;
     /// `number`: of the prompt, where chance decides.
-    std::function<crumb::result<crumb::precision_schedule>(const session& after_prompt, std::size_t number)>
-        choose;
-    crumb::certainty_switch sure = {}; ///< bits 0: not used
+    std::function<crumb::result<step_precision>(const session& after_prompt, std::size_t number)> choose;
 };
 
 /// The source that an option means for a model, for at most `length` steps. Refuses precisions that the model
@@ -61,13 +67,13 @@ class decoder {
     crumb::result<std::span<const float>> step(std::int32_t token);
     /// Mean bits of all steps since construction; of none, those of the next one.
     double average_bits() const noexcept {
-        return steps_ == 0 ? scheduler_.schedule().next(0) : double(bits_) / double(steps_);
+        return steps_ != 0 ? double(bits_) / double(steps_) : next_ ? next_(0, logits_) : 0;
     }
 
   private:
     session& s_;
     const schedule_source& source_;
-    crumb::precision_scheduler scheduler_;
+    step_precision next_;
     std::size_t at_ = 0, steps_ = 0, bits_ = 0;
     std::span<const float> logits_;
 };

@@ -115,8 +115,7 @@ result<schedule_source> learned_source(std::string name, std::shared_ptr<const s
     schedule_source source;
     source.name = std::move(name);
     source.prefill = stored->levels.prefill;
-    source.choose = [plan = *plan, stored](const session& s,
-                                           std::size_t) -> result<crumb::precision_schedule> {
+    source.choose = [plan = *plan, stored](const session& s, std::size_t) -> result<step_precision> {
         const auto bytes = plan.scratch_bytes(s.cache().shape());
         if (!bytes)
             return bytes.error();
@@ -124,7 +123,7 @@ result<schedule_source> learned_source(std::string name, std::shared_ptr<const s
         const auto choice = plan.run(s.cache(), s.cache().shape().layers - 1, scratch.bytes());
         if (!choice)
             return choice.error();
-        return choice->schedule;
+        return steps_of(choice->schedule);
     };
     return source;
 }

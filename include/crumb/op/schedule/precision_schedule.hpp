@@ -102,31 +102,11 @@ class precision_schedule {
         return make(l.stored, l.prefill, std::array{precision_phase{0, l.high}, precision_phase{step, l.low}},
                     l.length);
     }
-    /// A control: high precision at even steps, low at odd ones.
-    static result<precision_schedule> alternating(const schedule_levels& l) noexcept {
-        auto s = high_then_low(l, l.length);
-        if (s && l.low != l.high)
-            s->odd_bits_ = l.low;
-        return s;
-    }
-    /// A control, the paper's figure 3: low precision within `steps`, high before and behind them.
-    static result<precision_schedule> low_within(const schedule_levels& l, const range& steps) noexcept {
-        auto s = high_then_low(l, steps.begin);
-        const std::size_t end = steps.within(l.length).end;
-        if (s && end < steps.begin)
-            return status::error(errc::invalid_argument, "schedule: steps %zu to %zu are out of order",
-                                 steps.begin, end);
-        if (s && end < l.length)
-            s->append({end, l.high});
-        return s;
-    }
 
     /// Bits of the prompt's pass.
     int prefill() const noexcept { return prefill_; }
     /// Bits of decode step `step`; beyond `length`, those of the last phase.
     int next(std::size_t step) const noexcept {
-        if (odd_bits_ != 0 && step % 2 != 0)
-            return odd_bits_;
         std::size_t i = count_ - 1;
         while (phases_[i].first > step)
             --i;
@@ -134,13 +114,11 @@ class precision_schedule {
     }
     /// Most decode steps that the schedule was made for.
     std::size_t length() const noexcept { return length_; }
-    /// The phases that have steps, neighbours of different precision. Of `alternating`, the even steps.
+    /// The phases that have steps, neighbours of different precision.
     std::span<const precision_phase> phases() const noexcept { return {phases_.data(), count_}; }
 
     /// Sum of the bits of the first `steps` decode steps.
     std::size_t total_bits(std::size_t steps) const noexcept {
-        if (odd_bits_ != 0)
-            return (steps + 1) / 2 * unsigned(phases_[0].bits) + steps / 2 * unsigned(odd_bits_);
         std::size_t sum = 0, end = steps;
         for (std::size_t i = count_; i-- != 0;)
             if (phases_[i].first < end) {
@@ -157,9 +135,8 @@ class precision_schedule {
     friend constexpr bool operator==(const precision_schedule&, const precision_schedule&) = default;
 
   private:
-    /// Progressive schedules have one phase per precision, `low_within` has three.
+    /// One phase per precision: bits fall.
     static constexpr std::size_t most_phases = most_nested_bits - fewest_nested_bits + 1;
-    static_assert(most_phases >= 3);
 
     static status check_bits(const precision_range& stored, int bits) noexcept {
         if (!stored.has(bits))
@@ -197,7 +174,6 @@ class precision_schedule {
     }
 
     int prefill_ = most_nested_bits;
-    int odd_bits_ = 0; ///< 0: as even steps
     std::size_t length_ = 1;
     std::size_t count_ = 1;
     std::array<precision_phase, most_phases> phases_ = {precision_phase{0, most_nested_bits}};

@@ -5,10 +5,11 @@
 
 #include <algorithm>
 #include <cmath>
+#include <cstdint>
 #include <span>
 #include <vector>
 
-namespace crumb::inline CRUMB_ABI {
+namespace lm {
 
 /// Length of the longest common subsequence, in time |a| |b| and memory min(|a|, |b|).
 inline std::size_t common_subsequence(std::span<const std::int32_t> a, std::span<const std::int32_t> b) {
@@ -37,10 +38,10 @@ struct rouge_score {
 
 /// Rouge-L (Lin 2004): P = LCS / |candidate|, R = LCS / |reference|, F = (1 + beta^2) P R / (R + beta^2 P);
 /// all 0 where nothing is common. Refuses a beta that is negative or not finite.
-inline result<rouge_score> rouge_l(std::span<const std::int32_t> candidate,
-                                   std::span<const std::int32_t> reference, double beta = 1) {
+inline crumb::result<rouge_score> rouge_l(std::span<const std::int32_t> candidate,
+                                          std::span<const std::int32_t> reference, double beta = 1) {
     if (!(beta >= 0) || !std::isfinite(beta))
-        return status::error(errc::invalid_argument, "rouge: beta is %g", beta);
+        return crumb::status::error(crumb::errc::invalid_argument, "rouge: beta is %g", beta);
     rouge_score s;
     s.common = common_subsequence(candidate, reference);
     if (s.common == 0)
@@ -52,4 +53,4 @@ inline result<rouge_score> rouge_l(std::span<const std::int32_t> candidate,
     return s;
 }
 
-} // namespace crumb::inline CRUMB_ABI
+} // namespace lm
