@@ -44,7 +44,7 @@ files=(examples/lm/gguf/gguf.cpp examples/lm/gguf/gguf_value.hpp examples/lm/ggu
 [[ -f $source/include/crumb/format/invariants.hpp ]] && files+=(include/crumb/format/invariants.hpp)
 excluded='::gguf::open|::tokenizer::(encode|decode|append|token_reader)|::model::(matrices|floats|replace|bits_per_weight)'
 excluded+='|lm::model::load\(std::.*basic_string|::matrix::(floats|replace|prepare|run)\(|::matrix_input::|::find_role|write_'
-excluded+='|::folded_layer::|::collect_samples|::train_codebooks|::calibrate|namespace\)::begin\(|ffn_training'
+excluded+='|::folded_layer::|namespace\)::begin\(|ffn_training'
 excluded+='|::pack<|::pack\(|packed_bytes|::save\(|::header_of|::neuron_writer::|::encode_row|::snapshot_bytes'
 excluded+='|::nested_storage_view::|::storage_view<|lookup_tables|::uniform\(|operator==|::has_scales|::rounds_factors'
 excluded+='|::gguf_strings::iterator::operator\+\+\(int'

@@ -1,8 +1,7 @@
 // libFuzzer target: whatever the bytes are, the reader refuses them or what it hands out lies within them.
 // What it reads is written and read again, and is the same.
-#include "fuzz.hpp"
-#include "gguf/gguf.hpp"
 #include "gguf/gguf_writer.hpp"
+#include "parsed_file.hpp"
 
 namespace lm::fuzz {
 namespace {
@@ -67,21 +66,15 @@ void compare(const gguf& a, const gguf& b) {
     }
 }
 
-} // namespace
-
-void run(std::span<const std::byte> input) {
-    const exact_copy copy(input);
-    const auto file = gguf::parse(copy.bytes());
-    if (!file)
-        return check_refusal(file.error());
-    for (const gguf_value& value : file->values()) {
+void check_file(const gguf& file) {
+    for (const gguf_value& value : file.values()) {
         read_all(value);
-        get_all(*file, value.key);
+        get_all(file, value.key);
     }
-    get_all(*file, "a key that no file has");
+    get_all(file, "a key that no file has");
     bool known = true;
-    for (const gguf_tensor& tensor : file->tensors()) {
-        check(file->find_tensor(tensor.name) == &tensor && file->get_tensor(tensor.name).ok(),
+    for (const gguf_tensor& tensor : file.tensors()) {
+        check(file.find_tensor(tensor.name) == &tensor && file.get_tensor(tensor.name).ok(),
               "a tensor is not found");
         check(tensor.elements() != 0, "a tensor without elements");
         check(tensor.data.empty() == (find_ggml_type(tensor.type) == nullptr), "bytes of an unknown type");
@@ -90,19 +83,23 @@ void run(std::span<const std::byte> input) {
         check_getter(tensor.numbers<float>(tensor.data.size() / sizeof(float)));
         check_getter(tensor.numbers<std::int8_t>(tensor.data.size()));
     }
-    if (!known || file->alignment() > 4096)
+    if (!known || file.alignment() > 4096)
         return;
-    gguf_writer writer(file->version(), file->alignment());
-    for (const gguf_value& value : file->values())
+    gguf_writer writer(file.version(), file.alignment());
+    for (const gguf_value& value : file.values())
         writer.set(value);
-    for (const gguf_tensor& tensor : file->tensors())
+    for (const gguf_tensor& tensor : file.tensors())
         writer.add_tensor(tensor);
     const auto again = writer.bytes();
     check(again.ok(), "what was read cannot be written");
     const exact_copy second(*again);
     const auto reread = gguf::parse(second.bytes());
     check(reread.ok(), "what was written cannot be read");
-    compare(*file, *reread);
+    compare(file, *reread);
 }
+
+} // namespace
+
+void run(std::span<const std::byte> input) { with_file(input, check_file); }
 
 } // namespace lm::fuzz

@@ -1,5 +1,5 @@
 // libFuzzer target: a vocabulary from any file is refused, or encodes any text to tokens that it has.
-#include "fuzz.hpp"
+#include "parsed_file.hpp"
 #include "text/tokenizer.hpp"
 
 #include <string>
@@ -26,14 +26,9 @@ void encode_and_decode(const tokenizer& t, std::string_view text) {
     }
 }
 
-} // namespace
-
-void run(std::span<const std::byte> input) {
-    const exact_copy copy(input);
-    const auto file = gguf::parse(copy.bytes());
-    if (!file)
-        return check_refusal(file.error());
-    const auto t = tokenizer::make(*file);
+/// The end of the input is a text as well: what the file does not read, or names and numbers of its own.
+void check_vocabulary(const gguf& file, std::span<const std::byte> input) {
+    const auto t = tokenizer::make(file);
     if (!t)
         return check_refusal(t.error());
     check(t->vocab_size() > 0, "an empty vocabulary");
@@ -42,7 +37,6 @@ void run(std::span<const std::byte> input) {
               "BOS or EOS is not in the vocabulary");
     for (const std::int32_t token : {-1, -0x7fffffff - 1, 0x7fffffff})
         check(t->decode(token).empty(), "a token outside the vocabulary has bytes");
-    // The end of the input is a text as well: what the file does not read, or names and numbers of its own.
     const std::size_t size = std::min<std::size_t>(input.size(), 200);
     const exact_copy end(input.last(size));
     const std::string_view text(reinterpret_cast<const char*>(end.bytes().data()), size);
@@ -52,6 +46,12 @@ void run(std::span<const std::byte> input) {
         encode_and_decode(*t, each);
     for (std::size_t token = 0; token < t->vocab_size() && token < 64; ++token)
         encode_and_decode(*t, t->decode(static_cast<std::int32_t>(token)).substr(0, 256));
+}
+
+} // namespace
+
+void run(std::span<const std::byte> input) {
+    with_file(input, [&](const gguf& file) { check_vocabulary(file, input); });
 }
 
 } // namespace lm::fuzz
