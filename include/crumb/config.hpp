@@ -2,7 +2,7 @@
 #pragma once
 
 #define CRUMB_VERSION_MAJOR 0
-#define CRUMB_VERSION_MINOR 1
+#define CRUMB_VERSION_MINOR 2
 #define CRUMB_VERSION_PATCH 0
 
 // CRUMB_COMPILED_KERNELS: headers show the kernels' declarations only; the program links to kernels that were
