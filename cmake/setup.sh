@@ -3,7 +3,7 @@
 # what is needed). Silent when nothing is missing.
 #
 #   cmake/setup.sh         to build, test and run
-#   cmake/setup.sh --ci    also clang, cross compilers, emulators and clang-format, as .ci/run wants them
+#   cmake/setup.sh --ci    also clang, cross compilers, emulators, clang-format and clang-tidy, as .ci/run wants them
 set -eu
 
 ci=no
@@ -58,7 +58,7 @@ want libxsimd-dev libeigen3-dev libgtest-dev libbenchmark-dev libcli11-dev
 clang=
 clang_versions="19 22 21 20 18 17 16"
 if [ "$ci" = yes ]; then
-    want googletest g++-aarch64-linux-gnu qemu-user clang-format-19
+    want googletest g++-aarch64-linux-gnu qemu-user clang-format-19 clang-tidy-19
     for version in $clang_versions; do
         if is_installed "clang-$version"; then
             clang=$version

@@ -17,7 +17,6 @@
 
 namespace lm::lab {
 
-using crumb::errc;
 using crumb::precision_schedule;
 using crumb::result;
 using crumb::status;

@@ -17,7 +17,6 @@ namespace {
 
 using namespace lm::test;
 using lm::activation_type;
-using lm::architecture;
 using lm::nested_type;
 using lm::precision_option;
 using lm::weight_type;
