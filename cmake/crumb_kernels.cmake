@@ -3,12 +3,14 @@
 #
 #   CRUMB_KERNEL_FORMATS   formats of quantized weights: names of format_list, nested (all precisions of nested weights),
 #                          or all
-#   CRUMB_KERNEL_ISAS      all; native: the best one of this machine, and portable; or the name of one
+#   CRUMB_KERNEL_ISAS      all; native: the best one of this machine, and portable; native_only: that one alone; or the
+#                          name of one
 
 include_guard(GLOBAL)
 
 set(CRUMB_KERNEL_FORMATS "all" CACHE STRING "Formats that crumb::kernels multiplies: all, or a list of names")
-set(CRUMB_KERNEL_ISAS "all" CACHE STRING "ISAs of crumb::kernels: all, native (and portable), or one name")
+set(CRUMB_KERNEL_ISAS "all" CACHE STRING
+    "ISAs of crumb::kernels: all, native (and portable), native_only, or one name")
 
 # The best ISA of the CPU that this runs on.
 function(crumb_native_isa out)
@@ -94,17 +96,18 @@ function(crumb_add_kernels_target)
     target_link_libraries(crumb_kernels PUBLIC crumb::crumb PRIVATE $<TARGET_NAME_IF_EXISTS:crumb_warnings>)
 
     set(isas "${CRUMB_KERNEL_ISAS}")
-    if(isas STREQUAL "native")
+    if(isas MATCHES "^native(_only)?$")
         crumb_native_isa(native)
-        if(native STREQUAL "portable")
-            set(isas portable)
-        else()
+        message(STATUS "crumb: ${CRUMB_KERNEL_ISAS} ISA of the kernels: ${native}")
+        if(isas STREQUAL "native" AND NOT native STREQUAL "portable")
             target_compile_definitions(crumb_kernels PRIVATE CRUMB_TWO_ISAS=${native})
-            message(STATUS "crumb: kernels for ${native} and portable")
             return()
         endif()
+        set(isas ${native})
     endif()
     if(NOT isas STREQUAL "all")
         target_compile_definitions(crumb_kernels PRIVATE CRUMB_SINGLE_ISA=${isas})
+        # The kernels of one ISA take a compiler no longer than their headers do.
+        set_target_properties(crumb_kernels PROPERTIES UNITY_BUILD ON UNITY_BUILD_BATCH_SIZE 4)
     endif()
 endfunction()
