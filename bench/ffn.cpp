@@ -101,16 +101,16 @@ void folded_row(benchmark::State& state, const char* isa, const ffn_shape& s, ro
         std::size_t copy = 0;
         const double seconds = seconds_of([&] { copy = task.run(); });
         state.SetIterationTime(seconds);
-        const folded_ffn_report report = task.report(copy);
-        if (report.fixed != fixed)
-            return fail(state, std::to_string(report.fixed) + " neurons fixed, not " + std::to_string(fixed));
+        if (task.counted.fixed != fixed)
+            return fail(state,
+                        std::to_string(task.counted.fixed) + " neurons fixed, not " + std::to_string(fixed));
         // For the next time that this copy comes: until then the thresholds have left the caches.
         network.draw(copy, fixed);
         const double before_folding = seconds_of([&] { dense.run(); });
         all.push_back(seconds);
-        rates.push_back(double(report.bytes) / seconds);
+        rates.push_back(double(task.counted.bytes) / seconds);
         vs_dense.push_back(before_folding / seconds);
-        bandwidth.add(double(report.bytes), seconds);
+        bandwidth.add(double(task.counted.bytes), seconds);
     }
     state.counters["bytes_per_second"] = median(rates);
     state.counters["vs_dense"] = median(vs_dense);
@@ -143,10 +143,11 @@ void batch_row(benchmark::State& state, const char* isa, row_codec in, const bat
     const bool by_matrices = kind.matrices && task.plans[0].is_dense(m);
     if (const std::string error = (by_matrices ? task.error : task.check(isa)) + dense.error; !error.empty())
         return fail(state, error);
-    const auto report = task.report(task.run());
+    (void)task.run();
+    const folded_ffn_counters counted = task.counted;
     if (by_matrices && task.out != dense.out)
         return fail(state, "wrong result: not that of the dense network");
-    const double share = double(report.fixed) / double(report.neurons);
+    const double share = double(counted.fixed) / double(counted.neurons);
     const bool lists = !task.plans[0].is_dense(m);
     const double half = double(s.neurons) * double(s.inputs) * double(m);
     std::vector<double> all, vs_dense, fix, repack;

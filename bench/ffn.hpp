@@ -227,16 +227,13 @@ struct folded_task {
             for (std::size_t i = 0; i < x.cols; ++i)
                 read[r * x.cols + i] = static_cast<float>(view.scale(r, i / group_size) * view.code(r, i));
     }
-    folded_ffn_batch batch() const { return {x, y, {scratch.data(), scratch.size()}}; }
+    folded_ffn_batch batch() { return {x, y, {scratch.data(), scratch.size()}, {&counted, 1}}; }
     std::size_t run() {
         const std::size_t copy = next;
         plans[copy].run(batch());
         next = next + 1 == plans.size() ? 0 : next + 1;
         return copy;
     }
-    /// What the last call came to.
-    folded_ffn_report report(std::size_t copy) const { return plans[copy].report(batch()); }
-
     /// Compares the first, middle and last row with double precision.
     std::string check(const char* isa) {
         const std::size_t copy = run();
@@ -281,6 +278,7 @@ struct folded_task {
     matrix_view<float> estimates;
     std::vector<folded_ffn> plans;
     buffer scratch;
+    folded_ffn_counters counted; ///< of the last call
     std::size_t next = 0;
     std::string error;
 

@@ -221,17 +221,19 @@ int main() {
         // At run time: four phases, here by one thread; see docs/folding.md for several.
         memory scratch(plan.scratch_bytes(unseen));
         y.resize(unseen * d);
-        const crumb::folded_ffn_batch all{x, crumb::matrix(y.data(), unseen, d), scratch.bytes};
+        crumb::folded_ffn_counters counted;
+        const crumb::folded_ffn_batch all{
+            x, crumb::matrix(y.data(), unseen, d), scratch.bytes, {&counted, 1}};
         plan.run(all);
-        const auto report = plan.report(all, 1, true);
+        const std::size_t missed = plan.count_missed(all);
         const crumb::folded_ffn_batch one{n.inputs(samples, 1), crumb::matrix(y.data() + d, 1, d),
                                           scratch.bytes};
         const double error = distance(y, exact), time = seconds_of([&] { plan.run(one); });
-        const double fixed = double(report.fixed) / double(report.neurons);
+        const double fixed = double(counted.fixed) / double(counted.neurons);
         char name[32];
         std::snprintf(name, sizeof name, "folded, coverage %.2f", coverage);
         std::printf("%-22s %10.2f %10.2f %14.1f %14.2f %12.1f\n", name, 100 * fixed,
-                    100 * double(report.missed) / double(report.neurons),
-                    double(plan.bytes_read(report.fixed / unseen)) / 1e3, 100 * error, 1e6 * time);
+                    100 * double(missed) / double(counted.neurons),
+                    double(plan.bytes_read(counted.fixed / unseen)) / 1e3, 100 * error, 1e6 * time);
     }
 }

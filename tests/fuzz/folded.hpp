@@ -28,18 +28,20 @@ inline void run_folded(const crumb::ffn_shape& network, const crumb::folded_ffn_
             std::vector<float> y(count * s.outputs);
             const std::vector<std::byte> zeros(plan->scratch_bytes(count, threads));
             const exact_copy scratch(zeros);
+            std::vector<crumb::folded_ffn_counters> counters(threads);
             const crumb::folded_ffn_batch batch{crumb::matrix<const float>(x.data(), count, s.inputs),
-                                                crumb::matrix(y.data(), count, s.outputs), scratch.bytes()};
+                                                crumb::matrix(y.data(), count, s.outputs), scratch.bytes(),
+                                                counters};
             if (threads == 1)
                 plan->run(batch);
             else
                 for (std::size_t phase = 0; phase < crumb::folded_ffn::phases; ++phase)
                     for (std::size_t t = 0; t < threads; ++t)
                         plan->run_phase(phase, batch, t, threads);
-            const auto report = plan->report(batch, threads, true);
-            check(report.neurons == count * s.neurons && report.fixed <= report.neurons &&
-                      report.missed <= report.neurons,
-                  "a report of more neurons than there are");
+            const auto counted = batch.counted();
+            check(counted.neurons == count * s.neurons && counted.fixed <= counted.neurons &&
+                      plan->count_missed(batch, threads) <= counted.neurons,
+                  "more neurons counted than there are");
             return y;
         };
         const auto one = compute(1, 1), all = compute(rows, 1), split = compute(rows, 2);

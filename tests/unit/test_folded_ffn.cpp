@@ -138,20 +138,22 @@ struct network {
 
 struct outcome {
     std::vector<float> y;
-    crumb::folded_ffn_report report;
+    crumb::folded_ffn_counters counted;
+    std::size_t missed = 0;
 };
 
 outcome run(const crumb::folded_ffn& f, const std::vector<float>& x, std::size_t m, std::size_t parts) {
     const auto& s = f.shape();
     guarded<float> in(x.size()), out(m * s.outputs);
     guarded<std::byte> scratch(f.scratch_bytes(m, parts));
+    std::vector<crumb::folded_ffn_counters> counters(parts);
     std::copy(x.begin(), x.end(), in.begin());
     const crumb::folded_ffn_batch batch{crumb::matrix<const float>(in.data(), m, s.inputs),
-                                        crumb::matrix(out.data(), m, s.outputs), scratch.span()};
+                                        crumb::matrix(out.data(), m, s.outputs), scratch.span(), counters};
     for (std::size_t phase = 0; phase < crumb::folded_ffn::phases; ++phase)
         for (std::size_t part = parts; part-- > 0;)
             f.run_phase(phase, batch, part, parts);
-    return {{out.begin(), out.end()}, f.report(batch, parts, true)};
+    return {{out.begin(), out.end()}, batch.counted(), f.count_missed(batch, parts)};
 }
 
 } // namespace
@@ -195,8 +197,8 @@ TEST(FoldedFfn, EqualsTheReference) {
                             << r << " output " << c2;
                     }
                 }
-                EXPECT_EQ(got.report.fixed, fixed);
-                EXPECT_EQ(got.report.neurons, m * s.neurons);
+                EXPECT_EQ(got.counted.fixed, fixed);
+                EXPECT_EQ(got.counted.neurons, m * s.neurons);
             }
         }
     });
@@ -211,25 +213,25 @@ TEST(FoldedFfn, DoesNotDependOnPartsOrRows) {
             constexpr std::size_t m = 9;
             const auto x = net.random_rows(m);
             const outcome all = run(f, x, m, 1);
-            EXPECT_GT(all.report.fixed, 0u);
-            EXPECT_LT(all.report.fixed, all.report.neurons);
+            EXPECT_GT(all.counted.fixed, 0u);
+            EXPECT_LT(all.counted.fixed, all.counted.neurons);
             for (const std::size_t parts : {2, 3, 7, 40}) {
                 const outcome split = run(f, x, m, parts);
                 EXPECT_EQ(split.y, all.y) << parts << " parts";
-                EXPECT_EQ(split.report.fixed, all.report.fixed);
-                EXPECT_EQ(split.report.bytes, all.report.bytes);
-                EXPECT_EQ(split.report.missed, all.report.missed);
+                EXPECT_EQ(split.counted.fixed, all.counted.fixed);
+                EXPECT_EQ(split.counted.bytes, all.counted.bytes);
+                EXPECT_EQ(split.missed, all.missed);
             }
             std::size_t fixed = 0;
             for (std::size_t r = 0; r < m; ++r) {
                 const std::vector<float> row(x.begin() + std::ptrdiff_t(r * s.inputs),
                                              x.begin() + std::ptrdiff_t((r + 1) * s.inputs));
                 const outcome one = run(f, row, 1, 2);
-                fixed += one.report.fixed;
+                fixed += one.counted.fixed;
                 for (std::size_t c = 0; c < s.outputs; ++c)
                     EXPECT_EQ(one.y[c], all.y[r * s.outputs + c]) << "row " << r;
             }
-            EXPECT_EQ(fixed, all.report.fixed);
+            EXPECT_EQ(fixed, all.counted.fixed);
         }
     });
 }
@@ -316,8 +318,8 @@ TEST(FoldedFfn, CoverageZeroIsTheDenseNetwork) {
             }
             const auto x = net.random_rows(1);
             const outcome got = run(net.plan(Isa::name), x, 1, 1);
-            EXPECT_EQ(got.report.fixed, s.neurons);
-            EXPECT_EQ(got.report.missed, 0u);
+            EXPECT_EQ(got.counted.fixed, s.neurons);
+            EXPECT_EQ(got.missed, 0u);
             const auto estimates = net.estimates(Isa::name, x, 1);
             const auto fixes =
                 crumb::reference::fixes(net.rows, x.data(), estimates.data(), soft_exactly, 1.0, 0x1p-23);
@@ -341,7 +343,7 @@ TEST(FoldedFfn, CoverageOneIsTheFoldedMatrix) {
                               std::numeric_limits<float>::infinity());
             const auto x = net.random_rows(5);
             const outcome got = run(net.plan(Isa::name), x, 5, 2);
-            EXPECT_EQ(got.report.fixed, 0u);
+            EXPECT_EQ(got.counted.fixed, 0u);
             std::vector<float> want(5 * s.outputs);
             net.parts(Isa::name).fold.run(crumb::matrix<const float>(x.data(), 5, s.inputs), {},
                                           crumb::matrix(want.data(), 5, s.outputs));
@@ -357,7 +359,7 @@ TEST(FoldedFfn, FixesWhatIsNotANumber) {
         auto x = net.random_rows(1);
         x[5] = std::numeric_limits<float>::quiet_NaN();
         const outcome got = run(net.plan(Isa::name), x, 1, 1);
-        EXPECT_EQ(got.report.fixed, 40u);
+        EXPECT_EQ(got.counted.fixed, 40u);
         for (const float y : got.y)
             EXPECT_TRUE(std::isnan(y));
     });
@@ -550,7 +552,7 @@ TEST(FoldedFfn, DenseBatchesAreTheNetworkBeforeFolding) {
             EXPECT_TRUE(f.is_dense(m));
             const outcome got = run(f, x, m, 1);
             EXPECT_EQ(run(f, x, m, 3).y, got.y);
-            EXPECT_EQ(got.report.fixed, 0u);
+            EXPECT_EQ(got.counted.fixed, 0u);
             // All neurons fixed, on a folded matrix of zeros and lines of zeros, are the same network.
             network all(s, row_codec::q8_0, row_codec::q8_0, rest, 18, 0);
             std::fill(all.fold.begin(), all.fold.end(), 0.0f);
@@ -612,7 +614,7 @@ TEST(FoldedFfn, DenseBatchesTakeMatricesWhereThereAre) {
                 EXPECT_TRUE(f->is_dense(m));
                 const outcome got = run(*f, x, m, 1);
                 EXPECT_EQ(run(*f, x, m, 3).y, got.y);
-                EXPECT_EQ(got.report.bytes, up.bytes() + down.bytes());
+                EXPECT_EQ(got.counted.bytes, up.bytes() + down.bytes());
                 const auto multiply = [&](const crumb::any_linear& w, const std::vector<float>& from) {
                     const auto view = crumb::matrix<const float>(from.data(), m, w.k());
                     std::vector<float> to(m * w.n());

@@ -68,10 +68,13 @@ struct network {
         EXPECT_TRUE(plan) << plan.message();
         std::vector<float> y(outputs);
         guarded<std::byte> scratch(plan->scratch_bytes(1));
+        crumb::folded_ffn_counters counted;
         const crumb::folded_ffn_batch batch{crumb::matrix<const float>(x.data(), 1, inputs),
-                                            crumb::matrix(y.data(), 1, outputs), scratch.span()};
+                                            crumb::matrix(y.data(), 1, outputs),
+                                            scratch.span(),
+                                            {&counted, 1}};
         plan->run(batch);
-        return plan->report(batch).fixed;
+        return counted.fixed;
     }
 };
 

@@ -90,6 +90,7 @@ struct session::state {
     std::vector<worker> workers;
     buffer copies;
     buffer ffn_scratch; ///< of folded networks
+    std::vector<crumb::folded_ffn_counters> ffn_counters;
     bool ffn_counted = false, ffn_misses = false;
     ffn_counts ffn;
     std::function<void(const matrix&, const matrix_view<const float>&)> observer;
@@ -374,10 +375,12 @@ void session::state::folded_block(const model_layer& l, std::size_t layer, share
     s.own.watch.lap(section::floats);
     wait(s);
     const crumb::folded_ffn& network = l.folded->plan();
-    const crumb::folded_ffn_batch all{from, to, ffn_scratch.bytes()};
+    crumb::folded_ffn_batch all{from, to, ffn_scratch.bytes()};
     // What a phase leaves to the next one depends on the number of parts, even if one thread computes them
     // all.
     const std::size_t parts = s.parts;
+    if (ffn_counted)
+        all.counters = std::span(ffn_counters).first(parts);
     for (std::size_t phase = 0; phase < crumb::folded_ffn::phases; ++phase) {
         for (std::size_t part = s.part; part < parts; part += s.parts)
             network.run_phase(phase, all, part, parts);
@@ -385,14 +388,14 @@ void session::state::folded_block(const model_layer& l, std::size_t layer, share
         wait(s);
     }
     if (ffn_counted && s.part == 0) {
-        const auto report = network.report(all, parts, ffn_misses);
+        const crumb::folded_ffn_counters counted = all.counted();
         ffn.tokens += s.rows;
-        ffn.neurons += report.neurons;
-        ffn.fixed += report.fixed;
+        ffn.neurons += counted.neurons;
+        ffn.fixed += counted.fixed;
         if (ffn_misses)
-            ffn.missed = ffn.missed.value_or(0) + report.missed;
+            ffn.missed = ffn.missed.value_or(0) + network.count_missed(all, parts);
         ffn.bytes += static_cast<double>(s.rows) * static_cast<double>(network.bytes_read(0)) +
-                     static_cast<double>(report.fixed) *
+                     static_cast<double>(counted.fixed) *
                          static_cast<double>(network.bytes_read(1) - network.bytes_read(0));
     }
     const range channels = s.split(width);
@@ -489,6 +492,7 @@ result<session> session::make(const model& m, team threads, const kv_type& kv, s
         for (std::size_t rows = 1; l.folded && rows <= batch; ++rows)
             most_scratch = std::max(most_scratch, l.folded->plan().scratch_bytes(rows, s->threads.size()));
     s->ffn_scratch = buffer(most_scratch);
+    s->ffn_counters.resize(s->threads.size());
     if (const status grown = s->grow(std::min(context, page_tokens)); !grown)
         return grown;
     return session(std::move(s));
