@@ -20,7 +20,7 @@ struct kv_uniform<isa::CRUMB_THIS_ISA> {
     static constexpr std::size_t lanes = M::lanes;
     static constexpr std::size_t channels_together = 4; ///< whose values are summed together
     static constexpr int query_tile =
-        I::query_tile < 2 ? 2 : I::query_tile; ///< one query is summed otherwise
+        I::query_tile < 2 ? 2 : I::query_tile; ///< a single query is summed in another order
     static constexpr int vectors =
         static_cast<int>(kv_block_tokens / lanes); ///< registers of a block's codes
 

@@ -4,6 +4,7 @@
 #include <crumb/dispatch/ffn.hpp>
 #include <crumb/op/ffn/folded_parts.hpp>
 #include <crumb/op/ffn/input_terms.hpp>
+#include <crumb/op/ffn/scratch_carver.hpp>
 
 #include <bit>
 

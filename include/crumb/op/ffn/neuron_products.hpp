@@ -3,7 +3,8 @@
 
 #include <crumb/dispatch/ffn.hpp>
 #include <crumb/op/ffn/activation_function.hpp>
-#include <crumb/op/linear/any_linear.hpp>
+#include <crumb/op/ffn/input_terms.hpp>
+#include <crumb/op/ffn/scratch_carver.hpp>
 
 namespace crumb::inline CRUMB_ABI {
 
@@ -143,27 +144,25 @@ class neuron_products {
         std::int8_t* others = nullptr; ///< of a rest
         float* other_scales = nullptr;
         std::size_t bytes = 0;
-        template <class T>
-        T* take(std::span<std::byte> memory, std::size_t count) noexcept {
-            T* p = memory.empty() ? nullptr : reinterpret_cast<T*>(memory.data() + bytes);
-            bytes += round_up(count * sizeof(T), alignment);
-            return p;
-        }
     };
     block_memory carve_inputs(std::span<std::byte> memory, std::size_t k) const noexcept {
-        const std::size_t channels = channels_of(k), groups = (k + group_size - 1) / group_size;
+        const std::size_t channels = channels_of(k), groups = detail::groups_of(k);
+        detail::scratch_carver c(memory);
         block_memory m;
-        m.tiles = m.take<std::byte>(memory, bytes_of(channels, k));
-        m.bias = m.take<float>(memory, channels);
+        m.tiles = c.take<std::byte>(bytes_of(channels, k));
+        m.bias = c.take<float>(channels);
         if (neurons_.shape().rest) {
-            m.others = m.take<std::int8_t>(memory, channels * groups * group_size);
-            m.other_scales = m.take<float>(memory, channels * groups);
+            m.others = c.take<std::int8_t>(channels * groups * group_size);
+            m.other_scales = c.take<float>(channels * groups);
         }
+        m.bytes = c.bytes();
         return m;
     }
     static block_memory carve_outputs(std::span<std::byte> memory) noexcept {
+        detail::scratch_carver c(memory);
         block_memory m;
-        m.tiles = m.take<std::byte>(memory, bytes_of(channels_of(hidden_step), hidden_step));
+        m.tiles = c.take<std::byte>(bytes_of(channels_of(hidden_step), hidden_step));
+        m.bytes = c.bytes();
         return m;
     }
 

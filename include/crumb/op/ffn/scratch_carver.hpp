@@ -1,0 +1,39 @@
+// How the scratch memory of folded networks is carved.
+#pragma once
+
+#include <crumb/op/linear/any_linear.hpp>
+
+namespace crumb::inline CRUMB_ABI::detail {
+
+/// Carves scratch memory; without memory it only measures how much there has to be.
+class scratch_carver {
+  public:
+    explicit scratch_carver(std::span<std::byte> memory) noexcept : memory_(memory) {}
+
+    std::size_t bytes() const noexcept { return at_; }
+    template <class T>
+    T* take(std::size_t count) noexcept {
+        std::byte* p = memory_.empty() ? nullptr : memory_.data() + at_;
+        at_ += round_up(count * sizeof(T), alignment);
+        return reinterpret_cast<T*>(p);
+    }
+    std::span<std::byte> take_bytes(std::size_t bytes) noexcept {
+        std::byte* p = take<std::byte>(bytes);
+        return {p, p == nullptr ? 0 : bytes};
+    }
+    /// Activations for a product, or empty ones for a product that reads floats.
+    activations take_activations(const activation_plan& plan, std::size_t rows) noexcept {
+        const std::span<std::byte> memory = take_bytes(activation_bytes(plan, rows));
+        return memory.empty() ? activations() : *activations::create(memory, plan, rows);
+    }
+    activations take_activations(const any_linear& weights, std::size_t rows) noexcept {
+        return weights.reads_activations() ? take_activations(weights.activation_layout(), rows)
+                                           : activations();
+    }
+
+  private:
+    std::span<std::byte> memory_;
+    std::size_t at_ = 0;
+};
+
+} // namespace crumb::inline CRUMB_ABI::detail
