@@ -48,7 +48,7 @@ struct product_weights {
 /// Quantizes rows and multiplies them.
 struct quantized_product {
     void run(const any_linear& w, const matrix_view<const float>& x, const matrix_view<float>& y) {
-        const auto layout = w.activation_layout();
+        const auto layout = w.input_plan();
         if (const std::size_t bytes = activation_bytes(layout, x.rows); codes.size() != bytes)
             codes = buffer(bytes);
         auto a = *activations::create({codes.data(), codes.size()}, layout, x.rows);
@@ -217,7 +217,7 @@ struct folded_task {
         const any_linear plan = f.predictor.plan(0, isa);
         product.run(plan, x, estimates);
         // A rest is multiplied with what the predictor's activations are rounded to.
-        const auto layout = plan.activation_layout();
+        const auto layout = plan.input_plan();
         buffer memory(activation_bytes(layout, x.rows));
         auto codes = activations::create({memory.data(), memory.size()}, layout, x.rows).value();
         codes.quantize(x);

@@ -105,7 +105,7 @@ struct linear_task {
             error = std::string("the plan fell back to ") + plans[0].isa();
             return;
         }
-        const auto layout = plans[0].activation_layout();
+        const auto layout = plans[0].input_plan();
         codes = buffer(activation_bytes(layout, rows));
         quantized_x = *activations::create({codes.data(), codes.size()}, layout, rows);
         weight_bytes = packed_bytes<F>(f.level.n, f.level.k);
@@ -152,10 +152,10 @@ struct plain_task {
           blocks(f.blocks()), y(f.output(rows, n)), x(f.input(rows)),
           weight_bytes(n * groups * sizeof(typename F::block)) {
         const auto plan = plan_for<F>(f.packed().at(0), f.packed().stride, f.stored, rows, Isa::name);
-        const std::size_t bytes = activation_bytes(plan->activation_layout(), 1);
+        const std::size_t bytes = activation_bytes(plan->input_plan(), 1);
         codes = buffer(bytes * rows);
         for (std::size_t r = 0; r < rows; ++r) {
-            auto a = *activations::create({codes.data() + r * bytes, bytes}, plan->activation_layout(), 1);
+            auto a = *activations::create({codes.data() + r * bytes, bytes}, plan->input_plan(), 1);
             a.quantize(matrix(x.row(r), 1, x.cols));
             quantized_x.push_back({a.codes(), a.scales()});
         }

@@ -63,7 +63,7 @@ struct task {
             weight_bytes = view->bytes_at(bits);
             plans.push_back(*plan);
         }
-        const auto layout = plans[0].activation_layout();
+        const auto layout = plans[0].input_plan();
         codes = buffer(activation_bytes(layout, rows));
         quantized_x = *activations::create({codes.data(), codes.size()}, layout, rows);
         run();

@@ -228,7 +228,7 @@ class folder {
         seen all;
         for (auto* each : {&all.v, &all.u, &all.s})
             each->resize(x.rows * d_.hidden);
-        const auto layout = n.predictor->activation_layout();
+        const auto layout = n.predictor->input_plan();
         const buffer memory(crumb::activation_bytes(layout, x.rows));
         auto quantized = *crumb::activations::create(memory.bytes(), layout, x.rows);
         quantized.quantize(x);

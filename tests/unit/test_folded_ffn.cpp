@@ -116,11 +116,11 @@ struct network {
     std::vector<float> estimates(const char* isa, const std::vector<float>& x, std::size_t m,
                                  std::vector<float>* rounded = nullptr) const {
         const auto p = parts(isa).predictor;
-        std::vector<std::byte> memory(crumb::activation_bytes(p.activation_layout(), m) + crumb::alignment);
+        std::vector<std::byte> memory(crumb::activation_bytes(p.input_plan(), m) + crumb::alignment);
         void* at = memory.data();
         std::size_t left = memory.size();
         std::align(crumb::alignment, left - crumb::alignment, at, left);
-        auto a = crumb::activations::create({static_cast<std::byte*>(at), left}, p.activation_layout(), m);
+        auto a = crumb::activations::create({static_cast<std::byte*>(at), left}, p.input_plan(), m);
         EXPECT_TRUE(a) << a.message();
         const auto view = crumb::matrix<const float>(x.data(), m, s.inputs);
         a->quantize(view);
@@ -618,9 +618,9 @@ TEST(FoldedFfn, DenseBatchesTakeMatricesWhereThereAre) {
                     std::vector<float> to(m * w.n());
                     crumb::activations a;
                     guarded<std::byte> memory(
-                        w.reads_activations() ? crumb::activation_bytes(w.activation_layout(), m) : 0);
+                        w.reads_activations() ? crumb::activation_bytes(w.input_plan(), m) : 0);
                     if (w.reads_activations()) {
-                        a = *crumb::activations::create(memory.span(), w.activation_layout(), m);
+                        a = *crumb::activations::create(memory.span(), w.input_plan(), m);
                         a.quantize(view);
                     }
                     w.run(view, a, crumb::matrix(to.data(), m, w.n()));

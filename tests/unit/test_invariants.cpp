@@ -147,8 +147,8 @@ TEST(NestedInvariantsDeathTest, APrecisionThatIsNotStoredIsStopped) {
     const auto plan = crumb::nested_linear::plan(*view);
     ASSERT_TRUE(plan) << plan.message();
     const std::vector<float> x(k, 1.0f);
-    guarded<std::byte> room(crumb::activation_bytes(plan->activation_layout(), 1));
-    auto a = *crumb::activations::create(room.span(), plan->activation_layout(), 1);
+    guarded<std::byte> room(crumb::activation_bytes(plan->input_plan(), 1));
+    auto a = *crumb::activations::create(room.span(), plan->input_plan(), 1);
     a.quantize(crumb::matrix(x.data(), 1, k));
     std::vector<float> right(n), y(n);
     plan->run(2, a, crumb::matrix(right.data(), 1, n));

@@ -258,7 +258,7 @@ class folded_ffn {
     /// Whether a rest is multiplied with what the predictor's activations are rounded to.
     bool rounds_inputs() const noexcept {
         return shape().rest && parts_.predictor.reads_activations() &&
-               parts_.predictor.activation_layout().layout.group == group_size;
+               parts_.predictor.input_plan().layout.group == group_size;
     }
     /// Groups of inputs with padding, see `kernel::quantized_row`.
     std::size_t padded_groups() const noexcept { return round_up(groups_of(shape().inputs), 16); }

@@ -32,12 +32,12 @@ inline folded_ffn::memory folded_ffn::carve(std::span<std::byte> scratch, std::s
     };
     const bool dense = is_dense(rows);
     if (parts_.predictor.reads_activations() && !dense)
-        m.predictor = quantized(parts_.predictor.activation_layout());
+        m.predictor = quantized(parts_.predictor.input_plan());
     if (dense && has_matrices()) {
         if (parts_.up.reads_activations())
-            m.input = quantized(parts_.up.activation_layout());
+            m.input = quantized(parts_.up.input_plan());
         if (parts_.down.reads_activations())
-            m.activated = quantized(parts_.down.activation_layout());
+            m.activated = quantized(parts_.down.input_plan());
         m.estimates = floats(padded());
     } else if (dense) {
         m.input = quantized(products_->input_layout());
@@ -46,7 +46,7 @@ inline folded_ffn::memory folded_ffn::carve(std::span<std::byte> scratch, std::s
         m.tiles = bytes_for(parts * products_->memory_bytes());
     } else {
         if (parts_.fold.reads_activations())
-            m.fold = quantized(parts_.fold.activation_layout());
+            m.fold = quantized(parts_.fold.input_plan());
         if (rounds_inputs() && functions_->multiplies_codes && has_scales(shape().in)) {
             m.codes = reinterpret_cast<std::int8_t*>(take(rows * padded_groups() * group_size));
             m.scales = floats(padded_groups());

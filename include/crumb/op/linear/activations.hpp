@@ -9,7 +9,7 @@ namespace crumb::inline CRUMB_ABI {
 
 /// A layout and the function that fills it; obtained from a plan. Equal if the bytes they describe are.
 struct activation_plan {
-    crumb::activation_layout layout;
+    activation_layout layout;
     void (*quantize)(const kernel::quantize_args&) noexcept = nullptr;
     friend bool operator==(const activation_plan& a, const activation_plan& b) noexcept {
         return a.layout == b.layout;
@@ -70,7 +70,7 @@ class activations {
     }
 
     std::size_t rows() const noexcept { return rows_; }
-    const crumb::activation_layout& layout() const noexcept { return plan_.layout; }
+    const activation_layout& layout() const noexcept { return plan_.layout; }
     const std::int8_t* codes() const noexcept { return reinterpret_cast<const std::int8_t*>(base_); }
     const float* scales() const noexcept {
         return reinterpret_cast<const float*>(base_ + plan_.layout.scales_offset(rows_));

@@ -44,14 +44,14 @@ class any_linear {
     /// Whether `run` reads quantized activations; else floats.
     bool reads_activations() const noexcept { return functions_ != nullptr; }
     /// How these lie in memory. Only where `reads_activations`.
-    activation_plan activation_layout() const noexcept {
-        crumb::activation_layout layout = functions_->layout;
+    activation_plan input_plan() const noexcept {
+        activation_layout layout = functions_->layout;
         layout.k = k_;
         return {layout, functions_->quantize};
     }
 
     /// y[r, c] for rows and channels of `part`; `x` is m x k, or `quantized` holds as much, in the layout of
-    /// `activation_layout`; what is not read may be empty.
+    /// `input_plan`; what is not read may be empty.
     void run(const matrix_view<const float>& x, const activations& quantized, const matrix_view<float>& y,
              const linear_part& part = {}) const noexcept {
         if (functions_ == nullptr) {
@@ -61,7 +61,7 @@ class any_linear {
                 f16_->run(x, y, part);
             return;
         }
-        CRUMB_CHECK(quantized.layout() == activation_layout().layout,
+        CRUMB_CHECK(quantized.layout() == input_plan().layout,
                     "any_linear::run: activations of another layout");
         kernel::linear_args args = args_;
         args.codebooks = tables_.data();

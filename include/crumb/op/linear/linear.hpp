@@ -122,8 +122,8 @@ class linear {
     /// Sub-ranges of rows that begin and end at multiples of this waste nothing.
     std::size_t row_step() const noexcept { return functions().layout.row_block; }
     /// How `activations` for this plan lie in memory; plans with equal layouts can share them.
-    activation_plan activation_layout() const noexcept {
-        crumb::activation_layout layout = functions().layout;
+    activation_plan input_plan() const noexcept {
+        activation_layout layout = functions().layout;
         layout.k = weights_.k();
         return {layout, functions().quantize};
     }
@@ -131,7 +131,7 @@ class linear {
     /// y[r, c] = bias[c] + sum over k of w[c, k] x[r, k] for rows and channels of `part`. `y` is the whole
     /// output, x.rows() x n. Writes nothing else. Any number of threads may call it for disjoint parts.
     void run(const activations& x, const matrix_view<float>& y, const linear_part& part = {}) const noexcept {
-        CRUMB_CHECK(x.layout() == activation_layout().layout, "linear::run: activations of another layout");
+        CRUMB_CHECK(x.layout() == input_plan().layout, "linear::run: activations of another layout");
         CRUMB_CHECK(x.rows() <= max_rows_, "linear::run: more rows than max_rows");
         detail::run_linear(functions(), weights(), x, y, part);
     }

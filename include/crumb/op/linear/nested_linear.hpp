@@ -56,8 +56,8 @@ class nested_linear {
     static constexpr std::size_t channel_step() noexcept { return tile_channels; }
     std::size_t row_step() const noexcept { return functions(seed()).layout.row_block; }
     /// How `activations` lie in memory, at every precision.
-    activation_plan activation_layout() const noexcept {
-        crumb::activation_layout layout = functions(seed()).layout;
+    activation_plan input_plan() const noexcept {
+        activation_layout layout = functions(seed()).layout;
         layout.k = weights_.k();
         return {layout, functions(seed()).quantize};
     }
@@ -68,8 +68,7 @@ class nested_linear {
     void run(int bits, const activations& x, const matrix_view<float>& y,
              const linear_part& part = {}) const noexcept {
         bits = stored(bits);
-        CRUMB_CHECK(x.layout() == activation_layout().layout,
-                    "nested_linear::run: activations of another layout");
+        CRUMB_CHECK(x.layout() == input_plan().layout, "nested_linear::run: activations of another layout");
         CRUMB_CHECK(x.rows() <= max_rows_, "nested_linear::run: more rows than max_rows");
         detail::run_linear(functions(bits), weights(bits), x, y, part);
     }
