@@ -176,7 +176,7 @@ TEST(KvAttention, PlainCodecsGiveWhatAttentionGives) {
         const auto a = crumb::attention::plan({.heads = 6, .kv_heads = 2, .head_size = d}, Isa::name);
         aligned_bytes memory(a->scratch_bytes(4));
         std::vector<float> y(p.y.size());
-        const crumb::cache_view<float> keys{k.data(), tokens, d, tokens * d},
+        const crumb::kv_array_view<float> keys{k.data(), tokens, d, tokens * d},
             values{v.data(), tokens, d, tokens * d};
         a->run(p.queries(), keys, values, 500, crumb::matrix(y.data(), 4, p.cols()), memory.span());
         EXPECT_EQ(y, p.y);

@@ -22,7 +22,7 @@ struct attention_shape {
 /// head-major: head_size and max_tokens * head_size.
 template <class T>
 requires(std::same_as<T, float> || std::same_as<T, half>)
-struct cache_view {
+struct kv_array_view {
     const T* data = nullptr;
     std::size_t tokens = 0; ///< that are filled
     std::size_t token_stride = 0;
@@ -84,7 +84,7 @@ class attention {
     /// `scratch`: scratch_bytes(rows of the part), aligned to `crumb::alignment`. Threads may run disjoint
     /// parts.
     template <class T>
-    void run(const matrix_view<const float>& q, const cache_view<T>& k, const cache_view<T>& v,
+    void run(const matrix_view<const float>& q, const kv_array_view<T>& k, const kv_array_view<T>& v,
              std::size_t position, const matrix_view<float>& y, std::span<std::byte> scratch,
              const attention_part& part = {}) const noexcept {
         CRUMB_CHECK(y.rows == q.rows && y.cols == q.cols, "attention::run: y has another shape than q");
@@ -101,7 +101,7 @@ class attention {
     /// Like `run`, but over the tokens of a range (those later than a row's own are ignored), and into the
     /// partial results number `split` of `partials`. Threads may run disjoint parts or splits.
     template <class T>
-    void partial(const matrix_view<const float>& q, const cache_view<T>& k, const cache_view<T>& v,
+    void partial(const matrix_view<const float>& q, const kv_array_view<T>& k, const kv_array_view<T>& v,
                  std::size_t position, range tokens, std::span<std::byte> partials, std::size_t split,
                  std::span<std::byte> scratch, const attention_part& part = {}) const noexcept {
         const std::size_t stride = partial_bytes(q.rows, 1);
@@ -164,7 +164,7 @@ class attention {
     }
 
     template <class T>
-    void start(const matrix_view<const float>& q, const cache_view<T>& k, const cache_view<T>& v,
+    void start(const matrix_view<const float>& q, const kv_array_view<T>& k, const kv_array_view<T>& v,
                std::size_t position, range tokens, const matrix_view<float>& y, float* partials,
                std::span<std::byte> scratch, const attention_part& part) const noexcept {
         kernel::attention_args<T> args;

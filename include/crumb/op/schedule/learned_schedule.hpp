@@ -138,7 +138,7 @@ class learned_schedule {
             if (const auto bad = first_bad({features.row(t), features.cols}); bad < features.cols)
                 return status::error(errc::not_finite, "learned schedule: feature %zu of token %zu is %g",
                                      bad, t, double(features.row(t)[bad]));
-        const cache_view<float> rows = {features.data, features.rows, features.stride, shape_.head_size};
+        const kv_array_view<float> rows = {features.data, features.rows, features.stride, shape_.head_size};
         pool_.run(query_, rows, rows, features.rows - 1, pooled(scratch), scratch.subspan(network_bytes()));
         return choose(scratch, probabilities);
     }
