@@ -1,7 +1,7 @@
 // What keys and values are kept as, by the names of `--kv`.
 #pragma once
 
-#include <crumb/op/cache/kv_cache_shape.hpp>
+#include <crumb/op/cache/kv_cache_options.hpp>
 
 #include <string>
 #include <string_view>

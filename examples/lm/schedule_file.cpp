@@ -117,11 +117,11 @@ result<schedule_source> learned_source(std::string name, std::shared_ptr<const s
     source.prefill = stored->levels.prefill;
     source.choose = [plan = *plan, stored](const session& s,
                                            std::size_t) -> result<crumb::precision_schedule> {
-        const auto bytes = plan.scratch_bytes(s.cache().shape());
+        const auto bytes = plan.scratch_bytes(s.cache().options());
         if (!bytes)
             return bytes.error();
         const buffer scratch(*bytes);
-        const auto choice = plan.run(s.cache(), s.cache().shape().layers - 1, scratch.bytes());
+        const auto choice = plan.run(s.cache(), s.cache().options().layers - 1, scratch.bytes());
         if (!choice)
             return choice.error();
         return choice->schedule;

@@ -419,7 +419,7 @@ result<session> session::make(const model& m, team threads, const kv_type& kv, s
     s->context = context;
     constexpr std::size_t largest_batch = std::size_t{1} << 16;
     s->batch = batch = std::max<std::size_t>(1, std::min({batch, context, largest_batch}));
-    const crumb::kv_cache_shape shape{
+    const crumb::kv_cache_options shape{
         .layers = d.layers,
         .kv_heads = d.kv_heads,
         .head_size = d.head_size,

@@ -14,10 +14,10 @@ TEST(KvCache, EncodesBesideDecoding) {
         if (codec.is_plain())
             continue;
         SCOPED_TRACE(name);
-        const crumb::kv_cache_shape shape{
+        const crumb::kv_cache_options options{
             .layers = 1, .kv_heads = 1, .head_size = 16, .max_tokens = 600, .codec = codec, .slack = 256};
-        cache_problem p(shape);
-        const auto plan = *crumb::kv_attention::plan({.heads = 2, .kv_heads = 1, .head_size = 16}, p.shape,
+        cache_problem p(options);
+        const auto plan = *crumb::kv_attention::plan({.heads = 2, .kv_heads = 1, .head_size = 16}, p.options,
                                                      crumb::kv_mode::fast);
         aligned_bytes memory(plan.scratch_bytes(1));
         std::atomic<bool> stop = false;

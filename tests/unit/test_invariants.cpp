@@ -263,7 +263,7 @@ TEST(CodebookInvariants, AreChecked) {
     // A cache takes those of its codec and head size, if there are enough.
     const crumb::kv_codec codec = crumb::kv_codec::pq(2, 6, false, true);
     const crumb_test::random_kv_codebooks numbers(codec, 16, 4, 5);
-    crumb::kv_cache_shape shape{
+    crumb::kv_cache_options shape{
         .layers = 2, .kv_heads = 2, .head_size = 16, .max_tokens = 300, .codec = codec};
     shape.codebooks = numbers.view(2, 1);
     EXPECT_TRUE(crumb::kv_cache::state_bytes(shape));
@@ -285,7 +285,7 @@ TEST(CodebookInvariants, AreChecked) {
 TEST(SnapshotInvariants, NumbersAreFinite) {
     for (const auto& [name, codec] : crumb_test::codecs) {
         SCOPED_TRACE(name);
-        const crumb::kv_cache_shape shape{
+        const crumb::kv_cache_options shape{
             .layers = 2, .kv_heads = 2, .head_size = 16, .max_tokens = 600, .max_rows = 64, .codec = codec};
         crumb_test::cache_problem from(shape), to(shape);
         from.fill(400);

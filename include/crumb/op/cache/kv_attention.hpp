@@ -20,12 +20,12 @@ class kv_attention {
   public:
     /// Checks the shape against the cache's and chooses the ISA: the one named, or that of `choose_isa`.
     CRUMB_WHEN_CALLED
-    static result<kv_attention> plan(const attention_shape& shape, const kv_cache_shape& cache,
+    static result<kv_attention> plan(const attention_shape& shape, const kv_cache_options& cache,
                                      kv_mode mode = kv_mode::fast, const char* isa = nullptr) noexcept {
         const auto dense = attention::plan(shape, isa);
         if (!dense)
             return dense.error();
-        if (const status s = check_shape(cache); !s)
+        if (const status s = check_options(cache); !s)
             return s;
         if (shape.kv_heads != cache.kv_heads || shape.head_size != cache.head_size)
             return status::error(errc::bad_shape,
@@ -71,8 +71,7 @@ class kv_attention {
     }
 
     /// Whether `run_skipping` serves a codec and `group` query heads per kv head, in fast mode.
-    static constexpr bool can_skip(const kv_codec& codec, std::size_t head_size,
-                                   std::size_t group) noexcept {
+    static constexpr bool can_skip(const kv_codec& codec, std::size_t head_size, std::size_t group) noexcept {
         return kernel::kv_route_of(codec, head_size, group, kv_mode::fast) == kernel::kv_route::tables;
     }
     /// Bytes of the second scratch memory of `run_skipping` for a cache of up to `coded` coded tokens.

@@ -45,7 +45,7 @@ inline std::size_t snapshot_bytes(const kv_cache& cache) noexcept {
 
 namespace detail {
 inline kv_snapshot_header header_of(const kv_cache& cache) noexcept {
-    const kv_cache_shape& s = cache.shape();
+    const kv_cache_options& s = cache.options();
     kv_snapshot_header h;
     h.kind = static_cast<std::uint8_t>(s.codec.kind);
     h.bits = s.codec.bits;
@@ -152,10 +152,10 @@ inline status restore(kv_cache& cache, std::span<const std::byte> from) noexcept
         return differ("sinks", h.sinks, own.sinks);
     if (h.slots != own.slots)
         return differ("window slots", h.slots, own.slots);
-    if (h.length > cache.shape().max_tokens)
-        return differ("tokens", h.length, cache.shape().max_tokens);
+    if (h.length > cache.options().max_tokens)
+        return differ("tokens", h.length, cache.options().max_tokens);
     const std::size_t behind = h.length > h.sinks ? h.length - h.sinks : 0;
-    const bool coded = !cache.shape().codec.is_plain();
+    const bool coded = !cache.options().codec.is_plain();
     if (h.reserved[0] != 0 || h.reserved[1] != 0 || h.parts != cache.parts_for(h.length, h.coded) ||
         h.coded % kv_block_tokens != 0 || h.coded > behind || (coded && behind - h.coded > h.slots) ||
         (!coded && h.coded != 0) ||
@@ -179,7 +179,7 @@ inline status restore(kv_cache& cache, std::span<const std::byte> from) noexcept
         // Sinks and window are halves, whatever the codec is.
         next(cache.halves(), {kv_codec::f16(), h.head_size, true});
         cache.for_each_part(h.parts, [&](std::size_t p, std::size_t layer, std::size_t head, bool keys) {
-            next(cache.part(p, layer, head, keys), {cache.shape().codec, h.head_size, keys});
+            next(cache.part(p, layer, head, keys), {cache.options().codec, h.head_size, keys});
         });
     };
     each([&](std::span<const std::byte> bytes, std::span<std::byte>, const kv_part_layout& layout) {

@@ -2,7 +2,7 @@
 #pragma once
 
 #include <crumb/kernel/cache/kernels.hpp>
-#include <crumb/op/cache/kv_cache_shape.hpp>
+#include <crumb/op/cache/kv_cache_options.hpp>
 
 #include <atomic>
 #include <new>
@@ -21,29 +21,30 @@ class kv_storage {
     };
 
     /// Bytes of the state.
-    static std::size_t bytes(const kv_cache_shape& shape) noexcept { return layout(shape).bytes; }
+    static std::size_t bytes(const kv_cache_options& options) noexcept { return layout(options).bytes; }
 
     kv_storage() = default;
     /// No tokens and no pages. `state`: `bytes`, aligned.
-    kv_storage(const kv_cache_shape& shape, std::byte* state) noexcept
-        : shape_(shape), page_(shape.codec, shape.layers, shape.kv_heads, shape.head_size, shape.page_tokens),
-          at_(layout(shape)), state_(state), counters_(new(state) counters) {
+    kv_storage(const kv_cache_options& options, std::byte* state) noexcept
+        : options_(options),
+          page_(options.codec, options.layers, options.kv_heads, options.head_size, options.page_tokens),
+          at_(layout(options)), state_(state), counters_(new(state) counters) {
         __builtin_memset(state + at_.pages, 0, at_.bytes - at_.pages);
     }
 
-    const kv_cache_shape& shape() const noexcept { return shape_; }
+    const kv_cache_options& options() const noexcept { return options_; }
     const kv_page_layout& page() const noexcept { return page_; }
     counters& count() const noexcept { return *counters_; }
-    bool is_plain() const noexcept { return shape_.codec.is_plain(); }
+    bool is_plain() const noexcept { return options_.codec.is_plain(); }
     /// Floats of a token's keys or values in a layer.
-    std::size_t width() const noexcept { return shape_.kv_heads * shape_.head_size; }
+    std::size_t width() const noexcept { return options_.kv_heads * options_.head_size; }
     /// Tokens of sinks and window.
     std::size_t sinks() const noexcept { return at_.sinks; }
     std::size_t slots() const noexcept { return at_.slots; }
 
     // ---- pages ----
-    std::size_t pages_for(std::size_t tokens) const noexcept { return pages_of(shape_, at_.sinks, tokens); }
-    std::size_t max_pages() const noexcept { return pages_for(shape_.max_tokens); }
+    std::size_t pages_for(std::size_t tokens) const noexcept { return pages_of(options_, at_.sinks, tokens); }
+    std::size_t max_pages() const noexcept { return pages_for(options_.max_tokens); }
     std::byte** pages() const noexcept { return reinterpret_cast<std::byte**>(state_ + at_.pages); }
     /// A kv head's keys or values of tokens 256 p and following after the sinks.
     std::byte* part(std::size_t p, std::size_t layer, std::size_t h, bool keys) const noexcept {
@@ -58,18 +59,18 @@ class kv_storage {
     /// Sinks and window of all layers.
     std::span<std::byte> halves() const noexcept { return {state_ + at_.halves, at_.bytes - at_.halves}; }
     half* sink_row(std::size_t layer, std::size_t h, bool keys, std::size_t t) const noexcept {
-        return half_rows(layer, h, keys, at_.sinks) + t * shape_.head_size;
+        return half_rows(layer, h, keys, at_.sinks) + t * options_.head_size;
     }
     /// u: the token's number after the sinks.
     half* window_row(std::size_t layer, std::size_t h, bool keys, std::size_t u) const noexcept {
-        half* first = half_rows(layer, h, keys, at_.slots) + 2 * shape_.layers * width() * at_.sinks;
-        return first + (at_.slots == 0 ? 0 : u % at_.slots) * shape_.head_size;
+        half* first = half_rows(layer, h, keys, at_.slots) + 2 * options_.layers * width() * at_.sinks;
+        return first + (at_.slots == 0 ? 0 : u % at_.slots) * options_.head_size;
     }
     /// Where a new token t is written.
     std::byte* row(std::size_t layer, std::size_t h, bool keys, std::size_t t) const noexcept {
         if (is_plain())
             return part(t / kv_part_tokens, layer, h, keys) +
-                   t % kv_part_tokens * shape_.head_size * shape_.codec.bits / 8;
+                   t % kv_part_tokens * options_.head_size * options_.codec.bits / 8;
         return reinterpret_cast<std::byte*>(t < at_.sinks ? sink_row(layer, h, keys, t)
                                                           : window_row(layer, h, keys, t - at_.sinks));
     }
@@ -82,11 +83,11 @@ class kv_storage {
                 .sinks = at_.sinks,
                 .coded = coded,
                 .slots = at_.slots,
-                .sink_keys = {sink_row(layer, 0, true, 0), shape_.head_size},
-                .sink_values = {sink_row(layer, 0, false, 0), shape_.head_size},
-                .window_keys = {window_row(layer, 0, true, 0), shape_.head_size},
-                .window_values = {window_row(layer, 0, false, 0), shape_.head_size},
-                .codebooks = shape_.codebooks};
+                .sink_keys = {sink_row(layer, 0, true, 0), options_.head_size},
+                .sink_values = {sink_row(layer, 0, false, 0), options_.head_size},
+                .window_keys = {window_row(layer, 0, true, 0), options_.head_size},
+                .window_values = {window_row(layer, 0, false, 0), options_.head_size},
+                .codebooks = options_.codebooks};
     }
 
   private:
@@ -95,7 +96,7 @@ class kv_storage {
         std::size_t pages = 0, halves = 0, bytes = 0; ///< offsets
     };
 
-    static state_layout layout(const kv_cache_shape& s) noexcept {
+    static state_layout layout(const kv_cache_options& s) noexcept {
         state_layout at;
         if (!s.codec.is_plain()) {
             at.sinks = s.sinks;
@@ -108,16 +109,16 @@ class kv_storage {
                             alignment);
         return at;
     }
-    static std::size_t pages_of(const kv_cache_shape& s, std::size_t sinks, std::size_t tokens) noexcept {
+    static std::size_t pages_of(const kv_cache_options& s, std::size_t sinks, std::size_t tokens) noexcept {
         return tokens <= sinks ? 0 : (tokens - sinks + s.page_tokens - 1) / s.page_tokens;
     }
     /// The rows of a layer, kv head and kind; all layers' sinks lie before all layers' windows.
     half* half_rows(std::size_t layer, std::size_t h, bool keys, std::size_t rows) const noexcept {
         return reinterpret_cast<half*>(state_ + at_.halves) +
-               ((2 * layer + (keys ? 0 : 1)) * shape_.kv_heads + h) * rows * shape_.head_size;
+               ((2 * layer + (keys ? 0 : 1)) * options_.kv_heads + h) * rows * options_.head_size;
     }
 
-    kv_cache_shape shape_;
+    kv_cache_options options_;
     kv_page_layout page_;
     state_layout at_;
     std::byte* state_ = nullptr;

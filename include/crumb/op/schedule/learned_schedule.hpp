@@ -90,9 +90,9 @@ class learned_schedule {
 
     /// Bytes of scratch memory that `run` over rows of features needs; each thread its own.
     std::size_t scratch_bytes() const noexcept { return network_bytes() + pool_.scratch_bytes(1); }
-    /// Over a cache; what is wrong with the cache's shape, if something is.
+    /// Over a cache; what is wrong with the cache's options, if something is.
     CRUMB_WHEN_CALLED
-    result<std::size_t> scratch_bytes(const kv_cache_shape& cache) const noexcept {
+    result<std::size_t> scratch_bytes(const kv_cache_options& cache) const noexcept {
         const auto pool = over(cache);
         if (!pool)
             return pool.error();
@@ -100,17 +100,17 @@ class learned_schedule {
     }
 
     /// Reads all tokens of a layer (the paper: the last one) of a cache of any codec; codes stand for what
-    /// they decode to. `probabilities`: empty, or one per point. `scratch`: scratch_bytes(cache.shape()),
+    /// they decode to. `probabilities`: empty, or one per point. `scratch`: scratch_bytes(cache.options()),
     /// aligned. Refuses caches of other shapes, empty ones, and values that make the result NaN or infinite.
     CRUMB_WHEN_CALLED
     result<learned_choice> run(const kv_cache& cache, std::size_t layer, std::span<std::byte> scratch,
                                std::span<float> probabilities = {}) const noexcept {
-        const auto pool = over(cache.shape());
+        const auto pool = over(cache.options());
         if (!pool)
             return pool.error();
-        if (layer >= cache.shape().layers)
+        if (layer >= cache.options().layers)
             return status::error(errc::invalid_argument, "learned schedule: layer %zu of %zu", layer,
-                                 cache.shape().layers);
+                                 cache.options().layers);
         if (const status s =
                 check_run(cache.length(), scratch, network_bytes() + pool->scratch_bytes(1), probabilities);
             !s)
@@ -196,7 +196,7 @@ class learned_schedule {
 
     /// Codes are decoded: the parameters were trained on numbers, and a prompt is read once.
     CRUMB_WHEN_CALLED
-    result<kv_attention> over(const kv_cache_shape& cache) const noexcept {
+    result<kv_attention> over(const kv_cache_options& cache) const noexcept {
         return kv_attention::plan(pooling(shape_), cache, kv_mode::exact, pool_.isa());
     }
 

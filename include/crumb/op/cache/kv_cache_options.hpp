@@ -1,4 +1,4 @@
-// What a cache of keys and values is made for, and whether that is possible.
+// Options of a cache of keys and values, and their check.
 #pragma once
 
 #include <crumb/core/memory.hpp>
@@ -6,8 +6,8 @@
 
 namespace crumb::inline CRUMB_ABI {
 
-/// What a cache is made for.
-struct kv_cache_shape {
+/// Sizes, codec and identity of a cache.
+struct kv_cache_options {
     std::size_t layers = 0;
     std::size_t kv_heads = 0;
     std::size_t head_size = 0;  ///< 1 .. 512, a multiple of codec.dims
@@ -25,8 +25,8 @@ struct kv_cache_shape {
     std::uint64_t model_id = 0;    ///< identity of the model, likewise
 };
 
-/// What is wrong with a shape, or nothing.
-inline status check_shape(const kv_cache_shape& s) noexcept {
+/// An error if no cache can have these options.
+inline status check_options(const kv_cache_options& s) noexcept {
     const kv_codec& c = s.codec;
     if (s.layers == 0 || s.kv_heads == 0)
         return status::error(errc::bad_shape, "kv_cache: %zu layers, %zu kv_heads; neither can be 0",
