@@ -118,7 +118,7 @@ struct filled_cache {
         for (std::size_t t = 0; t < layer.coded; ++t)
             for (std::size_t h = 0; h < kv_heads; ++h) {
                 auto* part = const_cast<std::byte*>(layer.part(t / crumb::kv_part_tokens, h, false));
-                checked(crumb::reference::kv_part::make(layer.values, layer.tables(h, false), part))
+                checked(crumb::reference::kv_part::make(layer.values(), layer.tables(h, false), part))
                     .decode(t % crumb::kv_part_tokens, row);
                 for (const double x : row)
                     largest = std::max(largest, std::fabs(x));
