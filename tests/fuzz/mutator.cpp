@@ -120,7 +120,7 @@ std::optional<crumb::neuron_shape> shape_of_neurons(std::span<const std::byte> b
                                h->outputs,
                                static_cast<crumb::row_codec>(h->in),
                                static_cast<crumb::row_codec>(h->out),
-                               h->rest != 0};
+                               h->residual != 0};
 }
 
 /// Neurons of a shape, unless they are many.
@@ -250,7 +250,7 @@ void edit_neurons(bytes& b, std::span<const std::uint64_t> known, dice& random) 
     } else if (what == 5) {
         h.out = static_cast<std::uint8_t>(random.below(6));
     } else if (what == 6) {
-        h.rest = static_cast<std::uint8_t>(h.rest == 0 ? 1 : random.below(3));
+        h.residual = static_cast<std::uint8_t>(h.residual == 0 ? 1 : random.below(3));
     } else if (s && what < 11) {
         const auto layout = crumb::neuron_layout::of(*s);
         if (!layout || layout->bytes > b.size())

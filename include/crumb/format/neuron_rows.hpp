@@ -149,7 +149,7 @@ inline status check_row(row_codec codec, const std::byte* row, std::size_t weigh
 struct neuron_line {
     float slope = 0;     ///< a of the line a u + b that stands for sigma(u) while u is in the range
     float intercept = 0; ///< b
-    float bias = 0;      ///< of the neuron's input; with the rest of a predictor: what its estimate lacks
+    float bias = 0;      ///< of the neuron's input; with the residual of a predictor: what its estimate lacks
     float low = 0;       ///< the range is low <= u < high
     float high = 0;
     float reserved[3] = {};
@@ -174,7 +174,7 @@ struct neuron_shape {
     row_codec in = row_codec::f32;  ///< of input weights (a column of the paper's W1)
     row_codec out = row_codec::f32; ///< of output weights (a row of W2)
     /// Whether the input weights are only what a predictor's weights lack: no second copy of W1 exists.
-    bool rest = false;
+    bool residual = false;
     friend bool operator==(const neuron_shape&, const neuron_shape&) = default;
 };
 
@@ -217,7 +217,7 @@ struct neuron_header {
     char magic[4] = {'C', 'R', 'M', 'N'};
     std::uint32_t version = current_version;
     std::uint64_t neurons = 0, inputs = 0, outputs = 0, bytes = 0;
-    std::uint8_t in = 0, out = 0, rest = 0;
+    std::uint8_t in = 0, out = 0, residual = 0;
     std::uint8_t reserved[21] = {};
 };
 static_assert(sizeof(neuron_header) == alignment);
@@ -240,12 +240,12 @@ class neuron_rows {
         if (header.version != expected.version)
             return status::error(errc::wrong_version, "neurons: layout version %u, this build reads %u",
                                  header.version, expected.version);
-        if (header.in >= row_codecs || header.out >= row_codecs || header.rest > 1)
-            return status::error(errc::corrupt, "neurons: codecs %u and %u, rest %u", header.in, header.out,
-                                 header.rest);
+        if (header.in >= row_codecs || header.out >= row_codecs || header.residual > 1)
+            return status::error(errc::corrupt, "neurons: codecs %u and %u, residual %u", header.in,
+                                 header.out, header.residual);
         const auto layout = neuron_layout::of({header.neurons, header.inputs, header.outputs,
                                                static_cast<row_codec>(header.in),
-                                               static_cast<row_codec>(header.out), header.rest != 0});
+                                               static_cast<row_codec>(header.out), header.residual != 0});
         if (!layout)
             return layout.error();
         if (layout->bytes != header.bytes)
@@ -311,7 +311,7 @@ class neuron_writer {
         header.bytes = layout->bytes;
         header.in = static_cast<std::uint8_t>(shape.in);
         header.out = static_cast<std::uint8_t>(shape.out);
-        header.rest = shape.rest ? 1 : 0;
+        header.residual = shape.residual ? 1 : 0;
         std::memset(buffer.data(), 0, layout->bytes);
         std::memcpy(buffer.data(), &header, sizeof header);
         neuron_writer w;

@@ -25,8 +25,8 @@ inline row_product multiply(row_codec codec, const std::byte* row, const float* 
     return p;
 }
 
-/// y = W2^T sigma(W1 x + b1) + b2 from the stored rows of neurons that are not the rest of a predictor; b1 as
-/// in their lines, `output_bias` (b2) may be null.
+/// y = W2^T sigma(W1 x + b1) + b2 from the stored rows of neurons that are not the residual of a predictor;
+/// b1 as in their lines, `output_bias` (b2) may be null.
 template <class Activation>
 std::vector<double> ffn(const neuron_rows& neurons, const float* x, const float* output_bias,
                         const Activation& activation) {
@@ -98,8 +98,9 @@ ffn_fixes fixes(const neuron_rows& neurons, const float* x, const float* estimat
         ++out.count;
         const neuron_line& line = neurons.line(n);
         const row_product p = multiply(s.in, neurons.in(n), x, s.inputs);
-        const double base = double(line.bias) + (s.rest ? double(estimates[n]) : 0.0);
-        const double size = std::fabs(double(line.bias)) + (s.rest ? std::fabs(double(estimates[n])) : 0.0);
+        const double base = double(line.bias) + (s.residual ? double(estimates[n]) : 0.0);
+        const double size =
+            std::fabs(double(line.bias)) + (s.residual ? std::fabs(double(estimates[n])) : 0.0);
         const double u = p.value + base;
         const double linear = double(line.slope) * u + double(line.intercept);
         const double factor = activation(u) - linear;

@@ -42,7 +42,7 @@ enum class folded_batches : std::uint8_t {
 struct folded_ffn_costs {
     double fix = 10;    ///< of a fixed neuron's multiply-accumulate
     double repack = 18; ///< of turning a weight of a neuron into tiles
-    double unpack = 20; ///< of a weight of the predictor, if its rest is added to it
+    double unpack = 20; ///< of a weight of the predictor, if its residual is added to it
     double read = 4;    ///< of a weight of `up` and `down`, at least: what few rows wait for
 };
 
@@ -145,8 +145,8 @@ class folded_ffn {
             m * (in * out + in * h) + options_.costs.fix * m * options_.expected_share * h * (in + out);
         if (has_matrices())
             return std::max(m, options_.costs.read) * h * (in + out) < lists;
-        const double dense =
-            (m + options_.costs.repack) * h * (in + out) + (s.rest ? options_.costs.unpack * h * in : 0.0);
+        const double dense = (m + options_.costs.repack) * h * (in + out) +
+                             (s.residual ? options_.costs.unpack * h * in : 0.0);
         return dense < lists;
     }
     /// Bytes of weights, thresholds and records that one row with so many fixed neurons reads.
@@ -207,7 +207,7 @@ class folded_ffn {
         activations fold, predictor, input;
         activations activated;        ///< sigma(u) for `down`
         std::span<std::byte> hidden;  ///< of `neuron_products`, as `tiles`
-        std::int8_t* codes = nullptr; ///< rows x padded inputs, of `rest`, as what follows: rows x groups
+        std::int8_t* codes = nullptr; ///< rows x padded inputs, of `residual`, as what follows: rows x groups
         float* scales = nullptr;
         std::int32_t* starts = nullptr;
         float* rounded = nullptr;        ///< or: rows x inputs, what the codes stand for
@@ -255,9 +255,9 @@ class folded_ffn {
         return {j.m.estimates, j.rows(), shape().neurons, padded()};
     }
 
-    /// Whether a rest is multiplied with what the predictor's activations are rounded to.
+    /// Whether a residual is multiplied with what the predictor's activations are rounded to.
     bool rounds_inputs() const noexcept {
-        return shape().rest && parts_.predictor.reads_activations() &&
+        return shape().residual && parts_.predictor.reads_activations() &&
                parts_.predictor.input_plan().layout.group == group_size;
     }
     /// Groups of inputs with padding, see `kernel::quantized_row`.

@@ -216,7 +216,7 @@ inline void folded_ffn::find_factors(const job& j, std::size_t row, std::size_t 
         dots.sums = u;
         functions_->of[static_cast<std::size_t>(shape().in)].dots(dots);
         for (std::size_t k = 0; k < here; ++k)
-            u[k] += neurons.line(list[i + k]).bias + (shape().rest ? estimates[list[i + k]] : 0.0f);
+            u[k] += neurons.line(list[i + k]).bias + (shape().residual ? estimates[list[i + k]] : 0.0f);
         parts_.activation.apply(ops_, u, s, here);
         for (std::size_t k = 0; k < here; ++k) {
             const neuron_line& line = neurons.line(list[i + k]);
@@ -361,7 +361,7 @@ inline folded_ffn_report folded_ffn::report(const folded_ffn_batch& b, std::size
     if (is_dense(rows)) {
         out.bytes = has_matrices()
                         ? parts_.up.bytes() + parts_.down.bytes()
-                        : neurons * layout.record_bytes + (shape().rest ? parts_.predictor.bytes() : 0);
+                        : neurons * layout.record_bytes + (shape().residual ? parts_.predictor.bytes() : 0);
         return out;
     }
     const memory m = carve(b.scratch, rows, parts);
@@ -389,7 +389,7 @@ inline folded_ffn_report folded_ffn::report(const folded_ffn_batch& b, std::size
                 dot.sums = &u;
                 functions_->of[static_cast<std::size_t>(shape().in)].dots(dot);
                 const neuron_line& line = parts_.neurons.line(n);
-                u += line.bias + (shape().rest ? m.estimates[r * padded() + n] : 0.0f);
+                u += line.bias + (shape().residual ? m.estimates[r * padded() + n] : 0.0f);
                 out.missed += !(u >= line.low && u < line.high);
             }
         }
