@@ -63,7 +63,7 @@ struct fixture {
                 error = added.message();
             fill_page(page, engine);
         }
-        cache->assume(s.tokens + cache->sinks(), c.codec.is_plain() ? 0 : s.tokens);
+        cache->assume(s.tokens + cache->sinks(), c.codec.is_uncoded() ? 0 : s.tokens);
         bytes = static_cast<double>(layer_bytes);
         std::normal_distribution<float> normal;
         q.resize(s.heads * head_size);
@@ -91,9 +91,9 @@ struct fixture {
             for (std::size_t part = 0; part < 2 * options.page_tokens / kv_part_tokens; ++part) {
                 const bool keys = part < options.page_tokens / kv_part_tokens;
                 const kv_part_layout l(of.codec, head_size, keys);
-                const std::size_t halves = of.codec.is_plain() ? l.bytes() : l.codes_offset();
+                const std::size_t halves = of.codec.is_uncoded() ? l.bytes() : l.codes_offset();
                 for (std::size_t i = 0; i < halves; i += 2) {
-                    const half x = to_half(of.codec.is_plain()            ? normal(engine)
+                    const half x = to_half(of.codec.is_uncoded()            ? normal(engine)
                                            : of.codec.kind != kv_kind::pq ? 0.01f + 0.002f * normal(engine)
                                            : i >= l.scales_offset()       ? 1 + 0.2f * normal(engine)
                                                                           : 0.2f * normal(engine));

@@ -111,7 +111,7 @@ std::string kv_type::name() const {
     if (out.empty())
         out =
             "pq:" + std::to_string(codec.dims) + "x" + (codec.additive ? "4+4" : std::to_string(codec.bits));
-    if (!codec.is_plain())
+    if (!codec.is_uncoded())
         out += ":sinks=" + std::to_string(sinks) + ":window=" + std::to_string(window);
     if (skip > 0) {
         char digits[32]; // as few as read back to the same number

@@ -11,7 +11,7 @@ using crumb_test::cache_problem;
 // One thread encodes while another writes and attends.
 TEST(KvCache, EncodesBesideDecoding) {
     for (const auto& [name, codec] : crumb_test::codecs) {
-        if (codec.is_plain())
+        if (codec.is_uncoded())
             continue;
         SCOPED_TRACE(name);
         const crumb::kv_cache_options options{

@@ -318,9 +318,9 @@ TEST(SnapshotInvariants, NumbersAreFinite) {
         const auto bad = floats ? with(parts + 8, nan) : with(parts + 8, crumb::to_half(nan));
         // Plain product quantization has nothing but codes in its parts.
         const bool only_codes =
-            crumb::kv_part_layout(codec, 16, true).codes_offset() == 0 && !codec.is_plain();
+            crumb::kv_part_layout(codec, 16, true).codes_offset() == 0 && !codec.is_uncoded();
         EXPECT_EQ(bad.code(), only_codes ? errc::ok : errc::not_finite) << bad.message();
-        if (!codec.is_plain()) {
+        if (!codec.is_uncoded()) {
             EXPECT_EQ(with(first + 2, crumb::to_half(infinity)).code(), errc::not_finite);
         }
     }

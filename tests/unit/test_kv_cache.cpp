@@ -160,7 +160,7 @@ TEST(KvAttention, RowsOfAChunkSeeCodesAndEachOther) {
     });
 }
 
-TEST(KvAttention, PlainCodecsGiveWhatAttentionGives) {
+TEST(KvAttention, UncodedTokensGiveWhatAttentionGives) {
     for_each_isa([]<class Isa>() {
         run_problem p(options_of(kv_codec::f32(), 48), 3, 500, 4, Isa::name);
         p.run(crumb::kv_mode::fast, Isa::name);

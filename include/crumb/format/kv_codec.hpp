@@ -42,7 +42,7 @@ struct kv_codec {
     }
 
     /// Whether tokens are stored as they come, without sinks and window.
-    constexpr bool is_plain() const noexcept { return kind == kv_kind::f32 || kind == kv_kind::f16; }
+    constexpr bool is_uncoded() const noexcept { return kind == kv_kind::f32 || kind == kv_kind::f16; }
     /// Whether codes stand for entries of trained tables.
     constexpr bool has_codebooks() const noexcept { return kind == kv_kind::pq; }
     /// Entries of a component's table: 2^bits, or twice 16.

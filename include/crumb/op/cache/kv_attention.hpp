@@ -144,7 +144,7 @@ class kv_attention {
             return {};
         CRUMB_CHECK(cache.keys().codec() == codec_,
                     "kv_attention: the cache has another codec than the plan");
-        CRUMB_CHECK(codec_.is_plain() || cache.coded == 0 ||
+        CRUMB_CHECK(codec_.is_uncoded() || cache.coded == 0 ||
                         cache.sinks + cache.coded <= position + args.rows.begin + 1,
                     "kv_attention: codes of tokens that a row must not see");
         CRUMB_CHECK(check_buffer(scratch, scratch_bytes(args.rows.size()), "scratch"),

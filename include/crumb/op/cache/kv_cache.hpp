@@ -85,7 +85,7 @@ class kv_cache {
         if (after > sinks() + page_count() * options().page_tokens)
             return status::error(errc::buffer_too_small, "kv_cache: %zu tokens need %zu pages, there are %zu",
                                  after, pages_for(after), page_count());
-        if (!is_plain() && after > sinks() && after - sinks() - coded() > slots())
+        if (!is_uncoded() && after > sinks() && after - sinks() - coded() > slots())
             return status::error(errc::buffer_too_small,
                                  "kv_cache: the window's %zu tokens are full: %zu wait to be encoded",
                                  slots(), length() - sinks() - coded());
@@ -120,7 +120,7 @@ class kv_cache {
                                                  "kv_cache: token %zu, kv head %zu: a %s is %g", begin + r, h,
                                                  keys ? "key" : "value", double(from[i]));
                     std::byte* to = storage_.row(layer, h, keys, begin + r);
-                    if (is_plain() && (begin + r) % kv_part_tokens == 0)
+                    if (is_uncoded() && (begin + r) % kv_part_tokens == 0)
                         storage_.begin_part(to, keys);
                     if (floats)
                         __builtin_memcpy(to, from, options().head_size * sizeof(float));
@@ -140,7 +140,7 @@ class kv_cache {
     /// Tokens that wait to be encoded: whole blocks of 64, older than the window.
     std::size_t encodable() const noexcept {
         const std::size_t settled = sinks() + options().window, n = length();
-        if (is_plain() || n <= settled)
+        if (is_uncoded() || n <= settled)
             return 0;
         const std::size_t end = (n - settled) / kv_block_tokens * kv_block_tokens, done = coded();
         return end > done ? end - done : 0;
@@ -205,7 +205,7 @@ class kv_cache {
     // ---- what attention reads ----
     /// A layer as it is now, for attention. Valid until the next `advance` of the cache.
     kernel::kv_layer_view layer(std::size_t i) const noexcept {
-        return storage_.view(i, is_plain() ? page_count() * options().page_tokens : coded());
+        return storage_.view(i, is_uncoded() ? page_count() * options().page_tokens : coded());
     }
 
     /// Bytes of a token's codes, with scales and means; halves in sinks and window not counted.
@@ -227,7 +227,7 @@ class kv_cache {
     // ---- memory, for those who store a cache ----
     /// Parts of each head that `tokens` tokens take, `coded` of them as codes.
     std::size_t parts_for(std::size_t tokens, std::size_t coded) const noexcept {
-        return ((is_plain() ? tokens : coded) + kv_part_tokens - 1) / kv_part_tokens;
+        return ((is_uncoded() ? tokens : coded) + kv_part_tokens - 1) / kv_part_tokens;
     }
     /// Bytes of a part of all layers and kv heads, keys and values.
     std::size_t part_bytes() const noexcept {
@@ -256,7 +256,7 @@ class kv_cache {
     }
 
   private:
-    bool is_plain() const noexcept { return storage_.is_plain(); }
+    bool is_uncoded() const noexcept { return storage_.is_uncoded(); }
 
     kv_storage storage_;
     const dispatch::kv_cache_functions* functions_ = nullptr;
@@ -267,7 +267,7 @@ inline void kv_cache::truncate(std::size_t tokens) noexcept {
         return;
     const std::size_t kept = tokens > sinks() ? tokens - sinks() : 0;
     const std::size_t first = kept / kv_block_tokens * kv_block_tokens;
-    if (!is_plain() && kept < coded()) {
+    if (!is_uncoded() && kept < coded()) {
         float row[512];
         for (std::size_t layer = 0; layer < options().layers; ++layer)
             for (std::size_t h = 0; h < options().kv_heads; ++h)

@@ -155,7 +155,7 @@ inline status restore(kv_cache& cache, std::span<const std::byte> from) noexcept
     if (h.length > cache.options().max_tokens)
         return differ("tokens", h.length, cache.options().max_tokens);
     const std::size_t behind = h.length > h.sinks ? h.length - h.sinks : 0;
-    const bool coded = !cache.options().codec.is_plain();
+    const bool coded = !cache.options().codec.is_uncoded();
     if (h.reserved[0] != 0 || h.reserved[1] != 0 || h.parts != cache.parts_for(h.length, h.coded) ||
         h.coded % kv_block_tokens != 0 || h.coded > behind || (coded && behind - h.coded > h.slots) ||
         (!coded && h.coded != 0) ||

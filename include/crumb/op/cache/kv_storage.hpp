@@ -35,7 +35,7 @@ class kv_storage {
     const kv_cache_options& options() const noexcept { return options_; }
     const kv_page_layout& page() const noexcept { return page_; }
     counters& count() const noexcept { return *counters_; }
-    bool is_plain() const noexcept { return options_.codec.is_plain(); }
+    bool is_uncoded() const noexcept { return options_.codec.is_uncoded(); }
     /// Floats of a token's keys or values in a layer.
     std::size_t width() const noexcept { return options_.kv_heads * options_.head_size; }
     /// Tokens of sinks and window.
@@ -68,7 +68,7 @@ class kv_storage {
     }
     /// Where a new token t is written.
     std::byte* row(std::size_t layer, std::size_t h, bool keys, std::size_t t) const noexcept {
-        if (is_plain())
+        if (is_uncoded())
             return part(t / kv_part_tokens, layer, h, keys) +
                    t % kv_part_tokens * options_.head_size * options_.codec.bits / 8;
         return reinterpret_cast<std::byte*>(t < at_.sinks ? sink_row(layer, h, keys, t)
@@ -98,7 +98,7 @@ class kv_storage {
 
     static state_layout layout(const kv_cache_options& s) noexcept {
         state_layout at;
-        if (!s.codec.is_plain()) {
+        if (!s.codec.is_uncoded()) {
             at.sinks = s.sinks;
             at.slots = round_up(s.window + kv_block_tokens - 1 + s.max_rows + s.slack, kv_block_tokens);
         }
