@@ -1,9 +1,9 @@
 // Keys and values of a calibration run, from which codebooks are trained.
 #pragma once
 
-#include <crumb/core/status.hpp>
+#include <crumb/core/memory.hpp>
 #include <crumb/core/view.hpp>
-#include <crumb/format/kv_codec.hpp>
+#include <crumb/format/kv_part.hpp>
 #include <crumb/offline/common/random.hpp>
 
 #include <Eigen/Core>
