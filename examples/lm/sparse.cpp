@@ -207,7 +207,7 @@ status decomposer::put(const std::vector<decomposed_matrix>& parts, int bits, mo
         std::vector<float> corrections;
         for (std::size_t r = 0; r < dense.n; ++r)
             corrections.push_back(crumb::to_float(
-                dense.corrections[static_cast<std::size_t>(bits - crumb::fewest_nested_bits) * dense.n + r]));
+                dense.corrections[static_cast<std::size_t>(bits - crumb::min_nested_bits) * dense.n + r]));
         if (const status s = to.replace(matrices[m], bits, expand(parts[m], w, bits), corrections); !s)
             return s;
     }

@@ -10,8 +10,8 @@ void run(std::span<const std::byte> input) {
     if (!view)
         return check_refusal(view.error());
     const crumb::nested_levels& levels = view->levels();
-    check(view->bytes() <= input.size() && levels.seed >= crumb::fewest_nested_bits &&
-              levels.parent <= crumb::most_nested_bits && levels.seed <= levels.parent,
+    check(view->bytes() <= input.size() && levels.seed >= crumb::min_nested_bits &&
+              levels.parent <= crumb::max_nested_bits && levels.seed <= levels.parent,
           "a view of more than its bytes or of precisions that do not exist");
     if (view->n() * view->k() == 0 || view->n() * view->k() > most_weights)
         return;

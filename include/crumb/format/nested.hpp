@@ -102,7 +102,7 @@ struct nested_layout {
 
     /// Bytes that a product at a precision reads.
     std::size_t bytes_at(int bits) const noexcept {
-        return bits == most_nested_bits ? bytes : plane_offset[bits - 1];
+        return bits == max_nested_bits ? bytes : plane_offset[bits - 1];
     }
     static result<nested_layout> of(std::size_t n, std::size_t k, int parent) noexcept {
         const auto size = packed_units::of(n, k);
@@ -126,7 +126,7 @@ struct nested_layout {
 
 /// Bytes of packed nested weights with `parent` bits; 0 if shape or bits are absurd.
 inline std::size_t nested_packed_bytes(std::size_t n, std::size_t k, int parent) noexcept {
-    if (parent < fewest_nested_bits || parent > most_nested_bits)
+    if (parent < min_nested_bits || parent > max_nested_bits)
         return 0;
     const auto layout = nested_layout::of(n, k, parent);
     return layout ? layout->bytes : 0;
@@ -177,8 +177,8 @@ class nested_view {
         v.n_ = header.n;
         v.k_ = header.k;
         v.layout_ = *layout;
-        const auto precisions = static_cast<std::size_t>(v.levels_.parent - fewest_nested_bits + 1);
-        if (auto s = check_scales(v.corrections(fewest_nested_bits), precisions * v.tiles() * tile_channels,
+        const auto precisions = static_cast<std::size_t>(v.levels_.parent - min_nested_bits + 1);
+        if (auto s = check_scales(v.corrections(min_nested_bits), precisions * v.tiles() * tile_channels,
                                   "nested weights, corrections");
             !s)
             return s;
@@ -212,7 +212,7 @@ class nested_view {
     /// A half per channel of all tiles, at a precision.
     const half* corrections(int bits) const noexcept {
         return reinterpret_cast<const half*>(base_ + nested_layout::corrections_offset) +
-               static_cast<std::size_t>(bits - fewest_nested_bits) * layout_.tiles * tile_channels;
+               static_cast<std::size_t>(bits - min_nested_bits) * layout_.tiles * tile_channels;
     }
     /// Plane 0: 128 bytes of pairs per tile and group; planes 1 and 2: 64 bytes of third and fourth bits.
     const std::uint8_t* plane(std::size_t i) const noexcept {
@@ -272,7 +272,7 @@ inline result<nested_view> pack(const nested_storage_view& w, std::span<std::byt
             if (!is_finite(w.scales[row * layout->groups + g]))
                 return status::error(errc::not_finite,
                                      "nested weights: scale of row %zu, group %zu is not finite", row, g);
-        for (int bits = fewest_nested_bits; bits <= w.levels.parent; ++bits)
+        for (int bits = min_nested_bits; bits <= w.levels.parent; ++bits)
             if (!is_finite(w.correction(row, bits)))
                 return status::error(errc::not_finite,
                                      "nested weights: correction of row %zu at %d bits is not finite", row,
@@ -301,8 +301,8 @@ inline result<nested_view> pack(const nested_storage_view& w, std::span<std::byt
     };
     for (std::size_t row = 0; row < w.n; ++row) {
         const std::size_t channel = row % tile_channels;
-        for (int bits = fewest_nested_bits; bits <= w.levels.parent; ++bits)
-            corrections[static_cast<std::size_t>(bits - fewest_nested_bits) * layout->tiles * tile_channels +
+        for (int bits = min_nested_bits; bits <= w.levels.parent; ++bits)
+            corrections[static_cast<std::size_t>(bits - min_nested_bits) * layout->tiles * tile_channels +
                         row] = w.correction(row, bits);
         for (std::size_t i = 0; i < w.k; ++i) {
             const std::size_t u = row / tile_channels * layout->groups + i / group_size, in = i % group_size;

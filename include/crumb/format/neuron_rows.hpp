@@ -27,7 +27,7 @@ constexpr bool has_scales(row_codec codec) noexcept {
 /// together: see `kernel::neuron_adds`.
 constexpr bool rounds_factors(row_codec codec) noexcept { return codec == row_codec::q4_0; }
 inline constexpr std::size_t rows_added_together = 16;
-inline constexpr float least_factor = 0x1p-100f; ///< times a scale; a group of smaller ones counts as 0
+inline constexpr float min_factor = 0x1p-100f; ///< times a scale; a group of smaller ones counts as 0
 
 /// What a codec stores 32 weights in: `block`, and whether it has a scale.
 template <row_codec C>
@@ -188,11 +188,11 @@ struct neuron_layout {
     std::size_t out_offset = 0, record_bytes = 0, records_offset = 0, bytes = 0;
 
     static result<neuron_layout> of(const neuron_shape& shape) noexcept {
-        constexpr std::size_t most = std::size_t{1} << 28;
+        constexpr std::size_t max = std::size_t{1} << 28;
         if (shape.neurons == 0 || shape.inputs == 0 || shape.outputs == 0)
             return status::error(errc::bad_shape, "neurons: %zu of %zu inputs and %zu outputs", shape.neurons,
                                  shape.inputs, shape.outputs);
-        if (shape.neurons > most || shape.inputs > most || shape.outputs > most)
+        if (shape.neurons > max || shape.inputs > max || shape.outputs > max)
             return status::error(errc::bad_shape,
                                  "neurons: %zu of %zu inputs and %zu outputs are beyond any memory",
                                  shape.neurons, shape.inputs, shape.outputs);

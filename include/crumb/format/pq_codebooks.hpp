@@ -113,19 +113,19 @@ class pq_codebooks {
                 row += w;
                 weighted += w * 128.0 * double{p.scales[c / dims * dims + b]};
             }
-            if (const double most = std::fmax(plain, std::fmax(row, weighted)); most > largest_centroid)
+            if (const double max = std::fmax(plain, std::fmax(row, weighted)); max > largest_centroid)
                 return status::error(errc::corrupt,
                                      "codebooks: centroids of channel %zu may be as large as %g, %g is "
                                      "possible",
-                                     c, most, largest_centroid);
+                                     c, max, largest_centroid);
         }
         return {};
     }
     static constexpr int largest(std::span<const std::int8_t> entries) noexcept {
-        int most = 0;
+        int max = 0;
         for (const std::int8_t e : entries)
-            most = e > most ? e : -e > most ? -e : most;
-        return most;
+            max = e > max ? e : -e > max ? -e : max;
+        return max;
     }
     pq_codebook_parts parts_;
 };

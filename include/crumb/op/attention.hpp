@@ -136,9 +136,8 @@ class attention {
     std::size_t group() const noexcept { return shape_.heads / shape_.kv_heads; }
     /// Rows per pass over the tokens: as many as make `attention_queries` queries, of those there are.
     std::size_t row_block(std::size_t rows) const noexcept {
-        const std::size_t most =
-            group() < kernel::attention_queries ? kernel::attention_queries / group() : 1;
-        return rows == 0 ? 1 : rows < most ? rows : most;
+        const std::size_t max = group() < kernel::attention_queries ? kernel::attention_queries / group() : 1;
+        return rows == 0 ? 1 : rows < max ? rows : max;
     }
 
     /// All but keys and values; whether there is something to compute.

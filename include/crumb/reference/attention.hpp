@@ -32,9 +32,9 @@ attention_size attention(const float* q, const T* k, std::size_t k_stride, const
         return s;
     };
     attention_size size;
-    double most = -std::numeric_limits<double>::infinity();
+    double max = -std::numeric_limits<double>::infinity();
     for (std::size_t t = 0; t < tokens; ++t) {
-        most = std::fmax(most, score(t));
+        max = std::fmax(max, score(t));
         double magnitude = 0;
         for (std::size_t i = 0; i < head_size; ++i) {
             magnitude += std::fabs(scale * double(q[i]) * number(k[t * k_stride + i]));
@@ -46,7 +46,7 @@ attention_size attention(const float* q, const T* k, std::size_t k_stride, const
         y[i] = 0;
     double total = 0;
     for (std::size_t t = 0; t < tokens; ++t) {
-        const double weight = std::exp(score(t) - most);
+        const double weight = std::exp(score(t) - max);
         total += weight;
         for (std::size_t i = 0; i < head_size; ++i)
             y[i] += weight * number(v[t * v_stride + i]);

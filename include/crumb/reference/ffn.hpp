@@ -70,15 +70,15 @@ inline void add_step_errors(const neuron_rows& neurons, const std::vector<ffn_fi
     for (std::size_t first = 0; first < fixes.size(); first += together) {
         const std::size_t end = std::min(first + together, fixes.size());
         for (std::size_t c = 0; c < error.size(); ++c) {
-            double most = double(least_factor), codes = 0;
+            double max = double(min_factor), codes = 0;
             for (std::size_t i = first; i < end; ++i) {
                 const double scale = size_of_scale(fixes[i].neuron, c);
-                most = std::max(most, (std::fabs(fixes[i].factor) + fixes[i].error) * scale);
+                max = std::max(max, (std::fabs(fixes[i].factor) + fixes[i].error) * scale);
                 if (scale != 0)
                     codes += std::fabs(double(row_weight(row_codec::q4_0, neurons.out(fixes[i].neuron), c))) /
                              scale;
             }
-            error[c] += codes * most * (.5 / 127 + 8 * 0x1p-23);
+            error[c] += codes * max * (.5 / 127 + 8 * 0x1p-23);
         }
     }
 }

@@ -121,7 +121,7 @@ class kv_part {
     }
 
     /// What pq codecs take out of 32 tokens before anything is looked up: mean = half((sum in order) / 32),
-    /// `rest` = x - mean, `scale` = root of the mean square of a token's rest, 0 below `kv_least_scale`.
+    /// `rest` = x - mean, `scale` = root of the mean square of a token's rest, 0 below `kv_min_scale`.
     /// Without residual: mean 0, scale 1.
     static void take_out(bool residual, const matrix_view<const float>& x, half* mean,
                          const matrix_view<float>& rest, float* scale) {
@@ -138,7 +138,7 @@ class kv_part {
             for (std::size_t i = 0; i < x.cols; ++i)
                 sum += double{rest.row(t)[i]} * double{rest.row(t)[i]};
             const auto rms = static_cast<float>(std::sqrt(sum / static_cast<double>(x.cols)));
-            scale[t] = !residual ? 1.0f : rms < kv_least_scale ? 0.0f : rms;
+            scale[t] = !residual ? 1.0f : rms < kv_min_scale ? 0.0f : rms;
         }
     }
 
@@ -164,11 +164,11 @@ class kv_part {
         for (std::size_t t = 0; t < x.rows; ++t)
             for (std::size_t g = 0; g < layout_.groups(); ++g) {
                 const range channels = group(g);
-                float most = 0;
+                float max = 0;
                 for (std::size_t i = channels.begin; i < channels.end; ++i)
-                    most = std::max(most, std::fabs(x.row(t)[i]));
+                    max = std::max(max, std::fabs(x.row(t)[i]));
                 half& d = at<half>(0)[(first + t) * layout_.groups() + g];
-                d = kv_half(most / 127);
+                d = kv_half(max / 127);
                 for (std::size_t i = channels.begin; i < channels.end; ++i)
                     at<std::int8_t>(layout_.codes_offset())[(first + t) * size() + i] =
                         static_cast<std::int8_t>(rounded(x.row(t)[i], to_float(d), -127, 127));
@@ -177,7 +177,7 @@ class kv_part {
 
     /// z = half(min x), d = half((max x - min x) / (2^bits - 1)), c = round((x - z) / d); d = 0: c = 0.
     void encode_uniform(std::size_t first, const matrix_view<const float>& x) {
-        const int most = (1 << codec().bits) - 1;
+        const int max = (1 << codec().bits) - 1;
         const auto encode_group = [&](range tokens, range channels, std::size_t index) {
             float low = std::numeric_limits<float>::max(), high = -low;
             for (std::size_t t = tokens.begin; t < tokens.end; ++t)
@@ -186,13 +186,13 @@ class kv_part {
                     high = std::max(high, x.row(t)[i]);
                 }
             half &d = at<half>(0)[index], &z = at<half>(layout_.origins_offset())[index];
-            d = kv_half((high - low) / static_cast<float>(most));
+            d = kv_half((high - low) / static_cast<float>(max));
             z = kv_half(low);
             for (std::size_t t = tokens.begin; t < tokens.end; ++t)
                 for (std::size_t i = channels.begin; i < channels.end; ++i)
                     set_kv_code(
                         row(i), codec().bits, first + t,
-                        static_cast<unsigned>(rounded(x.row(t)[i] - to_float(z), to_float(d), 0, most)));
+                        static_cast<unsigned>(rounded(x.row(t)[i] - to_float(z), to_float(d), 0, max)));
         };
         if (layout_.keys()) {
             for (std::size_t t = 0; t < x.rows; t += kv_mean_tokens)
@@ -241,13 +241,13 @@ class kv_part {
             r[i] = kv_grid_value(y[i], inverse_scale, gains_[j]);
         const std::int32_t* e = grid_.data() + (j << codec().bits) * codec().dims;
         unsigned best = 0;
-        std::int32_t least = std::numeric_limits<std::int32_t>::max();
+        std::int32_t min = std::numeric_limits<std::int32_t>::max();
         for (unsigned code = 0; code < 1u << codec().bits; ++code) {
             std::int32_t score = 0;
             for (std::size_t i = 0; i < codec().dims; ++i, ++e)
                 score += *e * *e - 2 * *e * r[i];
-            if (score < least) {
-                least = score;
+            if (score < min) {
+                min = score;
                 best = code;
             }
         }
@@ -297,11 +297,11 @@ class kv_part {
     range group(std::size_t g) const {
         return range{g * kv_group_channels, (g + 1) * kv_group_channels}.within(size());
     }
-    static int rounded(float x, float d, int least, int most) {
+    static int rounded(float x, float d, int min, int max) {
         if (!(d > 0))
             return 0;
         const float c = std::nearbyint(x / d);
-        return static_cast<int>(std::clamp(c, static_cast<float>(least), static_cast<float>(most)));
+        return static_cast<int>(std::clamp(c, static_cast<float>(min), static_cast<float>(max)));
     }
 
     kv_part_layout layout_;

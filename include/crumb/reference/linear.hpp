@@ -98,11 +98,11 @@ panel_product panel_linear(const storage_view<F>& w, std::size_t n, const activa
     panel_product p;
     for (std::size_t first = 0; first < w.groups(); first += span) {
         const std::size_t end = std::min(first + span, w.groups());
-        float most = smallest_scale;
+        float max = smallest_scale;
         for (std::size_t g = first; g < end; ++g)
-            most = std::fmax(most, std::fabs(to_float(w.scale(n, g))));
-        const float inverse = 127.0f / most;
-        const double scale = double(most * (float(1 << shift) / 127.0f));
+            max = std::fmax(max, std::fabs(to_float(w.scale(n, g))));
+        const float inverse = 127.0f / max;
+        const double scale = double(max * (float(1 << shift) / 127.0f));
         const double x_scale = x.scale(row, first / span);
         for (std::size_t k = first * group_size; k < std::min(end * group_size, w.k); ++k) {
             const int m = int(std::nearbyint(to_float(w.scale(n, k / group_size)) * inverse));

@@ -166,7 +166,7 @@ struct kv_encode_run<isa::CRUMB_THIS_ISA> {
             float scale = 1;
             if (codec.residual) {
                 scale = static_cast<float>(__builtin_sqrt(own[t] / static_cast<double>(size)));
-                scale = scale < kv_least_scale ? 0.0f : scale;
+                scale = scale < kv_min_scale ? 0.0f : scale;
             }
             inverse[t] = scale > 0 ? 1 / scale : 0.0f;
             own[t] = 0;

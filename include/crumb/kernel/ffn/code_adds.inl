@@ -74,7 +74,7 @@ struct code_adds<isa::CRUMB_THIS_ISA> {
     template <std::size_t Quads>
     static CRUMB_INLINE void round(const rows& r, std::size_t group, std::size_t count, float unusual,
                                    window_factors& w, std::size_t to) noexcept {
-        f32 x[4 * Quads], most = I::set1(least_factor);
+        f32 x[4 * Quads], most = I::set1(min_factor);
         CRUMB_UNROLL
         for (std::size_t i = 0; i < 4 * Quads; ++i) {
             x[i] = I::mul(I::set1(r.factors[i]), scales(r.at[i] + group * reader::bytes, count));

@@ -167,11 +167,11 @@ struct neuron_tiles_run<isa::CRUMB_THIS_ISA, Codec> {
     }
 
     /// Adds a tile of other weights to one of codes in their unit.
-    static CRUMB_INLINE void add(const std::int8_t* others, const float* other_scales, float most_other,
+    static CRUMB_INLINE void add(const std::int8_t* others, const float* other_scales, float max_other,
                                  std::uint8_t* codes, half* scales) noexcept {
         float own[tile_channels], inverse[tile_channels];
         // A bound on the sum's magnitude, and room for rounding.
-        const f32 mine = I::set1(most_code / 126), theirs = I::set1(most_other / 126);
+        const f32 mine = I::set1(most_code / 126), theirs = I::set1(max_other / 126);
         CRUMB_UNROLL
         for (std::size_t c = 0; c < tile_channels; c += I::lanes) {
             const f32 s = I::mul(I::load(scales + c), I::set1(1.0f / unit));
@@ -217,7 +217,7 @@ struct neuron_tiles_run<isa::CRUMB_THIS_ISA, Codec> {
             P::store_tile(codes, low);
             P::store_tile(codes + half_bytes, high);
             if (args.others != nullptr)
-                add(args.others + i * tile_bytes, args.other_scales + i * tile_channels, args.most_other,
+                add(args.others + i * tile_bytes, args.other_scales + i * tile_channels, args.max_other,
                     codes, scales + g * tile_channels);
         }
     }

@@ -38,9 +38,9 @@ class additive_search {
                     tables = std::move(other);
             }
         }
-        if (const point_set some = p_.some(most_points); some.size() < p_.size())
-            (void)additive_search(some, o_).improve(tables, o_.most_rounds);
-        auto errors = improve(tables, p_.size() > most_points ? last_rounds : o_.most_rounds);
+        if (const point_set some = p_.some(max_points); some.size() < p_.size())
+            (void)additive_search(some, o_).improve(tables, o_.max_rounds);
+        auto errors = improve(tables, p_.size() > max_points ? last_rounds : o_.max_rounds);
         // What one table loses the other gains: ranges around 0 leave the int8 grid the most room.
         const Eigen::Index size = additive_tables::entries;
         for (Eigen::Index i = 0; i < tables.cols(); ++i) {
@@ -57,12 +57,12 @@ class additive_search {
     static constexpr Eigen::Index width = point_set::width, lanes = point_set::lanes;
     static constexpr Eigen::Index vectors = 4; ///< of points at once, against the latency of minima
     static constexpr float momentum = 0.9f;
-    static constexpr std::size_t trial_points = 2048, trial_rounds = 6, most_points = 4096, last_rounds = 5;
+    static constexpr std::size_t trial_points = 2048, trial_rounds = 6, max_points = 4096, last_rounds = 5;
 
     kmeans_options start_options(std::uint64_t salt) const {
         kmeans_options o;
         o.centroids = additive_tables::entries;
-        o.most_rounds = 20;
+        o.max_rounds = 20;
         o.tolerance = 1e-3;
         o.seed = o_.seed * 4 + salt;
         return o;
@@ -173,28 +173,28 @@ class additive_search {
     static void best_highs(const batch (*part)[vectors], const float* products, Eigen::Index r,
                            Eigen::ArrayXi& nearest) {
         constexpr Eigen::Index size = additive_tables::entries;
-        const batch most(std::numeric_limits<float>::infinity());
+        const batch max(std::numeric_limits<float>::infinity());
         batch best[vectors], which[vectors];
         CRUMB_UNROLL
         for (Eigen::Index v = 0; v < vectors; ++v) {
-            best[v] = most;
+            best[v] = max;
             which[v] = batch(0.0f);
         }
         for (Eigen::Index b = 0; b < size; ++b) {
-            batch least[vectors];
+            batch min[vectors];
             CRUMB_UNROLL
-            for (batch& l : least)
-                l = most;
+            for (batch& l : min)
+                l = max;
             CRUMB_UNROLL
             for (Eigen::Index a = 0; a < size; ++a, products += width) {
                 const batch product = batch::load_unaligned(products);
                 CRUMB_UNROLL
                 for (Eigen::Index v = 0; v < vectors; ++v)
-                    least[v] = xsimd::min(part[a][v] + product, least[v]);
+                    min[v] = xsimd::min(part[a][v] + product, min[v]);
             }
             CRUMB_UNROLL
             for (Eigen::Index v = 0; v < vectors; ++v) {
-                const batch sum = least[v] + part[size + b][v];
+                const batch sum = min[v] + part[size + b][v];
                 which[v] = xsimd::select(sum < best[v], batch(static_cast<float>(b)), which[v]);
                 best[v] = xsimd::min(sum, best[v]);
             }

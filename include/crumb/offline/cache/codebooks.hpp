@@ -21,8 +21,8 @@ enum class kv_sharing : std::uint8_t {
 /// Parameters of `train_kv_codebooks`.
 struct kv_training_options {
     kv_sharing sharing = kv_sharing::none;
-    std::size_t most_samples = 8192; ///< tokens per codebook; of more, evenly spaced ones are taken
-    std::size_t most_rounds = 10;
+    std::size_t max_samples = 8192; ///< tokens per codebook; of more, evenly spaced ones are taken
+    std::size_t max_rounds = 10;
     std::uint64_t seed = 1;
     /// Whether the samples' second moments become `pq_tables::metric`. All layers need them then.
     bool weighted = false;
@@ -102,7 +102,7 @@ class kv_codebook_trainer {
             out.metric.resize(2 * out.sets * shape.head_size * codec.dims);
         if (const auto view = out.view(); !view)
             return view.error();
-        if (o.most_samples == 0)
+        if (o.max_samples == 0)
             return status::error(errc::invalid_argument, "kv codebooks: no samples are allowed");
         for (std::size_t l = 0; l < shape.layers; ++l)
             if (samples.blocks(l) == 0 ||
@@ -169,7 +169,7 @@ class kv_codebook_trainer {
         std::size_t blocks = 0;
         for (const member& m : members_)
             blocks += samples_.blocks(m.layer);
-        const std::size_t all = blocks * kv_mean_tokens, wanted = std::min(all, o_.most_samples);
+        const std::size_t all = blocks * kv_mean_tokens, wanted = std::min(all, o_.max_samples);
         std::vector<float> rest(kv_mean_tokens * size_), scale(kv_mean_tokens);
         std::vector<half> mean(size_);
         x_.reserve(wanted * size_);
@@ -227,7 +227,7 @@ class kv_codebook_trainer {
         k.centroids = out_.codec.entries();
         // Few centroids converge slowly, and their rounds are cheap.
         const bool few = k.centroids <= 64 && !out_.codec.additive;
-        k.most_rounds = few ? o_.most_rounds * std::max<std::size_t>(1, 128 / k.centroids) : o_.most_rounds;
+        k.max_rounds = few ? o_.max_rounds * std::max<std::size_t>(1, 128 / k.centroids) : o_.max_rounds;
         k.tolerance = k.centroids <= 64 ? 1e-5 : 1e-4;
         k.seed = (o_.seed * 2 * out_.sets + n_) * size_ + j;
         // Beyond that, points make a codebook dearer, not better.
@@ -258,11 +258,11 @@ class kv_codebook_trainer {
     void store(std::size_t channel, const Eigen::VectorXd& values) {
         constexpr Eigen::Index low = additive_tables::entries;
         const bool additive = out_.codec.additive;
-        const double most =
+        const double max =
             additive ? values.head(low).cwiseAbs().maxCoeff() + values.tail(low).cwiseAbs().maxCoeff()
                      : values.cwiseAbs().maxCoeff();
         // Two numbers may both be rounded up.
-        const auto scale = static_cast<float>(most / (additive ? 126 : 127));
+        const auto scale = static_cast<float>(max / (additive ? 126 : 127));
         out_.scales[n_ * size_ + channel] = scale;
         std::int8_t* to = out_.entries.data() + (n_ * size_ + channel) * out_.codec.entries();
         for (Eigen::Index e = 0; e < values.size(); ++e)

@@ -11,7 +11,7 @@ namespace crumb::inline CRUMB_ABI {
 /// Parameters of `kmeans`.
 struct kmeans_options {
     std::size_t centroids = 256;
-    std::size_t most_rounds = 12;
+    std::size_t max_rounds = 12;
     double tolerance = 1e-4; ///< rounds end when the error falls by less than this share
     std::uint64_t seed = 1;
     std::function<void(std::size_t done, std::size_t all)> progress = {}; ///< after every round
@@ -50,10 +50,10 @@ class kmeans_search {
                 break;
             centroids.topRows(used) = now;
             out.errors.push_back(p_.in_units(error));
-            const bool done = round == o_.most_rounds || !(error > 0) ||
+            const bool done = round == o_.max_rounds || !(error > 0) ||
                               (round != 0 && out.errors.back() > before * (1 - o_.tolerance));
             if (o_.progress)
-                o_.progress(done ? o_.most_rounds : round, o_.most_rounds);
+                o_.progress(done ? o_.max_rounds : round, o_.max_rounds);
             if (done)
                 break;
             update(now);

@@ -75,7 +75,7 @@ class point_set {
     /// a column per dimension (`first`: whatever they are), and writes `chance`, these times weights. Returns
     /// the sum of the chances.
     double approach(Eigen::Index block, const planes& centroids, Eigen::Index row, bool first,
-                    Eigen::ArrayXf& least, Eigen::ArrayXf& chance) const {
+                    Eigen::ArrayXf& min, Eigen::ArrayXf& chance) const {
         batch sum(0.0f);
         for (Eigen::Index r = block * lanes; r < (block + 1) * lanes; r += width) {
             batch d(0.0f);
@@ -84,8 +84,8 @@ class point_set {
                 d = d + t * t;
             }
             if (!first)
-                d = xsimd::min(d, batch::load_unaligned(&least[r]));
-            d.store_unaligned(&least[r]);
+                d = xsimd::min(d, batch::load_unaligned(&min[r]));
+            d.store_unaligned(&min[r]);
             d = d * batch::load_unaligned(&weights_[r]);
             d.store_unaligned(&chance[r]);
             sum = sum + d;
@@ -140,8 +140,8 @@ class point_set {
     }
 
     /// At most about `most` of the points, evenly spaced; all if those have no weight.
-    point_set some(std::size_t most) const {
-        const std::size_t step = (size_ + most - 1) / most;
+    point_set some(std::size_t max) const {
+        const std::size_t step = (size_ + max - 1) / max;
         point_set p = *this;
         if (step <= 1)
             return p;
@@ -217,10 +217,10 @@ class point_set {
             }
             const float* c = spread;
             for (Eigen::Index k = 0; k < count; k += group) {
-                batch least[Vectors];
+                batch min[Vectors];
                 CRUMB_UNROLL
                 for (int v = 0; v < Vectors; ++v)
-                    least[v] = batch(std::numeric_limits<float>::infinity());
+                    min[v] = batch(std::numeric_limits<float>::infinity());
                 for (Eigen::Index n = 0; n < group; ++n, c += dims * width)
                     CRUMB_UNROLL
                 for (int v = 0; v < Vectors; ++v) {
@@ -235,12 +235,12 @@ class point_set {
                                         batch::load_unaligned(from + i * values_.rows() + v * width);
                         sum = sum + d * d;
                     }
-                    least[v] = xsimd::min(sum, least[v]);
+                    min[v] = xsimd::min(sum, min[v]);
                 }
                 CRUMB_UNROLL
                 for (int v = 0; v < Vectors; ++v) {
-                    which[v] = xsimd::select(least[v] < best[v], batch(static_cast<float>(k)), which[v]);
-                    best[v] = xsimd::min(least[v], best[v]);
+                    which[v] = xsimd::select(min[v] < best[v], batch(static_cast<float>(k)), which[v]);
+                    best[v] = xsimd::min(min[v], best[v]);
                 }
             }
             CRUMB_UNROLL
@@ -260,10 +260,10 @@ class point_set {
                 sums[v] = sums[v] + d * d;
             }
         }
-        batch least = sums[0];
+        batch min = sums[0];
         for (Eigen::Index v = 1; v < group / width; ++v)
-            least = xsimd::min(least, sums[v]);
-        const float best = lowest(least);
+            min = xsimd::min(min, sums[v]);
+        const float best = lowest(min);
         static constexpr float order[group] = {0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15};
         batch where(static_cast<float>(group - 1));
         CRUMB_UNROLL
@@ -276,32 +276,32 @@ class point_set {
     static float lowest(const batch& x) noexcept {
         float all[width];
         x.store_unaligned(all);
-        float least = all[0];
+        float min = all[0];
         for (Eigen::Index i = 1; i < width; ++i)
-            least = all[i] < least ? all[i] : least;
-        return least;
+            min = all[i] < min ? all[i] : min;
+        return min;
     }
 
     void place(const matrix_view<const float>& x, std::span<const float> metric) {
         const std::size_t dims = x.cols;
         mean_.assign(dims, 0.0);
         scale_.assign(dims, 1.0);
-        double most = 0;
+        double max = 0;
         for (std::size_t i = 0; i < dims; ++i) {
             for (std::size_t r = 0; r < x.rows; ++r)
                 mean_[i] += double{x.row(r)[i]};
             mean_[i] /= static_cast<double>(x.rows);
             for (std::size_t r = 0; r < x.rows; ++r)
-                most = std::max(most, std::fabs(double{x.row(r)[i]} - mean_[i]));
+                max = std::max(max, std::fabs(double{x.row(r)[i]} - mean_[i]));
         }
         const double heaviest =
             metric.empty() ? 1.0 : double{*std::max_element(metric.begin(), metric.end())};
-        unit_ = (most > 0 ? 1 / most : 1.0) / std::sqrt(heaviest > 0 ? heaviest : 1.0);
+        unit_ = (max > 0 ? 1 / max : 1.0) / std::sqrt(heaviest > 0 ? heaviest : 1.0);
         values_ = planes::Zero(weights_.size(), static_cast<Eigen::Index>(dims));
         for (std::size_t i = 0; i < dims; ++i) {
             const double weight =
                 metric.empty() || !(heaviest > 0) ? 1.0 : std::max(double{metric[i]} / heaviest, 1e-12);
-            scale_[i] = (most > 0 ? 1 / most : 1.0) * std::sqrt(weight);
+            scale_[i] = (max > 0 ? 1 / max : 1.0) * std::sqrt(weight);
             for (std::size_t r = 0; r < x.rows; ++r)
                 values_(static_cast<Eigen::Index>(r), static_cast<Eigen::Index>(i)) =
                     static_cast<float>((double{x.row(r)[i]} - mean_[i]) * scale_[i]);

@@ -146,9 +146,9 @@ class streaming_histogram {
         grid& g = grids_[n];
         g.min = std::min(g.min, low);
         g.max = std::max(g.max, high);
-        const double most = std::max(std::fabs(g.min), std::fabs(g.max));
+        const double magnitude = std::max(std::fabs(g.min), std::fabs(g.max));
         g.exponent = std::max(old.empty() ? smallest : old.exponent,
-                              most > 0 ? std::ilogb(most) - last_place : smallest);
+                              magnitude > 0 ? std::ilogb(magnitude) - last_place : smallest);
         for (;; ++g.exponent) {
             g.scale = std::ldexp(1.0, -g.exponent);
             g.first = g.key(g.min);

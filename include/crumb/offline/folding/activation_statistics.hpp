@@ -129,13 +129,13 @@ class activation_statistics {
         // Beyond six bandwidths a kernel is below 2e-8.
         const auto reach = std::min(used - 1, static_cast<std::size_t>(6 * h) + 1);
         std::size_t best = 0;
-        double most = -1;
+        double max = -1;
         for (std::size_t i = 0; i < used; ++i) {
             double sum = 0;
             for (std::size_t j = i - std::min(i, reach); j <= std::min(i + reach, used - 1); ++j)
                 sum += histogram_.bin(neuron, j).count * kernel[i < j ? j - i : i - j];
-            if (sum > most) {
-                most = sum;
+            if (sum > max) {
+                max = sum;
                 best = i;
             }
         }
@@ -149,17 +149,17 @@ class activation_statistics {
         if (!(span > 0))
             return 0;
         // The distribution function is linear between edges, so a shortest interval has an end at an edge.
-        double least = span, below = 0;
+        double min = span, below = 0;
         for (std::size_t i = 0; i <= histogram_.used(neuron); ++i) {
             const double edge = i == 0 ? histogram_.min(neuron) : histogram_.end(neuron, i - 1);
             if (below + share <= 1)
-                least = std::min(least, quantile(neuron, below + share) - edge);
+                min = std::min(min, quantile(neuron, below + share) - edge);
             if (below - share >= 0)
-                least = std::min(least, edge - quantile(neuron, below - share));
+                min = std::min(min, edge - quantile(neuron, below - share));
             if (i < histogram_.used(neuron))
                 below += weight(neuron, i);
         }
-        return std::max(least, 0.0) / span;
+        return std::max(min, 0.0) / span;
     }
 
   private:

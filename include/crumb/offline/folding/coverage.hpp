@@ -16,8 +16,8 @@ struct layer_curves {
 /// Parameters of `share_coverage`.
 struct coverage_options {
     double target = 0.85; ///< mean coverage over all neurons
-    double least = 0;     ///< of every neuron
-    double most = 1;      ///< of every neuron that has a point between `least` and `most`
+    double min = 0;       ///< of every neuron
+    double max = 1;       ///< of every neuron that has a point between `min` and `max`
 };
 
 /// Which point of its curve every neuron takes.
@@ -106,8 +106,8 @@ inline result<coverage> uniform_coverage(std::span<const layer_curves> layers, d
 
 /// Shares out coverage over the layers and neurons of a model (TARDIS, 5.1.1, adaptive thresholding):
 ///
-///     minimize sum over layers l and neurons n of w_l E_ln(t_ln),  mean t_ln = target,  least <= t_ln <=
-///     most
+///     minimize sum over layers l and neurons n of w_l E_ln(t_ln),  mean t_ln = target,  min <= t_ln <=
+///     max
 ///
 /// The paper minimizes sum E_i t_i with mean t_i = t, over layers, then over a layer's neurons. Its E_i are
 /// constants, and a linear objective has its minimum at a corner: those of small E_i would be covered fully,
@@ -118,15 +118,15 @@ inline result<coverage> uniform_coverage(std::span<const layer_curves> layers, d
 /// Segments of the curves are taken by rising slope up to the first one that reaches the target: the least
 /// error of all choices of points whose mean is at least `mean`, which is above the target by less than one
 /// segment of one neuron. Coarse curves may keep the mean further away when a bound holds. Errors as in
-/// `check_curves`, and unless 0 <= least <= target <= most <= 1.
+/// `check_curves`, and unless 0 <= min <= target <= max <= 1.
 inline result<coverage> share_coverage(std::span<const layer_curves> layers,
                                        const coverage_options& options = {}) {
     if (const status s = check_curves(layers); !s)
         return s;
     const coverage_options& o = options;
-    if (!(o.least >= 0 && o.least <= o.target && o.target <= o.most && o.most <= 1))
+    if (!(o.min >= 0 && o.min <= o.target && o.target <= o.max && o.max <= 1))
         return status::error(errc::invalid_argument, "coverage: target %g, at least %g, at most %g", o.target,
-                             o.least, o.most);
+                             o.min, o.max);
     struct segment {
         double slope;
         std::size_t layer, neuron, end; ///< `end`: its later point
@@ -138,11 +138,11 @@ inline result<coverage> share_coverage(std::span<const layer_curves> layers,
         out.points.emplace_back();
         for (std::size_t n = 0; n < layers[l].neurons.size(); ++n) {
             const auto& curve = layers[l].neurons[n];
-            const std::size_t first = first_covering(curve, o.least);
+            const std::size_t first = first_covering(curve, o.min);
             out.points[l].push_back(first);
             missing += o.target - curve[first].covered;
             double slope = 0;
-            for (std::size_t i = first + 1; i < curve.size() && curve[i].covered <= o.most; ++i) {
+            for (std::size_t i = first + 1; i < curve.size() && curve[i].covered <= o.max; ++i) {
                 // Rounding must not make a later segment cheaper than the one it follows.
                 slope = std::max(slope, layers[l].weight * (curve[i].error - curve[i - 1].error) /
                                             (curve[i].covered - curve[i - 1].covered));

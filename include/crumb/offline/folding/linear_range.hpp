@@ -27,7 +27,7 @@ struct curve_point {
 };
 
 /// Fewest rows that ranges are made from.
-inline constexpr std::size_t least_range_rows = 32;
+inline constexpr std::size_t min_range_rows = 32;
 
 /// Least-squares lines of all runs of bins of one neuron, by prefix sums. With cov and var over the run's
 /// rows, slope = cov(u, sigma) / var(u), intercept = mean(sigma) - slope mean(u), and the squared errors are
@@ -89,14 +89,14 @@ class range_lines {
     std::vector<activation_moments> sums_;
 };
 
-/// Refuses neurons that there are not, and fewer rows than `least_range_rows`.
+/// Refuses neurons that there are not, and fewer rows than `min_range_rows`.
 inline status check_range_search(const activation_statistics& s, std::size_t neuron) noexcept {
     if (neuron >= s.neurons())
         return status::error(errc::invalid_argument, "linear range of neuron %zu of %zu", neuron,
                              s.neurons());
-    if (s.rows() < least_range_rows)
+    if (s.rows() < min_range_rows)
         return status::error(errc::invalid_argument, "linear range of neuron %zu: %zu rows, %zu are needed",
-                             neuron, s.rows(), least_range_rows);
+                             neuron, s.rows(), min_range_rows);
     return {};
 }
 
@@ -169,14 +169,14 @@ inline result<linear_range> best_range(const activation_statistics& s, std::size
                              multiplier);
     const range_lines lines(s, neuron);
     std::size_t begin = 0, end = 0;
-    double least = multiplier * lines.rows(), most = 0;
+    double min_cost = multiplier * lines.rows(), max_rows = 0;
     for (std::size_t i = 0; i < lines.bins(); ++i)
         for (std::size_t j = i + 1; j <= lines.bins(); ++j) {
             const double rows = lines.rows(i, j);
             const double cost = weight * lines.error(i, j) + multiplier * (lines.rows() - rows);
-            if (cost < least || (cost == least && rows > most)) {
-                least = cost;
-                most = rows;
+            if (cost < min_cost || (cost == min_cost && rows > max_rows)) {
+                min_cost = cost;
+                max_rows = rows;
                 begin = i;
                 end = j;
             }

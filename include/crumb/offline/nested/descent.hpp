@@ -61,9 +61,9 @@ class nested_descent {
         for (float& g : noise_)
             g = static_cast<float>(std::log(-std::log(std::max(random.uniform(), 1e-9))));
         // Losses stay positive with noise.
-        const float least = *std::min_element(noise_.begin(), noise_.end());
+        const float min = *std::min_element(noise_.begin(), noise_.end());
         for (float& g : noise_)
-            g -= least;
+            g -= min;
     }
 
     /// Improves `rows` of `out`; row 0 of the targets belongs to the first of them.
@@ -89,7 +89,7 @@ class nested_descent {
     }
 
   private:
-    static constexpr std::size_t codes = std::size_t{1} << most_nested_bits;
+    static constexpr std::size_t codes = std::size_t{1} << max_nested_bits;
     static constexpr std::size_t noises = 8192; ///< a power of two
     static constexpr index g_size = static_cast<index>(group_size);
     using lanes = std::array<float, codes>;
@@ -178,7 +178,7 @@ class nested_descent {
                 for (std::size_t q = 0; q < codes; ++q)
                     cost[q] += temperature * noise[q];
             }
-            const std::size_t next = least(cost);
+            const std::size_t next = min(cost);
             if (next == now || (!IsHot && !(cost[next] < cost[now] * (1 - 1e-6f))))
                 continue;
             s.code[i] = static_cast<std::uint8_t>(next);
@@ -191,7 +191,7 @@ class nested_descent {
     }
 
     /// The position of the least of positive numbers, to 19 bits: it takes the place of the last ones.
-    static std::size_t least(const lanes& cost) noexcept {
+    static std::size_t min(const lanes& cost) noexcept {
         std::array<std::int32_t, codes> key = std::bit_cast<std::array<std::int32_t, codes>>(cost);
         constexpr std::int32_t mask = codes - 1;
         for (std::size_t q = 0; q < codes; ++q)

@@ -252,7 +252,7 @@ inline status correct_means(const matrix_view<const float>& w, std::span<const f
                              out.n, out.k, w.rows, w.cols, mean.size());
     const nested_storage_view q = out;
     std::vector<half> corrections(out.corrections.size());
-    for (int p = fewest_nested_bits; p <= out.levels.parent; ++p)
+    for (int p = min_nested_bits; p <= out.levels.parent; ++p)
         for (std::size_t r = 0; r < out.n; ++r) {
             double sum = 0;
             for (std::size_t i = 0; i < out.k; ++i)
@@ -261,7 +261,7 @@ inline status correct_means(const matrix_view<const float>& w, std::span<const f
             const half c = to_half(static_cast<float>(sum));
             if (!is_finite(c))
                 return status::error(errc::not_finite, "correction of row %zu at %d bits is %g", r, p, sum);
-            corrections[static_cast<std::size_t>(p - fewest_nested_bits) * out.n + r] = c;
+            corrections[static_cast<std::size_t>(p - min_nested_bits) * out.n + r] = c;
         }
     out.corrections = std::move(corrections);
     return {};

@@ -7,7 +7,7 @@
 namespace crumb::inline CRUMB_ABI {
 
 /// Precisions that nested weights can have.
-inline constexpr std::size_t nested_precisions = most_nested_bits - fewest_nested_bits + 1;
+inline constexpr std::size_t nested_precisions = max_nested_bits - min_nested_bits + 1;
 
 /// What the squared error of 2, 3 and 4 bits counts beside that of the others; only ratios matter, and
 /// precisions that are not stored count for nothing. A bit more divides the error by about 4.
@@ -17,7 +17,7 @@ inline constexpr precision_weights even_precisions = {1, 4, 16};
 /// Refuses weights of stored precisions that are not finite and positive.
 inline status check_precision_weights(const precision_weights& lambda, int seed, int parent) noexcept {
     for (int p = seed; p <= parent; ++p)
-        if (const float l = lambda[static_cast<std::size_t>(p - fewest_nested_bits)]; !(l > 0 && l < 1e12f))
+        if (const float l = lambda[static_cast<std::size_t>(p - min_nested_bits)]; !(l > 0 && l < 1e12f))
             return status::error(errc::invalid_argument, "nested weights: %d bits count %g", p, double{l});
     return {};
 }
@@ -62,7 +62,7 @@ class nested_search {
     const nested_levels& levels() const noexcept { return levels_; }
     float lambda(int bits) const noexcept { return lambda_[slot(bits)]; }
     static constexpr std::size_t slot(int bits) noexcept {
-        return static_cast<std::size_t>(bits - fewest_nested_bits);
+        return static_cast<std::size_t>(bits - min_nested_bits);
     }
 
     /// Evaluates the best scales of the highest and of the lowest precision by themselves, then, round by
@@ -203,14 +203,14 @@ class nested_search {
                 std::copy_n(a, lanes, at[q]);
             }
         }
-        alignas(64) row least, found;
-        std::copy_n(cost[0], lanes, least);
+        alignas(64) row min, found;
+        std::copy_n(cost[0], lanes, min);
         std::copy_n(at[0], lanes, found);
         for (std::size_t q = 1; q < std::size_t{1} << Seed; ++q) {
             for (std::size_t n = 0; n < lanes; ++n) {
-                const bool better = cost[q][n] < least[n];
+                const bool better = cost[q][n] < min[n];
                 found[n] = better ? at[q][n] : found[n];
-                least[n] = better ? cost[q][n] : least[n];
+                min[n] = better ? cost[q][n] : min[n];
             }
         }
         std::copy_n(found, lanes, code);

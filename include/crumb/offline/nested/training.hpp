@@ -11,11 +11,11 @@ namespace crumb::inline CRUMB_ABI {
 
 /// Parameters of `train_nested`.
 struct nested_training_options {
-    int seed = fewest_nested_bits;              ///< the lowest precision
-    int parent = most_nested_bits;              ///< the highest
+    int seed = min_nested_bits;                 ///< the lowest precision
+    int parent = max_nested_bits;               ///< the highest
     precision_weights lambda = even_precisions; ///< what each precision's error counts
-    std::size_t most_groups = 1u << 15;         ///< more are sampled down to this number
-    std::size_t most_rounds = 60;
+    std::size_t max_groups = 1u << 15;          ///< more are sampled down to this number
+    std::size_t max_rounds = 60;
     double tolerance = 2e-4; ///< training ends when the error falls by less than this share in a round
     std::uint64_t random_seed = 1;
     std::function<void(std::size_t done, std::size_t all)> progress = {}; ///< after every round
@@ -48,7 +48,7 @@ class nested_trainer {
         if (const status s = check_precision_weights(o.lambda, o.seed, o.parent); !s)
             return s;
         splitmix64 random(o.random_seed);
-        const auto samples = sample_groups(matrices, o.most_groups, random);
+        const auto samples = sample_groups(matrices, o.max_groups, random);
         if (!samples)
             return samples.error();
         nested_trainer t(o, samples->energy);
@@ -59,8 +59,8 @@ class nested_trainer {
             return out;
         const auto seed = train_codebooks(matrices, {.entries = std::size_t{1} << o.seed,
                                                      .selector_bits = 0,
-                                                     .most_groups = o.most_groups,
-                                                     .most_rounds = o.most_rounds,
+                                                     .max_groups = o.max_groups,
+                                                     .max_rounds = o.max_rounds,
                                                      .tolerance = o.tolerance,
                                                      .seed = o.random_seed});
         if (!seed)
@@ -73,7 +73,7 @@ class nested_trainer {
     }
 
   private:
-    static constexpr std::size_t codes = std::size_t{1} << most_nested_bits;
+    static constexpr std::size_t codes = std::size_t{1} << max_nested_bits;
     static constexpr std::size_t all_levels = std::tuple_size_v<decltype(nested_levels::levels)>;
     using real_levels = std::array<double, all_levels>;
 
@@ -97,7 +97,7 @@ class nested_trainer {
 
     static real_levels uniform() {
         real_levels t = {};
-        const auto even = nested_levels::uniform(fewest_nested_bits, most_nested_bits);
+        const auto even = nested_levels::uniform(min_nested_bits, max_nested_bits);
         for (std::size_t i = 0; i < all_levels; ++i)
             t[i] = even.levels[i];
         return t;
@@ -175,10 +175,10 @@ class nested_trainer {
         return t;
     }
     double widest(const real_levels& t) const {
-        double most = 1e-30;
+        double max = 1e-30;
         for (std::size_t i = first(o_.seed); i < first(o_.parent + 1); ++i)
-            most = std::max(most, std::fabs(t[i]));
-        return most;
+            max = std::max(max, std::fabs(t[i]));
+        return max;
     }
 
     // ---- in turns ----
@@ -254,22 +254,22 @@ class nested_trainer {
         constexpr std::array<float, 4> parts = {1.0f, 0.85f, 0.7f, 0.55f};
         double loss = 0;
         for (group& g : samples_) {
-            float most = 0;
+            float max = 0;
             for (std::size_t i = 0; i < g.size; ++i)
-                most = std::max(most, g.a[i] > 0 ? std::fabs(g.w[i]) : 0.0f);
+                max = std::max(max, g.a[i] > 0 ? std::fabs(g.w[i]) : 0.0f);
             float best = g.d;
-            double least = g.d != 0 ? converge(c, g, best, 4) : std::numeric_limits<double>::infinity();
+            double min = g.d != 0 ? converge(c, g, best, 4) : std::numeric_limits<double>::infinity();
             for (const float part : parts) {
                 for (const float sign : {1.0f, -1.0f}) {
-                    float d = sign * part * most / c.widest;
-                    if (const double now = converge(c, g, d, 3); now < least) {
-                        least = now;
+                    float d = sign * part * max / c.widest;
+                    if (const double now = converge(c, g, d, 3); now < min) {
+                        min = now;
                         best = d;
                     }
                 }
             }
             g.d = best;
-            loss += least;
+            loss += min;
         }
         return 1 + loss / (lambdas_ * energy_);
     }
@@ -281,10 +281,10 @@ class nested_trainer {
             for (std::size_t i = 0; i < g.size; ++i) {
                 const double x = 2 * double{g.w[i]} / double{g.d};
                 std::size_t best = 0;
-                double least = std::numeric_limits<double>::infinity();
+                double min = std::numeric_limits<double>::infinity();
                 for (std::size_t code = 0; code < c.count; ++code) {
-                    if (const double cost = double{c.q[code]} - x * double{c.s[code]}; cost < least) {
-                        least = cost;
+                    if (const double cost = double{c.q[code]} - x * double{c.s[code]}; cost < min) {
+                        min = cost;
                         best = code;
                     }
                 }

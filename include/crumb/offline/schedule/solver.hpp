@@ -16,7 +16,7 @@ namespace crumb::inline CRUMB_ABI {
 struct quality_target {
     double reference = 0;
     double epsilon = 0;
-    constexpr double least() const noexcept { return reference - epsilon; }
+    constexpr double min() const noexcept { return reference - epsilon; }
 };
 
 /// Refuses targets that are not finite, and a negative epsilon.
@@ -57,7 +57,7 @@ inline result<phase_allocation> allocate_phases(const precision_range& stored, c
     out.space = levels * (levels + 1) / 2;
 
     status state;
-    std::array<double, most_nested_bits + 1> measured; // by bits of the prompt
+    std::array<double, max_nested_bits + 1> measured; // by bits of the prompt
     const auto holds = [&](int prefill, int decode) {
         double& known = measured[static_cast<std::size_t>(prefill)];
         if (std::isnan(known) && state) {
@@ -73,7 +73,7 @@ inline result<phase_allocation> allocate_phases(const precision_range& stored, c
         out.prefill = prefill;
         out.decode = decode;
         out.quality = known;
-        return out.held = known >= target.least();
+        return out.held = known >= target.min();
     };
     for (int decode = stored.seed; decode <= stored.parent && state && !out.held; ++decode) {
         measured.fill(std::numeric_limits<double>::quiet_NaN());
@@ -94,7 +94,7 @@ struct schedule_space {
     precision_range stored = {};
     /// That may be used, in falling order; empty: all that are stored.
     std::vector<int> precisions = {};
-    int prefill = most_nested_bits;
+    int prefill = max_nested_bits;
     std::size_t length = 0; ///< most decode steps, the paper's OL
     std::size_t points = 0; ///< of the grid, the paper's N
 };
@@ -142,10 +142,10 @@ class schedule_solver {
                 return status::error(errc::invalid_argument,
                                      "solver: %d bits; precisions have to be stored, %d to %d, and to fall",
                                      space.precisions[i], space.stored.seed, space.stored.parent);
-        const std::size_t most = space.precisions.size() > 2 ? 1 << 10 : 1 << 19;
-        if (space.points > most)
+        const std::size_t max = space.precisions.size() > 2 ? 1 << 10 : 1 << 19;
+        if (space.points > max)
             return status::error(errc::invalid_argument, "solver: %zu points, at most %zu are possible",
-                                 space.points, most);
+                                 space.points, max);
         return schedule_solver(std::move(space), std::move(quality));
     }
 
@@ -177,7 +177,7 @@ class schedule_solver {
     }
 
   private:
-    static_assert(most_nested_bits - fewest_nested_bits <= 2, "a schedule has at most two switch points");
+    static_assert(max_nested_bits - min_nested_bits <= 2, "a schedule has at most two switch points");
     static constexpr std::size_t nowhere = std::numeric_limits<std::size_t>::max();
 
     /// A schedule: grid points at which the second and the third precision begin. With two precisions there
@@ -230,7 +230,7 @@ class schedule_solver {
             const auto q = measure(cell_of(c));
             if (!q)
                 return q.error();
-            if (*q >= target.least())
+            if (*q >= target.min())
                 return cell_of(c);
         }
         return nowhere;
@@ -241,7 +241,7 @@ class schedule_solver {
         std::vector<candidate> open = order_;
         std::size_t best = nowhere;
         const auto apply = [&](const candidate& c) {
-            if (quality_[cell_of(c)] >= target.least()) {
+            if (quality_[cell_of(c)] >= target.min()) {
                 best = cell_of(c);
                 open.erase(std::partition_point(open.begin(), open.end(),
                                                 [&](const candidate& x) { return x.bits < c.bits; }),
@@ -276,14 +276,14 @@ class schedule_solver {
         for (std::size_t a = 1; a <= rows_; ++a)
             for (std::size_t b = 1; b <= columns_; ++b)
                 at(a, b) += at(a - 1, b) + at(a, b - 1) - at(a - 1, b - 1);
-        std::size_t most = 0, chosen = 0, first = 0;
+        std::size_t max_ruled_out = 0, chosen = 0, first = 0;
         for (std::size_t i = 0; i < open.size(); ++i) {
             if (open[i].bits != open[first].bits)
                 first = i;
             const std::size_t ruled_out =
                 std::min(open.size() - first, at(open[i].first + 1, open[i].last + 1));
-            if (ruled_out > most) {
-                most = ruled_out;
+            if (ruled_out > max_ruled_out) {
+                max_ruled_out = ruled_out;
                 chosen = i;
             }
         }

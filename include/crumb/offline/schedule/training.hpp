@@ -122,8 +122,8 @@ class schedule_network {
             .cast<double>();
     }
     static vector normalized(const vector& scores) {
-        const double most = scores.maxCoeff();
-        return scores.array() - (most + std::log((scores.array() - most).exp().sum()));
+        const double max = scores.maxCoeff();
+        return scores.array() - (max + std::log((scores.array() - max).exp().sum()));
     }
     vector logits(const vector& theta, const vector& x) const { return w2(theta) * x + b2(theta); }
 
@@ -231,9 +231,9 @@ class schedule_trainer {
         first_ = second_ = schedule_network::vector::Zero(theta_.size());
     }
     void draw(Eigen::Map<schedule_network::rows> w) {
-        const double most = std::sqrt(6 / double(w.cols()));
+        const double max = std::sqrt(6 / double(w.cols()));
         for (Eigen::Index i = 0; i < w.size(); ++i)
-            w.data()[i] = most * (2 * random_.uniform() - 1);
+            w.data()[i] = max * (2 * random_.uniform() - 1);
     }
 
     double epoch() {

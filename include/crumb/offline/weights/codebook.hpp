@@ -15,8 +15,8 @@ struct training_options {
     std::size_t entries = 4;              ///< levels per table: 2 to 16
     unsigned selector_bits = 2;           ///< 2^selector_bits tables
     scale_kind scales = scale_kind::half; ///< copied to the result; training takes scales as continuous
-    std::size_t most_groups = 1u << 15;   ///< more are sampled down to this number
-    std::size_t most_rounds = 60;
+    std::size_t max_groups = 1u << 15;    ///< more are sampled down to this number
+    std::size_t max_rounds = 60;
     double tolerance = 2e-4; ///< training ends when the error falls by less than this share in a round
     std::uint64_t seed = 1;
     std::function<void(std::size_t done, std::size_t all)> progress = {}; ///< after every round
@@ -44,7 +44,7 @@ class codebook_trainer {
             return status::error(errc::invalid_argument, "codebooks: %zu levels, %u selector bits", o.entries,
                                  o.selector_bits);
         codebook_trainer t(o);
-        const auto samples = sample_groups(matrices, o.most_groups, t.random_);
+        const auto samples = sample_groups(matrices, o.max_groups, t.random_);
         if (!samples)
             return samples.error();
         t.energy_ = samples->energy;
@@ -80,23 +80,23 @@ class codebook_trainer {
     /// were multiplied with.
     static double put(level_set& s, std::size_t table, std::array<double, 16> t) {
         const std::span<double> level(t.data(), s.entries);
-        double most = 1e-30;
+        double max = 1e-30;
         std::sort(level.begin(), level.end());
         for (const double x : level)
-            most = std::max(most, std::fabs(x));
-        const double scale = 127 / most;
+            max = std::max(max, std::fabs(x));
+        const double scale = 127 / max;
         put_on_int8_grid(level, scale, {s.levels.data() + table * s.entries, s.entries});
         return scale;
     }
 
     // ---- phase 1: shapes ----
     static shape shape_of(const group& g) {
-        float most = 0, cubes = 0;
+        float max = 0, cubes = 0;
         for (std::size_t i = 0; i < g.size; ++i)
-            most = std::max(most, std::fabs(g.w[i]));
+            max = std::max(max, std::fabs(g.w[i]));
         shape sorted = {};
         for (std::size_t i = 0; i < g.size; ++i) {
-            sorted[i] = g.w[i] / most;
+            sorted[i] = g.w[i] / max;
             cubes += sorted[i] * sorted[i] * sorted[i];
         }
         if (cubes < 0)

@@ -145,14 +145,14 @@ class error_feedback {
         group_search::candidates c;
         if (search.set().scales == scale_kind::half)
             return block(search, p, target, own, e, 0);
-        float most = 0;
+        float max = 0;
         for (std::size_t g = 0; g < p.groups; ++g)
             if (search.propose(target + g * group_size, system_.weight() + p.first + g * group_size, c) != 0)
-                most = std::max(most, std::fabs(c[0].d));
-        if (most == 0)
+                max = std::max(max, std::fabs(c[0].d));
+        if (max == 0)
             return block(search, p, target, own, e, 0);
         // The exponent at which the largest scale just fits: a step lower was tried, and brings nothing.
-        const int exponent = std::clamp(static_cast<int>(std::ceil(std::log2(most / 127.0f))), -120, 120);
+        const int exponent = std::clamp(static_cast<int>(std::ceil(std::log2(max / 127.0f))), -120, 120);
         return block(search, p, target, own, e, exponent);
     }
     block_result block(const group_search& search, const part& p, const float* target, const float* own,

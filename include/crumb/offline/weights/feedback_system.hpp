@@ -21,7 +21,7 @@ class feedback_system {
     using matrix_f = Eigen::Matrix<float, Eigen::Dynamic, Eigen::Dynamic, Eigen::RowMajor>;
     using index = Eigen::Index;
     /// Weights of a larger magnitude cannot be a half times a level of a magnitude of 1.
-    static constexpr float most_weight = 65504.0f;
+    static constexpr float max_weight = 65504.0f;
 
     /// From H, k x k; its lower triangle is read. `damping` is added to the diagonal, as a share of its mean;
     /// `reorder` puts blocks, groups and columns of most energy first.
@@ -143,7 +143,7 @@ class feedback_system {
     status check_weights(const matrix_view<const float>& w, range rows) const {
         for (std::size_t r = rows.begin; r < rows.end; ++r)
             for (std::size_t i = 0; i < order_.k; ++i)
-                if (!(std::fabs(w.row(r)[i]) <= most_weight))
+                if (!(std::fabs(w.row(r)[i]) <= max_weight))
                     return status::error(errc::not_finite, "weight (%zu, %zu) is not finite or beyond 65504",
                                          r, i);
         return {};

@@ -35,7 +35,7 @@ struct group_samples {
 
 /// Draws one group from each of `most` equal stretches of all groups, or takes all if there are no more.
 /// Groups of zeros are left out. Refuses NaN and infinity, negative importances and those of another width.
-inline result<group_samples> sample_groups(std::span<const training_matrix> matrices, std::size_t most,
+inline result<group_samples> sample_groups(std::span<const training_matrix> matrices, std::size_t max,
                                            splitmix64& random) {
     group_samples out;
     std::size_t next = 0;
@@ -43,7 +43,7 @@ inline result<group_samples> sample_groups(std::span<const training_matrix> matr
     std::size_t all = 0;
     for (const training_matrix& m : matrices)
         all += m.w.rows * ((m.w.cols + group_size - 1) / group_size);
-    const std::size_t wanted = std::min(all, most);
+    const std::size_t wanted = std::min(all, max);
     std::size_t first = 0, taken = 0; // of the matrix; samples so far
     for (std::size_t n = 0; n < matrices.size(); ++n) {
         const auto& w = matrices[n].w;

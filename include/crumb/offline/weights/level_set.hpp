@@ -27,12 +27,12 @@ enum class scale_kind : std::uint8_t {
 /// A set of tables of levels and the scales that go with them. Codebooks are the case that this is for;
 /// uniform formats have evenly spaced levels.
 struct level_set {
-    static constexpr std::size_t most_levels = 256;
+    static constexpr std::size_t max_levels = 256;
 
     std::size_t entries = 0;    ///< levels per table, at most 256
     unsigned selector_bits = 0; ///< 2^selector_bits tables
     scale_kind scales = scale_kind::half;
-    std::array<std::int8_t, most_levels> levels = {}; ///< table after table, each ascending
+    std::array<std::int8_t, max_levels> levels = {}; ///< table after table, each ascending
 
     constexpr std::size_t tables() const noexcept { return std::size_t{1} << selector_bits; }
     constexpr std::span<const std::int8_t> table(std::size_t selector) const noexcept {
@@ -53,7 +53,7 @@ constexpr level_set uniform_levels(int first, int step, std::size_t entries) noe
 
 /// Whether a set can be quantized with: 2 to 256 ascending levels per table, at most 256 in all.
 inline status check_levels(const level_set& s) noexcept {
-    if (s.entries < 2 || s.selector_bits > 4 || s.entries * s.tables() > level_set::most_levels)
+    if (s.entries < 2 || s.selector_bits > 4 || s.entries * s.tables() > level_set::max_levels)
         return status::error(errc::invalid_argument, "level set: %zu levels with %u selector bits", s.entries,
                              s.selector_bits);
     for (std::size_t t = 0; t < s.tables(); ++t)
@@ -73,14 +73,14 @@ struct stored_scale {
 /// The finite half nearest to `d` among those whose low bits are `selector`.
 inline stored_scale nearest_half_scale(float d, unsigned selector, unsigned selector_bits) noexcept {
     const unsigned mask = (1u << selector_bits) - 1u;
-    const unsigned most = (0x7bffu & ~mask) | selector;
+    const unsigned max = (0x7bffu & ~mask) | selector;
     const unsigned sign = std::signbit(d) ? 0x8000u : 0u;
     const unsigned magnitude = std::min(to_half(std::fabs(d)).bits & 0x7fffu, 0x7bffu);
     stored_scale best;
     float error = std::numeric_limits<float>::infinity();
     for (int step = -1; step <= 1; ++step) {
         const int bits = static_cast<int>((magnitude & ~mask) | selector) + step * static_cast<int>(mask + 1);
-        if (bits < 0 || bits > static_cast<int>(most))
+        if (bits < 0 || bits > static_cast<int>(max))
             continue;
         const half h{static_cast<std::uint16_t>(sign | static_cast<unsigned>(bits))};
         if (const float e = std::fabs(to_float(h) - d); e < error) {

@@ -50,12 +50,12 @@ class kv_attention {
     /// rows need.
     std::size_t scratch_bytes(std::size_t rows) const noexcept {
         // Tables for a few rows may take more than the floats of many.
-        std::size_t most = 0;
+        std::size_t max = 0;
         for (std::size_t r = 1; r <= dense_.row_block(rows); ++r) {
             const std::size_t bytes = memory(r, shape().kv_heads).bytes();
-            most = bytes > most ? bytes : most;
+            max = bytes > max ? bytes : max;
         }
-        return round_up(most, alignment);
+        return round_up(max, alignment);
     }
 
     /// The whole result for `part`. q and y: row r is the token at `position` + r, heads * head_size floats.

@@ -108,14 +108,14 @@ class kv_cache {
             return s;
         const std::size_t begin = length();
         const bool floats = options().codec.kind == kv_kind::f32;
-        const float most = floats ? std::numeric_limits<float>::max() : 65504.0f;
+        const float max = floats ? std::numeric_limits<float>::max() : 65504.0f;
         const range part = heads.within(options().kv_heads);
         for (std::size_t h = part.begin; h < part.end; ++h)
             for (std::size_t r = 0; r < k.rows; ++r)
                 for (const bool keys : {true, false}) {
                     const float* from = (keys ? k : v).row(r) + h * options().head_size;
                     for (std::size_t i = 0; i < options().head_size; ++i)
-                        if (!(std::fabs(from[i]) <= most))
+                        if (!(std::fabs(from[i]) <= max))
                             return status::error(errc::not_finite,
                                                  "kv_cache: token %zu, kv head %zu: a %s is %g", begin + r, h,
                                                  keys ? "key" : "value", double(from[i]));

@@ -34,22 +34,22 @@ inline status check_options(const kv_cache_options& s) noexcept {
     if (s.head_size == 0 || s.head_size > 512)
         return status::error(errc::bad_shape, "kv_cache: head_size is %zu, it has to be 1 .. 512",
                              s.head_size);
-    constexpr std::size_t most = std::size_t{1} << 32, few = std::size_t{1} << 20;
+    constexpr std::size_t max_tokens = std::size_t{1} << 32, max_others = std::size_t{1} << 20;
     if (s.layers > 4096 || s.kv_heads > 4096)
         return status::error(errc::bad_shape, "kv_cache: %zu layers, %zu kv_heads; at most 4096 of each",
                              s.layers, s.kv_heads);
-    if (s.max_tokens == 0 || s.max_tokens > most || s.sinks > few || s.window > few || s.slack > few ||
-        s.max_rows == 0 || s.max_rows > few)
+    if (s.max_tokens == 0 || s.max_tokens > max_tokens || s.sinks > max_others || s.window > max_others ||
+        s.slack > max_others || s.max_rows == 0 || s.max_rows > max_others)
         return status::error(
             errc::invalid_argument,
             "kv_cache: max_tokens %zu, max_rows %zu, sinks %zu, window %zu, slack %zu are out of range",
             s.max_tokens, s.max_rows, s.sinks, s.window, s.slack);
     // Beyond that the bytes of a page of all layers might be no number of 64 bits.
-    constexpr std::size_t longest = std::size_t{1} << 27;
-    if (s.page_tokens == 0 || s.page_tokens % kv_part_tokens != 0 || s.page_tokens > longest)
+    constexpr std::size_t max_page_tokens = std::size_t{1} << 27;
+    if (s.page_tokens == 0 || s.page_tokens % kv_part_tokens != 0 || s.page_tokens > max_page_tokens)
         return status::error(errc::invalid_argument,
                              "kv_cache: pages of %zu tokens; they have a multiple of %zu, at most %zu",
-                             s.page_tokens, kv_part_tokens, longest);
+                             s.page_tokens, kv_part_tokens, max_page_tokens);
     if (!is_known(c))
         return status::error(errc::invalid_argument,
                              "kv_cache: there is no codec of kind %d with %d bits for %d channels%s",

@@ -96,7 +96,7 @@ class neuron_products {
             for (std::size_t i = 0; i < here; ++i)
                 m.bias[i] = neurons_.line(n + i).bias;
             if (s.residual) {
-                pack.most_other = predictor_.unpack(pack.neurons, m.others, m.other_scales);
+                pack.max_other = predictor_.unpack(pack.neurons, m.others, m.other_scales);
                 pack.others = m.others;
                 pack.other_scales = m.other_scales;
                 for (std::size_t i = 0; i < here; ++i)

@@ -94,7 +94,7 @@ class nested_linear {
         return args;
     }
     static constexpr std::size_t index_of(int bits) noexcept {
-        return static_cast<std::size_t>(bits - fewest_nested_bits);
+        return static_cast<std::size_t>(bits - min_nested_bits);
     }
     const dispatch::linear_functions& functions(int bits) const noexcept {
         CRUMB_CHECK(functions_[0] != nullptr, "nested_linear: the plan is empty");

@@ -22,13 +22,13 @@ struct learned_shape {
 /// What is wrong with the sizes, or nothing.
 inline status check_shape(const learned_shape& s) noexcept {
     // Far above what is useful: the largest product is 2^31.
-    constexpr std::size_t most = 1 << 11;
-    if (s.heads == 0 || s.heads > most || s.head_size == 0 || s.head_size > 512 || s.hidden == 0 ||
-        s.hidden > most || s.points < 2 || s.points > most)
+    constexpr std::size_t max = 1 << 11;
+    if (s.heads == 0 || s.heads > max || s.head_size == 0 || s.head_size > 512 || s.hidden == 0 ||
+        s.hidden > max || s.points < 2 || s.points > max)
         return status::error(errc::bad_shape,
                              "learned schedule: %zu heads of %zu, %zu hidden units, %zu points; possible are "
                              "1 .. %zu of 1 .. 512, 1 .. %zu, 2 .. %zu",
-                             s.heads, s.head_size, s.hidden, s.points, most, most, most);
+                             s.heads, s.head_size, s.hidden, s.points, max, max, max);
     return {};
 }
 

@@ -11,8 +11,8 @@ namespace crumb::inline CRUMB_ABI {
 
 /// Precisions that nested weights have: seed .. parent bits.
 struct precision_range {
-    int seed = fewest_nested_bits;
-    int parent = most_nested_bits;
+    int seed = min_nested_bits;
+    int parent = max_nested_bits;
 
     constexpr bool has(int bits) const noexcept { return bits >= seed && bits <= parent; }
     friend constexpr bool operator==(const precision_range&, const precision_range&) = default;
@@ -28,10 +28,10 @@ struct precision_phase {
 /// What schedules of two precisions have in common.
 struct schedule_levels {
     precision_range stored = {};
-    int prefill = most_nested_bits;
-    int high = most_nested_bits;
-    int low = fewest_nested_bits; ///< at most `high`
-    std::size_t length = 0;       ///< most decode steps, the paper's OL
+    int prefill = max_nested_bits;
+    int high = max_nested_bits;
+    int low = min_nested_bits; ///< at most `high`
+    std::size_t length = 0;    ///< most decode steps, the paper's OL
 };
 
 /// Refuses a grid of fewer than two points, or of two that would be the same step.
@@ -158,8 +158,8 @@ class precision_schedule {
 
   private:
     /// Progressive schedules have one phase per precision, `low_within` has three.
-    static constexpr std::size_t most_phases = most_nested_bits - fewest_nested_bits + 1;
-    static_assert(most_phases >= 3);
+    static constexpr std::size_t max_phases = max_nested_bits - min_nested_bits + 1;
+    static_assert(max_phases >= 3);
 
     static status check_bits(const precision_range& stored, int bits) noexcept {
         if (!stored.has(bits))
@@ -170,11 +170,10 @@ class precision_schedule {
     }
     static result<precision_schedule> begin(const precision_range& stored, int prefill,
                                             std::size_t length) noexcept {
-        if (stored.seed < fewest_nested_bits || stored.parent > most_nested_bits ||
-            stored.seed > stored.parent)
+        if (stored.seed < min_nested_bits || stored.parent > max_nested_bits || stored.seed > stored.parent)
             return status::error(errc::invalid_argument,
                                  "schedule: stored precisions are %d to %d bits; %d to %d are possible",
-                                 stored.seed, stored.parent, fewest_nested_bits, most_nested_bits);
+                                 stored.seed, stored.parent, min_nested_bits, max_nested_bits);
         if (const status e = check_bits(stored, prefill); !e)
             return e;
         if (length == 0)
@@ -196,11 +195,11 @@ class precision_schedule {
             phases_[count_++] = p;
     }
 
-    int prefill_ = most_nested_bits;
+    int prefill_ = max_nested_bits;
     int odd_bits_ = 0; ///< 0: as even steps
     std::size_t length_ = 1;
     std::size_t count_ = 1;
-    std::array<precision_phase, most_phases> phases_ = {precision_phase{0, most_nested_bits}};
+    std::array<precision_phase, max_phases> phases_ = {precision_phase{0, max_nested_bits}};
 };
 
 } // namespace crumb::inline CRUMB_ABI
