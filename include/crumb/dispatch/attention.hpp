@@ -10,7 +10,7 @@
 
 namespace crumb::inline CRUMB_ABI::dispatch {
 
-/// What `attention` keeps of the ISA it chose.
+/// The functions that `attention` takes from its ISA.
 struct attention_functions {
     const char* isa = nullptr;
     void (*run_f32)(const kernel::attention_args<float>&) noexcept = nullptr;

@@ -10,7 +10,7 @@
 
 namespace crumb::inline CRUMB_ABI::dispatch {
 
-/// What a cache keeps of the ISA it chose.
+/// The functions that a cache takes from its ISA.
 struct kv_cache_functions {
     const char* isa = nullptr;
     void (*encode)(const kernel::kv_block_args&) noexcept = nullptr;
@@ -18,7 +18,7 @@ struct kv_cache_functions {
     void (*to_halves)(const float*, half*, std::size_t) noexcept = nullptr;
 };
 
-/// What attention over a cache keeps of the ISA it chose.
+/// The functions that attention over a cache takes from its ISA.
 struct kv_attention_functions {
     const char* isa = nullptr;
     void (*run)(const kernel::kv_attention_args&) noexcept = nullptr;

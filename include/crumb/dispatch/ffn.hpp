@@ -12,7 +12,7 @@
 
 namespace crumb::inline CRUMB_ABI::dispatch {
 
-/// What `folded_ffn` keeps of the ISA it chose.
+/// The functions that `folded_ffn` takes from its ISA.
 struct ffn_functions {
     /// For rows of a codec. Codecs without scales have no tiles.
     struct rows {
@@ -22,7 +22,7 @@ struct ffn_functions {
         void (*pack_outputs)(const kernel::neuron_tile_args&) noexcept = nullptr;
     };
     const char* isa = nullptr;
-    bool multiplies_codes = false; ///< `neuron_dot_args::quantized` is read where it is set
+    bool multiplies_codes = false; ///< whether `neuron_dot_args::quantized` is read
     std::size_t (*range_test)(const kernel::range_test_args&) noexcept = nullptr;
     std::array<rows, row_codecs> of; ///< by `row_codec`
 };

@@ -12,7 +12,7 @@ namespace crumb::inline CRUMB_ABI::dispatch {
 
 using elementwise_function = void (*)(const kernel::elementwise_args&) noexcept;
 
-/// What `float_ops` keeps of the ISA it chose.
+/// The functions that `float_ops` takes from its ISA.
 struct float_functions {
     const char* isa = nullptr;
     void (*rms_norm)(const kernel::norm_args&) noexcept = nullptr;

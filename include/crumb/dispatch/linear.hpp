@@ -12,10 +12,10 @@
 
 namespace crumb::inline CRUMB_ABI::dispatch {
 
-/// What a plan keeps of the ISA and the mode it chose.
+/// The functions that a plan takes from its ISA and mode.
 struct linear_functions {
     const char* isa = nullptr;
-    activation_layout layout; ///< of the activations, but for k
+    activation_layout layout; ///< of the activations; k is left to the plan
     void (*gemv)(const kernel::linear_args&) noexcept = nullptr;
     void (*gemm)(const kernel::linear_args&) noexcept = nullptr;
     void (*quantize)(const kernel::quantize_args&) noexcept = nullptr;
@@ -40,7 +40,7 @@ struct linear_table {
         &kernel::quantize_activations<plain_isa<Isa>>,
         &kernel::unpack<Format, kernels<Isa>>,
     };
-    /// Products with int8 panels; without functions where an ISA has none.
+    /// Products with int8 panels; null functions if the ISA has none.
     template <class Isa>
     static constexpr linear_functions panels = [] {
         linear_functions f;
@@ -57,7 +57,7 @@ struct linear_table {
         }
         return f;
     }();
-    /// Absorbed products; without functions where an ISA or a bit layout has none.
+    /// Absorbed products; null functions if the ISA or the bit layout has none.
     template <class Isa>
     static constexpr linear_functions absorbed = [] {
         linear_functions f;
@@ -86,8 +86,8 @@ constexpr bool is_defined = []<class First, class... I>(type_list<First, I...>) 
     };
 }(isa_list{});
 
-/// The same where kernels are compiled apart: `at(mode, isa)` points to the functions of a format. Those of
-/// formats of the caller's own come from the caller's file, for an ISA of the same name.
+/// The same with compiled kernels (CRUMB_COMPILED_KERNELS): `at(mode, isa)` points to the functions of a
+/// format. Those of the caller's own formats come from the caller's file, for an ISA of the same name.
 template <class Format>
 struct compiled_format {
     static const void* at(std::size_t mode, std::size_t isa) noexcept {

@@ -24,7 +24,7 @@ using plain_isa = typename plain_isa_of<Isa>::type;
 /// Specialized for each struct of functions: `of<Isa>` are those of an ISA.
 template <class Functions>
 struct function_table;
-/// The same where kernels are compiled apart: `at(isa)` points to a struct of functions.
+/// The same with compiled kernels (CRUMB_COMPILED_KERNELS): `at(isa)` points to a struct of functions.
 template <class Functions>
 struct compiled_table;
 
