@@ -120,7 +120,7 @@ TEST(NestedInvariants, AreChecked) {
         EXPECT_EQ(d.with(50, std::byte{1}), "nested weights, reserved: byte 0 is 1, it has to be 0");
         EXPECT_EQ(d.with(63, std::byte{1}), "nested weights, reserved: byte 13 is 1, it has to be 0");
         EXPECT_EQ(d.with(64 + 28, std::byte{7}),
-                  "nested weights, behind the levels: byte 0 is 7, it has to be 0");
+                  "nested weights, after the levels: byte 0 is 7, it has to be 0");
         const auto offset = [&](const half* at) {
             return static_cast<std::size_t>(reinterpret_cast<const std::byte*>(at) - bytes.data());
         };

@@ -1,4 +1,4 @@
-// What the codes of nested weights stand for: one table of levels per precision.
+// The levels of nested weights: one table per precision.
 #pragma once
 
 #include <crumb/core/half.hpp>
@@ -12,7 +12,7 @@
 
 namespace crumb::inline CRUMB_ABI {
 
-/// Fewest and most bits per weight that nested weights have.
+/// Min and max bits per nested weight.
 inline constexpr int min_nested_bits = 2;
 inline constexpr int max_nested_bits = 4;
 
@@ -21,7 +21,7 @@ inline constexpr int max_nested_bits = 4;
 struct nested_levels {
     int seed = min_nested_bits;   ///< the lowest precision
     int parent = max_nested_bits; ///< bits that are stored: the highest precision
-    /// The tables of 2, 3 and 4 bits, one after another; those outside seed .. parent count for nothing.
+    /// The tables of 2, 3 and 4 bits, one after another; those outside seed .. parent are ignored.
     std::array<std::int8_t, 4 + 8 + 16> levels = {};
 
     static constexpr std::size_t first_of(int bits) noexcept { return (std::size_t{1} << bits) - 4; }
@@ -34,7 +34,7 @@ struct nested_levels {
     constexpr bool has(int bits) const noexcept { return bits >= seed && bits <= parent; }
     friend constexpr bool operator==(const nested_levels&, const nested_levels&) = default;
 
-    /// Evenly spaced levels; those of fewer bits are the middles of what they stand for:
+    /// Evenly spaced levels; a level of fewer bits is the middle of the finer ones that it replaces:
     /// (2 q + 1 - 2^p) 2^(4 - p), so that all precisions share a scale.
     static constexpr nested_levels uniform(int seed_bits, int parent_bits) noexcept {
         nested_levels l;
@@ -63,8 +63,8 @@ inline status check_levels(const nested_levels& l) noexcept {
 
 /// Nested weights as quantizers leave them; the memory is the caller's.
 ///
-/// Outputs have a correction per channel and precision, which products add: what the weights lack on the mean
-/// input, sum over i of (w_i - w_i at p bits) E[x_i]. So quantization only has to get right what varies.
+/// Products add a correction per channel and precision: the output error on the mean input, sum over i of
+/// (w_i - w_i at p bits) E[x_i]. So the codes only have to represent what varies with the input.
 struct nested_storage_view {
     const std::uint8_t* codes = nullptr; ///< n x k, one `parent`-bit code per byte
     const half* scales = nullptr;        ///< n x ceil(k / 32)

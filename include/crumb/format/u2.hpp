@@ -1,4 +1,4 @@
-// U2: uniform 2-bit codes, a half-precision scale per group. What codebooks are compared with.
+// U2: uniform 2-bit codes, a half-precision scale per group; the baseline of codebooks.
 #pragma once
 
 #include <crumb/format/codebook.hpp>
@@ -14,7 +14,7 @@ struct u2 : codebook_group<2, 0> {
     /// A codebook that every plan has.
     static constexpr std::int8_t codebooks[codes::table_entries] = {-3, -1, 1, 3};
 
-    /// The d of least squared error among 16 steps, q to nearest.
+    /// The d of smallest squared error among 16 candidates, q to nearest.
     static void encode(const float* x, block& b) noexcept {
         float max = 0;
         for (std::size_t i = 0; i < group_size; ++i)
