@@ -22,7 +22,7 @@ namespace crumb::inline CRUMB_ABI {
 
 /// Bounds of the grid: of the centroids and of the residuals.
 inline constexpr int kv_grid_entry = 682, kv_grid_residual = 1023;
-/// Scales of tokens below this are 0, as halves are.
+/// Scales of tokens below this are 0, as they round to 0 in fp16.
 inline constexpr float kv_min_scale = 0x1p-25f;
 
 /// The int8 number of a code: an entry, or the sum of two.
@@ -54,7 +54,7 @@ constexpr float kv_weighted_centroid(const kv_codec& codec, const pq_tables& tab
     return kv_weighted(codec, tables, j, i, c);
 }
 
-/// The gain of a sub-space whose largest |w[i]| is `most`: the largest power of two with most * gain <= 682,
+/// The gain of a sub-space whose largest |w[i]| is `max`: the largest power of two with max * gain <= 682,
 /// within 2^-100 to 2^100; 1 if all are 0.
 inline float kv_gain_of(float max) noexcept {
     if (!(max > 0))
@@ -85,7 +85,7 @@ inline int kv_grid_value(float y, float inverse_scale, float gain) noexcept {
     return static_cast<int>(std::nearbyint(std::clamp(y * inverse_scale * gain, -max, max)));
 }
 
-/// The finite half nearest to `x`.
+/// The finite fp16 number nearest to `x`.
 constexpr half kv_half(float x) noexcept {
     constexpr float max = 65504;
     return to_half(x > max ? max : x < -max ? -max : x);

@@ -14,7 +14,7 @@
 
 namespace crumb::inline CRUMB_ABI {
 
-/// Sizes of what a cache holds.
+/// Sizes of a cache's contents.
 struct kv_shape {
     std::size_t layers = 0, kv_heads = 0, head_size = 0;
     constexpr std::size_t width() const noexcept { return kv_heads * head_size; }
@@ -42,8 +42,8 @@ class kv_samples {
 
     const kv_shape& shape() const noexcept { return shape_; }
 
-    /// The next tokens of all layers begin a sequence. Its first `skipped` tokens are no samples: sinks,
-    /// which are not encoded. Blocks that are not whole yet are dropped.
+    /// The next tokens of all layers begin a sequence. Its first `skipped` tokens, the sinks, are not
+    /// sampled, as they are not encoded. Incomplete blocks are dropped.
     void begin_sequence(std::size_t skipped = 0) {
         for (layer_samples& l : layers_) {
             l.skip = skipped;
@@ -52,7 +52,7 @@ class kv_samples {
     }
 
     /// The next tokens of a layer: n x width keys, after rotary embedding, and values. Refuses other shapes,
-    /// NaN and infinity; nothing is kept then.
+    /// NaN and infinity, and keeps nothing then.
     status add(std::size_t layer, const matrix_view<const float>& keys,
                const matrix_view<const float>& values) {
         const std::size_t width = shape_.width();

@@ -12,10 +12,10 @@ using kernel::kv_skip_report;
 
 /// y[r, h] = sum over t <= position + r of softmax_t(scale q[r, h] . k[t, h']) v[t, h'], where h' = h /
 /// (heads / kv_heads) and k, v are the cache's. Codes stand for what they decode to. In exact mode the error
-/// bound is that of `attention`. In fast mode a step of few queries per kv head reads codes as
-/// they lie: of product quantization by tables of 14 bits (MILLION), and `kv_error` says how far that is from
-/// the exact mode; uniform ones (KIVI) with their scales multiplied to the queries or weights. Owns nothing;
-/// copy it freely.
+/// bound is that of `attention`. In fast mode a step with few queries per kv head does not decode: codes of
+/// product quantization are looked up in tables of 14 bits (MILLION), and `kv_error` bounds the difference to
+/// exact mode; scales of uniform codes (KIVI) are multiplied with the queries or weights. Owns nothing; copy
+/// it freely.
 class kv_attention {
   public:
     /// Checks the shape against the cache's and chooses the ISA: the one named, or that of `choose_isa`.
@@ -49,7 +49,7 @@ class kv_attention {
     /// Bytes of scratch memory that calls for up to `rows` rows need; each thread its own. At most what 64
     /// rows need.
     std::size_t scratch_bytes(std::size_t rows) const noexcept {
-        // Tables for a few rows may take more than the floats of many.
+        // Tables for a few rows may take more memory than the floats of many.
         std::size_t max = 0;
         for (std::size_t r = 1; r <= dense_.row_block(rows); ++r) {
             const std::size_t bytes = memory(r, shape().kv_heads).bytes();
@@ -60,7 +60,7 @@ class kv_attention {
 
     /// The whole result for `part`. q and y: row r is the token at `position` + r, heads * head_size floats.
     /// `cache`: a layer of a cache to which the rows' keys and values have been written, with no code at or
-    /// behind `position`. `scratch`: scratch_bytes(rows of the part), aligned. `errors`: null, or
+    /// after `position`. `scratch`: scratch_bytes(rows of the part), aligned. `errors`: null, or
     /// one per row and head. Refuses NaN and infinite queries, y unchanged. Threads may run
     /// disjoint parts.
     status run(const matrix_view<const float>& q, const kernel::kv_layer_view& cache, std::size_t position,
@@ -70,11 +70,11 @@ class kv_attention {
         return start({}, q, cache, position, {}, y, nullptr, scratch, part, errors);
     }
 
-    /// Whether `run_skipping` serves a codec and `group` query heads per kv head, in fast mode.
+    /// Whether `run_skipping` works for a codec and `group` query heads per kv head, in fast mode.
     static constexpr bool can_skip(const kv_codec& codec, std::size_t head_size, std::size_t group) noexcept {
         return kernel::kv_route_of(codec, head_size, group, kv_mode::fast) == kernel::kv_route::tables;
     }
-    /// Bytes of the second scratch memory of `run_skipping` for a cache of up to `coded` coded tokens.
+    /// Bytes of the further scratch memory of `run_skipping`, for a cache of up to `coded` coded tokens.
     std::size_t skip_scratch_bytes(std::size_t coded) const noexcept {
         return round_up(kernel::kv_skip_scratch(coded, group()).floats() * sizeof(float), alignment);
     }

@@ -11,13 +11,13 @@
 namespace crumb::inline CRUMB_ABI {
 
 /// A handle on the caller's memory; copy it freely. One thread at a time writes, advances, truncates or
-/// restores; `encode` may run beside that and beside attention, in a thread of its own.
+/// restores; `encode` may run at the same time, and attention too, in other threads.
 ///
 /// A step: `write` keys and values of its rows layer by layer (threads may share the heads), attend, then
 /// `advance`. Tokens become codes 64 at a time, once they are older than the window: `encode`.
 class kv_cache {
   public:
-    /// Bytes of the state: sinks, window, the list of pages. What is wrong with the options, if something is.
+    /// Bytes of the state: sinks, window, the list of pages. An error if the options are out of range.
     static result<std::size_t> state_bytes(const kv_cache_options& options) noexcept {
         if (const status s = check_options(options); !s)
             return s;
@@ -43,7 +43,7 @@ class kv_cache {
 
     const kv_cache_options& options() const noexcept { return storage_.options(); }
     const char* isa() const noexcept { return functions_->isa; }
-    /// Tokens at the beginning that stay halves.
+    /// First tokens, which stay in fp16.
     std::size_t sinks() const noexcept { return storage_.sinks(); }
     /// Tokens that the window has room for.
     std::size_t slots() const noexcept { return storage_.slots(); }
@@ -93,7 +93,7 @@ class kv_cache {
     }
 
     /// Writes keys and values of tokens length() .. length() + k.rows - 1: row r, kv head h, element i at
-    /// column h * head_size + i. Refuses what does not fit, NaN, and what a half cannot hold; the sequence is
+    /// column h * head_size + i. Refuses more rows than fit, NaN, and values beyond fp16; the sequence is
     /// unchanged until `advance`. Threads may write disjoint heads.
     status write(std::size_t layer, const matrix_view<const float>& k, const matrix_view<const float>& v,
                  const range& heads = {}) noexcept {
@@ -146,13 +146,13 @@ class kv_cache {
         return end > done ? end - done : 0;
     }
 
-    /// Blocks that one thread has begun to encode.
+    /// Blocks that are being encoded.
     struct encoding {
-        std::size_t first = 0, tokens = 0; ///< behind the sinks
+        std::size_t first = 0, tokens = 0; ///< after the sinks
         std::size_t items = 0;             ///< pairs of a layer and a kv head
         explicit operator bool() const noexcept { return tokens != 0; }
     };
-    /// Begins to encode all that waits; nothing where nothing does or another encoding has not ended.
+    /// Begins to encode all waiting tokens; empty if there are none or another encoding has not ended.
     encoding begin_encoding() noexcept {
         if (encodable() == 0 || storage_.count().encoding.exchange(true, std::memory_order_acquire))
             return {};
@@ -187,12 +187,12 @@ class kv_cache {
                 }
             }
     }
-    /// Makes the codes part of the cache, when all parts are encoded.
+    /// Makes the codes part of the cache; after all parts are encoded.
     void end_encoding(const encoding& e) noexcept {
         storage_.count().coded.store(e.first + e.tokens, std::memory_order_release);
         storage_.count().encoding.store(false, std::memory_order_release);
     }
-    /// All of that in this thread; the number of tokens that it has encoded.
+    /// The three steps above in this thread; returns the number of tokens encoded.
     std::size_t encode(std::span<std::byte> scratch) noexcept {
         const encoding e = begin_encoding();
         if (!e)
@@ -202,13 +202,13 @@ class kv_cache {
         return e.tokens;
     }
 
-    // ---- what attention reads ----
+    // ---- for attention ----
     /// A layer as it is now, for attention. Valid until the next `advance` of the cache.
     kernel::kv_layer_view layer(std::size_t i) const noexcept {
         return storage_.view(i, is_uncoded() ? page_count() * options().page_tokens : coded());
     }
 
-    /// Bytes of a token's codes, with scales and means; halves in sinks and window not counted.
+    /// Bytes of a token's codes, with scales and means; fp16 in sinks and window not counted.
     double bytes_per_token() const noexcept { return double(part_bytes()) / double(kv_part_tokens); }
     /// Bits of a channel, likewise.
     double bits_per_channel() const noexcept {
@@ -216,15 +216,15 @@ class kv_cache {
     }
 
     // ---- other lengths ----
-    /// Forgets all but the first `tokens` tokens. Where that cuts a coded block, what remains of it is
-    /// decoded into the window. No encoding may be under way.
+    /// Forgets all but the first `tokens` tokens. If that cuts a coded block, the remainder is decoded
+    /// into the window. No encoding may be under way.
     void truncate(std::size_t tokens) noexcept;
 
     /// Takes the first `tokens` tokens of another cache of the same shape, but for `max_tokens` and
     /// `page_tokens`; needs pages for them.
     status copy_prefix(const kv_cache& from, std::size_t tokens) noexcept;
 
-    // ---- memory, for those who store a cache ----
+    // ---- memory, for snapshots ----
     /// Parts of each head that `tokens` tokens take, `coded` of them as codes.
     std::size_t parts_for(std::size_t tokens, std::size_t coded) const noexcept {
         return ((is_uncoded() ? tokens : coded) + kv_part_tokens - 1) / kv_part_tokens;
@@ -233,7 +233,7 @@ class kv_cache {
     std::size_t part_bytes() const noexcept {
         return options().layers * options().kv_heads * storage_.page().head_part_bytes();
     }
-    /// A kv head's keys or values of tokens 256 p and following behind the sinks.
+    /// A kv head's keys or values of tokens 256 p and following after the sinks.
     std::span<std::byte> part(std::size_t p, std::size_t layer, std::size_t h, bool keys) const noexcept {
         return {storage_.part(p, layer, h, keys), storage_.page().part(keys).bytes()};
     }
@@ -277,7 +277,7 @@ inline void kv_cache::truncate(std::size_t tokens) noexcept {
                         functions_->decode(
                             {storage_.page().part(keys), options().codebooks.tables(layer, h, keys),
                              storage_.part(u / kv_part_tokens, layer, h, keys), t, t + 1, row, 512});
-                        // Codes of numbers near the largest half may stand for more.
+                        // Codes of numbers near 65504 may decode to more.
                         for (std::size_t i = 0; i < options().head_size; ++i)
                             row[i] = std::clamp(row[i], -65504.0f, 65504.0f);
                         functions_->to_halves(row, storage_.window_row(layer, h, keys, u),
@@ -310,7 +310,7 @@ inline status kv_cache::copy_prefix(const kv_cache& from, std::size_t tokens) no
                          storage_.page().part(keys).bytes());
     });
     __builtin_memcpy(halves().data(), from.halves().data(), halves().size());
-    // Codes beyond the copied parts are cut off before anybody reads them.
+    // Codes beyond the prefix are cut off before they are read.
     assume(from.length(), from.coded());
     truncate(tokens);
     return {};

@@ -12,14 +12,14 @@ struct kv_cache_options {
     std::size_t kv_heads = 0;
     std::size_t head_size = 0;  ///< 1 .. 512, a multiple of codec.dims
     std::size_t max_tokens = 0; ///< of a sequence
-    std::size_t max_rows = 1;   ///< most tokens that are written between two calls of `encode`
+    std::size_t max_rows = 1;   ///< max tokens written between two calls of `encode`
     /// Tokens of a page, a multiple of 256, at most 2^27. In a page, all tokens of a head lie one after
     /// another: the longer, the faster a head is read from memory. One page for `max_tokens` is fastest.
     std::size_t page_tokens = kv_part_tokens;
     kv_codec codec = {};
-    std::size_t sinks = 4;         ///< first tokens, kept as halves; f32, f16: unused
-    std::size_t window = 32;       ///< newest tokens that are halves always; f32, f16: unused
-    std::size_t slack = 0;         ///< tokens that may wait for a thread that encodes
+    std::size_t sinks = 4;         ///< first tokens, kept in fp16; f32, f16: unused
+    std::size_t window = 32;       ///< newest tokens, always in fp16; f32, f16: unused
+    std::size_t slack = 0;         ///< further tokens that may wait for an encoding thread
     pq_codebooks codebooks = {};   ///< of `pq`; the caller keeps them alive
     std::uint64_t codebook_id = 0; ///< identity of the codebooks, for `save` and `restore`
     std::uint64_t model_id = 0;    ///< identity of the model, likewise
@@ -44,7 +44,7 @@ inline status check_options(const kv_cache_options& s) noexcept {
             errc::invalid_argument,
             "kv_cache: max_tokens %zu, max_rows %zu, sinks %zu, window %zu, slack %zu are out of range",
             s.max_tokens, s.max_rows, s.sinks, s.window, s.slack);
-    // Beyond that the bytes of a page of all layers might be no number of 64 bits.
+    // Beyond that the bytes of a page might overflow 64 bits.
     constexpr std::size_t max_page_tokens = std::size_t{1} << 27;
     if (s.page_tokens == 0 || s.page_tokens % kv_part_tokens != 0 || s.page_tokens > max_page_tokens)
         return status::error(errc::invalid_argument,

@@ -1,4 +1,4 @@
-// Where a cache keeps its tokens: sinks and window in halves, all else in pages, in the caller's memory.
+// The memory of a cache: sinks and window in fp16, all other tokens in pages.
 #pragma once
 
 #include <crumb/kernel/cache/kernels.hpp>
@@ -9,12 +9,11 @@
 
 namespace crumb::inline CRUMB_ABI {
 
-/// The state of a cache and its pages; copies share the caller's memory. With `f32` and `f16` tokens lie in
-/// pages as they come; with other codecs the first are sinks, the newest are in the window, and codes are in
-/// pages.
+/// The state of a cache and its pages; copies share the caller's memory. With `f32` and `f16` all tokens lie
+/// in pages; with other codecs the first are sinks, the newest are in the window, and codes are in pages.
 class kv_storage {
   public:
-    /// Lengths of a sequence, which threads share.
+    /// Lengths of a sequence, shared by threads.
     struct counters {
         std::atomic<std::size_t> length = 0, coded = 0, pages = 0;
         std::atomic<bool> encoding = false;
@@ -50,7 +49,7 @@ class kv_storage {
     std::byte* part(std::size_t p, std::size_t layer, std::size_t h, bool keys) const noexcept {
         return pages()[p / page_.parts()] + page_.offset(p % page_.parts(), layer, h, keys);
     }
-    // What no token has filled yet is read with weight 0: it has to be finite.
+    // Tokens that do not exist yet are read with weight 0, so they have to be finite.
     void begin_part(std::byte* part, bool keys) const noexcept {
         __builtin_memset(part, 0, page_.part(keys).bytes());
     }
@@ -66,7 +65,7 @@ class kv_storage {
         half* first = half_rows(layer, h, keys, at_.slots) + 2 * options_.layers * width() * at_.sinks;
         return first + (at_.slots == 0 ? 0 : u % at_.slots) * options_.head_size;
     }
-    /// Where a new token t is written.
+    /// The row of a new token t.
     std::byte* row(std::size_t layer, std::size_t h, bool keys, std::size_t t) const noexcept {
         if (is_uncoded())
             return part(t / kv_part_tokens, layer, h, keys) +
