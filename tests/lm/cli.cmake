@@ -346,7 +346,7 @@ expect_contains("schedules: stdout" "${out}" "2 prompts of 48 tokens" "uniform 4
 expect_error("are not nested;quantize --weights nested" perplexity "${llama}" --text "${text}" --ctx 128 --precision 3)
 expect_error("are not nested" calibrate "${llama}" --schedule static ${small} --out "${WORK}/x.gguf")
 expect_error("are not nested" schedules "${llama}" ${small})
-expect_error("5 bits are asked for, the weights have 2 to 4" generate "${nested}" -p "It was" --precision 5)
+expect_error("5 bits are requested, the weights have 2 to 4" generate "${nested}" -p "It was" --precision 5)
 expect_error("precision rises from 2 to 3 bits" generate "${nested}" -p "It was" --precision 2,3@4)
 expect_error("switch points are out of order" generate "${nested}" -p "It was" --precision 4,3@9,2@4)
 expect_error("has none;calibrate --schedule" generate "${nested}" -p "It was" --precision schedule)

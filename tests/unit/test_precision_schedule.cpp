@@ -102,9 +102,9 @@ TEST(PrecisionSchedule, RefusesWhatIsNoSchedule) {
     };
     for (const precision_range& stored : {precision_range{1, 4}, {2, 5}, {4, 3}})
         expect_refused(make(stored, 3, {{0, 3}}, 8), errc::invalid_argument, "stored precisions");
-    expect_refused(make({3, 4}, 2, {{0, 3}}, 8), errc::invalid_argument, "2 bits are asked for");
-    expect_refused(make({2, 3}, 3, {{0, 4}}, 8), errc::invalid_argument, "4 bits are asked for");
-    expect_refused(make({3, 4}, 4, {{0, 4}, {2, 2}}, 8), errc::invalid_argument, "2 bits are asked for");
+    expect_refused(make({3, 4}, 2, {{0, 3}}, 8), errc::invalid_argument, "2 bits are requested");
+    expect_refused(make({2, 3}, 3, {{0, 4}}, 8), errc::invalid_argument, "4 bits are requested");
+    expect_refused(make({3, 4}, 4, {{0, 4}, {2, 2}}, 8), errc::invalid_argument, "2 bits are requested");
     expect_refused(make(all, 4, {}, 8), errc::invalid_argument, "no phases");
     expect_refused(make(all, 4, {{1, 4}}, 8), errc::invalid_argument, "begin with step 0");
     expect_refused(make(all, 4, {{0, 4}}, 0), errc::invalid_argument, "no steps");
@@ -162,7 +162,7 @@ TEST(PrecisionSchedule, ControlsRefuseWhatIsNoSchedule) {
     for (const auto& s :
          {precision_schedule::high_then_low(missing, 3), precision_schedule::alternating(missing),
           precision_schedule::low_within(missing, {1, 2})})
-        expect_refused(s, errc::invalid_argument, "2 bits are asked for");
+        expect_refused(s, errc::invalid_argument, "2 bits are requested");
     expect_refused(precision_schedule::high_then_low(two, 11), errc::invalid_argument, "past the 10 steps");
     expect_refused(precision_schedule::low_within(two, {11, 12}), errc::invalid_argument, "past the 10");
     expect_refused(precision_schedule::low_within(two, {5, 3}), errc::invalid_argument, "out of order");

@@ -1,4 +1,4 @@
-// Attention of one query in double precision: what the kernels are compared with.
+// Attention of one query in double precision, the reference of the kernels.
 #pragma once
 
 #include <crumb/core/half.hpp>
@@ -9,7 +9,7 @@
 
 namespace crumb::inline CRUMB_ABI::reference {
 
-/// What error bounds of attention are made of.
+/// Magnitudes from which error bounds of attention are made.
 struct attention_size {
     double score = 0; ///< max over tokens of sum over i of |scale q_i k_i|
     double value = 0; ///< max |v|

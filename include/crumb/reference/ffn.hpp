@@ -1,4 +1,4 @@
-// Feed-forward networks in double precision: what folded ones are compared with.
+// Feed-forward networks in double precision, the reference of folded ones.
 #pragma once
 
 #include <crumb/core/view.hpp>
@@ -43,9 +43,9 @@ std::vector<double> ffn(const neuron_rows& neurons, const float* x, const float*
     return y;
 }
 
-/// What the fixes of a row add to xC + B: sum over n with !(low <= estimate < high) of (sigma(u) -
-/// (a u + b)) W2[n], and a bound on what rounding makes of it (see the kernels in kernel/ffn/kernels.hpp);
-/// `slope` bounds |sigma'|, `rounding` the relative error of sigma.
+/// The sum of a row's fixes, which is added to xC + B: sum over n with !(low <= estimate < high) of (sigma(u)
+/// - (a u + b)) W2[n], and a bound on its rounding error (see the kernels in kernel/ffn/kernels.hpp); `slope`
+/// bounds |sigma'|, `rounding` the relative error of sigma.
 struct ffn_fixes {
     std::vector<double> value, error, magnitude;
     std::size_t count = 0;
@@ -56,8 +56,8 @@ struct ffn_fix {
     std::size_t neuron = 0;
     double factor = 0, error = 0;
 };
-/// Adds to error[c] by how much whole steps of factors times scales move the sum over `fixes`, 16 at a time
-/// in their order: at most half a step and a few roundings of 127 steps for each code.
+/// Adds to error[c] the error of rounding factors times scales to whole steps, 16 `fixes` at a time in their
+/// order: at most half a step and a few roundings of 127 steps for each code.
 inline void add_step_errors(const neuron_rows& neurons, const std::vector<ffn_fix>& fixes,
                             std::vector<double>& error) {
     constexpr std::size_t together = rows_added_together;
@@ -87,7 +87,7 @@ template <class Activation>
 ffn_fixes fixes(const neuron_rows& neurons, const float* x, const float* estimates,
                 const Activation& activation, double slope, double rounding) {
     const neuron_shape& s = neurons.shape();
-    constexpr double eps = 0x1p-23; // twice that of FMA, for ISAs without
+    constexpr double eps = 0x1p-23; // twice that with FMA, for ISAs without
     const double groups = std::ceil(double(s.inputs) / 32);
     ffn_fixes out{std::vector<double>(s.outputs), std::vector<double>(s.outputs),
                   std::vector<double>(s.outputs), 0};

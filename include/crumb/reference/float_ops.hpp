@@ -1,4 +1,4 @@
-// The float operations in double precision, one row at a time: what the kernels are compared with.
+// The float operations in double precision, one row at a time, the reference of the kernels.
 #pragma once
 
 #include <crumb/config.hpp>

@@ -52,10 +52,10 @@ class nested_linear {
     std::size_t bytes(int bits) const noexcept { return weights_.bytes_at(bits); }
     /// Name of the ISA that `run` executes.
     const char* isa() const noexcept { return functions(seed()).isa; }
-    /// As of `linear`.
+    /// As in `linear`.
     static constexpr std::size_t channel_step() noexcept { return tile_channels; }
     std::size_t row_step() const noexcept { return functions(seed()).layout.row_block; }
-    /// How `activations` lie in memory, at every precision.
+    /// The layout of `activations`, the same at every precision.
     activation_plan input_plan() const noexcept {
         activation_layout layout = functions(seed()).layout;
         layout.k = weights_.k();
@@ -75,7 +75,7 @@ class nested_linear {
 
   private:
     friend class any_linear;
-    /// The nearest stored precision, so that nothing that the caller says selects bytes that are none.
+    /// The nearest stored precision, so that no argument reads beyond the packed bytes.
     int stored(int bits) const noexcept {
         CRUMB_CHECK(weights_.levels().has(bits), "nested_linear: a precision that is not stored");
         return bits < seed() ? seed() : bits > parent() ? parent() : bits;

@@ -1,4 +1,4 @@
-// A switch point for every prompt, read off the cache that the prompt has left.
+// The learned scheduler: a switch point for every prompt, from the prompt's keys and values.
 #pragma once
 
 #include <crumb/op/cache/kv_attention.hpp>
@@ -19,9 +19,9 @@ struct learned_shape {
     friend constexpr bool operator==(const learned_shape&, const learned_shape&) = default;
 };
 
-/// What is wrong with the sizes, or nothing.
+/// An error if sizes are 0 or too large.
 inline status check_shape(const learned_shape& s) noexcept {
-    // Far above what is useful: the largest product is 2^31.
+    // Far more than is useful; products stay below 2^31.
     constexpr std::size_t max = 1 << 11;
     if (s.heads == 0 || s.heads > max || s.head_size == 0 || s.head_size > 512 || s.hidden == 0 ||
         s.hidden > max || s.points < 2 || s.points > max)
@@ -41,13 +41,13 @@ struct learned_weights {
     std::span<const float> b2;    ///< [points]
 };
 
-/// What a learned scheduler has chosen.
+/// The choice of a learned scheduler.
 struct learned_choice {
-    std::size_t point = 0; ///< of the grid: the most probable one, the first among equals
+    std::size_t point = 0; ///< of the grid: the most probable one, the first of equal ones
     precision_schedule schedule;
 };
 
-/// The task-agnostic scheduler (PMPD, 4.3 and A.1.1): a learned query pools what the prompt has left,
+/// The task-agnostic scheduler (PMPD, 4.3 and A.1.1): a learned query pools the prompt's keys and values,
 ///
 ///     O_h    = softmax(q_h K_h^T / sqrt(head_size)) V_h      for every kv head h
 ///     P(i)   = softmax(W2 relu(W1 O + b1) + b2)_i            for every point i of the grid,
@@ -90,7 +90,7 @@ class learned_schedule {
 
     /// Bytes of scratch memory that `run` over rows of features needs; each thread its own.
     std::size_t scratch_bytes() const noexcept { return network_bytes() + pool_.scratch_bytes(1); }
-    /// Over a cache; what is wrong with the cache's options, if something is.
+    /// Over a cache; an error if its options are out of range.
     CRUMB_WHEN_CALLED
     result<std::size_t> scratch_bytes(const kv_cache_options& cache) const noexcept {
         const auto pool = over(cache);
@@ -99,9 +99,9 @@ class learned_schedule {
         return network_bytes() + pool->scratch_bytes(1);
     }
 
-    /// Reads all tokens of a layer (the paper: the last one) of a cache of any codec; codes stand for what
-    /// they decode to. `probabilities`: empty, or one per point. `scratch`: scratch_bytes(cache.options()),
-    /// aligned. Refuses caches of other shapes, empty ones, and values that make the result NaN or infinite.
+    /// Reads all tokens of a layer (in the paper the last one) of a cache of any codec; codes are decoded.
+    /// `probabilities`: empty, or one per point. `scratch`: scratch_bytes(cache.options()), aligned. Refuses
+    /// caches of other shapes, empty ones, and values that make the result NaN or infinite.
     CRUMB_WHEN_CALLED
     result<learned_choice> run(const kv_cache& cache, std::size_t layer, std::span<std::byte> scratch,
                                std::span<float> probabilities = {}) const noexcept {
@@ -194,7 +194,7 @@ class learned_schedule {
         return check_buffer(scratch, bytes, "learned schedule: scratch");
     }
 
-    /// Codes are decoded: the parameters were trained on numbers, and a prompt is read once.
+    /// Exact mode: the parameters were trained on decoded numbers, and a prompt is read once.
     CRUMB_WHEN_CALLED
     result<kv_attention> over(const kv_cache_options& cache) const noexcept {
         return kv_attention::plan(pooling(shape_), cache, kv_mode::exact, pool_.isa());

@@ -1,4 +1,4 @@
-// Precision at run time: a schedule that is asked step by step, and lowered further while the model is sure.
+// The scheduler of a sequence: follows a schedule, with fewer bits while the model is certain.
 #pragma once
 
 #include <crumb/op/schedule/precision_schedule.hpp>
@@ -16,7 +16,8 @@ struct certainty_switch {
     double raise_at = 0; ///< a sure one unsure above this; at least `lower_at`
 };
 
-/// What decoding asks before every step. A plain value: each sequence has its own, copies are independent.
+/// The bits of every decode step. A value without references: each sequence has its own, copies are
+/// independent.
 class precision_scheduler {
   public:
     /// Follows a schedule.
@@ -28,7 +29,7 @@ class precision_scheduler {
                                             const precision_range& stored = {}) noexcept {
         if (!stored.has(sure.bits))
             return status::error(errc::invalid_argument,
-                                 "scheduler: %d bits are asked for, the weights have %d to %d", sure.bits,
+                                 "scheduler: %d bits are requested, the weights have %d to %d", sure.bits,
                                  stored.seed, stored.parent);
         if (!std::isfinite(sure.raise_at) || !(sure.lower_at >= 0) || !(sure.lower_at <= sure.raise_at))
             return status::error(errc::invalid_argument, "scheduler: thresholds are %g and %g", sure.lower_at,
@@ -53,7 +54,7 @@ class precision_scheduler {
 
     /// Bits of the prompt's pass.
     int prefill() const noexcept { return schedule_.prefill(); }
-    /// Bits of decode step `step`, to be asked once per step. `uncertainty`: of the distribution that the
+    /// Bits of decode step `step`, to be called once per step. `uncertainty`: of the distribution that the
     /// step's token was taken from; a NaN is not sure.
     int next(std::size_t step, double uncertainty = std::numeric_limits<double>::quiet_NaN()) noexcept {
         CRUMB_CHECK(!ended_, "precision_scheduler::next: the sequence has ended");
