@@ -9,10 +9,10 @@
 
 namespace crumb::inline CRUMB_ABI {
 
-/// From `levels` on: update(levels) makes new ones of what the samples have chosen, and assign(levels) lets
-/// the samples choose and returns the error. Levels and choices that are no better are taken back. Ends when
-/// the error falls by less than `tolerance`, as a share, or after `max_rounds`. `errors` gets the error of
-/// `levels` as they are, then that of every better set; `progress` is called after every round.
+/// Starts from `levels`. update(levels) computes new levels from the samples' choices; assign(levels) lets
+/// the samples choose and returns the error. Levels and choices that are no better are undone. Ends when the
+/// error falls by less than the share `tolerance`, or after `max_rounds`. `errors` gets the error of the
+/// first levels, then that of every better set; `progress` is called after every round.
 template <class Levels, class Samples, class Assign, class Update, class Options>
 void alternate(Levels& levels, std::vector<double>& errors, Samples& samples, const Options& options,
                Assign&& assign, Update&& update) {

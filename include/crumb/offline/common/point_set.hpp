@@ -1,4 +1,4 @@
-// Points to be clustered, in the order that a search for nearest centroids wants, and that search.
+// Points to be clustered, dimension by dimension, and the search for nearest centroids.
 #pragma once
 
 #include <crumb/core/status.hpp>
@@ -71,9 +71,9 @@ class point_set {
     double mean(std::size_t dim) const noexcept { return mean_[dim]; }
     double scale(std::size_t dim) const noexcept { return scale_[dim]; }
 
-    /// Lowers the squared distances `least` of a block's points to those from a row of `centroids`, which has
-    /// a column per dimension (`first`: whatever they are), and writes `chance`, these times weights. Returns
-    /// the sum of the chances.
+    /// Updates `min`, the squared distances of a block's points from the nearest centroid so far, with a row
+    /// of `centroids` (`first`: sets them), and writes `chance`, `min` times weights. Returns the sum of
+    /// `chance`.
     double approach(Eigen::Index block, const planes& centroids, Eigen::Index row, bool first,
                     Eigen::ArrayXf& min, Eigen::ArrayXf& chance) const {
         batch sum(0.0f);
@@ -93,17 +93,17 @@ class point_set {
         return double{total(sum)};
     }
 
-    /// Where each point's nearest centroid is, the first among equals, and its squared distance. Points
+    /// Each point's nearest centroid, the first of equally near ones, and its squared distance. Points
     /// beyond `size` are searched as well. Returns the sum of weight x distance.
     double assign(const planes& centroids, Eigen::ArrayXi& nearest, Eigen::ArrayXf& distance) const {
         nearest.resize(weights_.size());
         distance.resize(weights_.size());
-        // Copies of the last one fill its group: they are never the first among equals.
+        // Copies of the last one fill its group: they are never the first of equally near ones.
         const Eigen::Index count = (centroids.rows() + group - 1) / group * group;
         planes all(count, centroids.cols());
         all.topRows(centroids.rows()) = centroids;
         all.bottomRows(count - centroids.rows()).rowwise() = centroids.row(centroids.rows() - 1);
-        // Repeated: SSE has no operands that are.
+        // Broadcast to registers, as SSE has no broadcast operands.
         std::vector<float> spread;
         spread.reserve(static_cast<std::size_t>(all.size() * width));
         for (Eigen::Index k = 0; k < count; ++k)
@@ -139,7 +139,7 @@ class point_set {
         return double{total(sum)};
     }
 
-    /// At most about `most` of the points, evenly spaced; all if those have no weight.
+    /// About `max` of the points at most, evenly spaced; all if those have no weight.
     point_set some(std::size_t max) const {
         const std::size_t step = (size_ + max - 1) / max;
         point_set p = *this;
@@ -196,7 +196,7 @@ class point_set {
   private:
     point_set() = default;
 
-    /// Centroids of which only the least distance is kept at first.
+    /// Centroids in a group: at first only a group's smallest distance is kept.
     static constexpr Eigen::Index group = 16;
     static_assert(group % width == 0 && lanes % (4 * width) == 0);
 

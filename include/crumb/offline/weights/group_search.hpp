@@ -5,7 +5,7 @@
 
 namespace crumb::inline CRUMB_ABI {
 
-/// How thoroughly scales are searched.
+/// Effort of the search for scales.
 struct search_options {
     std::size_t starts = 3; ///< scales that least squares begins from, per table and sign
     std::size_t steps = 2;  ///< of least squares from each start
@@ -24,7 +24,7 @@ struct group_problem {
     const float* mix = nullptr;
 };
 
-/// What was chosen for a group.
+/// The choice for a group.
 struct group_choice {
     stored_scale scale;
     unsigned selector = 0;
@@ -60,7 +60,7 @@ class group_search {
     const level_set& set() const noexcept { return set_; }
     const search_options& options() const noexcept { return options_; }
 
-    /// The candidates of least error, best first, from alternating nearest level and least-squares scale.
+    /// The candidates of smallest error, best first, from alternating nearest level and least-squares scale.
     /// Returns their number, 0 for a group of zeros.
     std::size_t propose(const float* w, const float* weight, candidates& out) const {
         float max = 0;
@@ -68,7 +68,7 @@ class group_search {
             max = std::max(max, weight[i] > 0 ? std::fabs(w[i]) : 0.0f);
         if (max < std::numeric_limits<float>::min())
             return 0;
-        // Coarse levels clip the largest weight; the finer they are, the less.
+        // Coarse levels clip the largest weight, finer ones less.
         const float min = set_.entries <= 4    ? 0.4f
                           : set_.entries <= 8  ? 0.6f
                           : set_.entries <= 16 ? 0.75f
@@ -88,7 +88,7 @@ class group_search {
         return found;
     }
 
-    /// The nearest scale that the format can store. `exponent` counts for `scale_kind::byte` only.
+    /// The nearest scale that the format can store. `exponent` is used by `scale_kind::byte` only.
     stored_scale snap(float d, unsigned selector, int exponent) const noexcept {
         return set_.scales == scale_kind::half
                    ? nearest_half_scale(d, selector, set_.selector_bits)
@@ -233,7 +233,7 @@ class group_search {
                 v[i] = round_even(x[i], first, last, step);
             return;
         }
-        std::array<float, group_size> y; // known to alias nothing
+        std::array<float, group_size> y; // local, so that nothing aliases it
         y.fill(level[0]);
         for (std::size_t m = 1; m < set_.entries; ++m) {
             const float border = middle[m], value = level[m];

@@ -1,4 +1,4 @@
-// Group-quantized weights seen from the quantizer: weight = d(group) * level[selector(group)][index].
+// The quantizers' view of group-quantized weights: weight = d(group) * level[selector(group)][index].
 #pragma once
 
 #include <crumb/core/half.hpp>
@@ -20,12 +20,11 @@ inline constexpr std::size_t scale_block = block_scales::block_groups * group_si
 
 /// How the scale d of a group is stored.
 enum class scale_kind : std::uint8_t {
-    half, ///< an IEEE half whose low mantissa bits are the selector; they count as part of the number
+    half, ///< fp16; its low mantissa bits are the selector as well as part of the number
     byte  ///< d = 2^E b: E per block of 256 inputs, b a signed byte whose low bits are the selector
 };
 
-/// A set of tables of levels and the scales that go with them. Codebooks are the case that this is for;
-/// uniform formats have evenly spaced levels.
+/// Tables of levels and the kind of their scales: codebooks, or the evenly spaced levels of uniform formats.
 struct level_set {
     static constexpr std::size_t max_levels = 256;
 
@@ -51,7 +50,7 @@ constexpr level_set uniform_levels(int first, int step, std::size_t entries) noe
     return s;
 }
 
-/// Whether a set can be quantized with: 2 to 256 ascending levels per table, at most 256 in all.
+/// Whether quantizers can use a set: 2 to 256 ascending levels per table, at most 256 in all.
 inline status check_levels(const level_set& s) noexcept {
     if (s.entries < 2 || s.selector_bits > 4 || s.entries * s.tables() > level_set::max_levels)
         return status::error(errc::invalid_argument, "level set: %zu levels with %u selector bits", s.entries,
@@ -67,10 +66,10 @@ inline status check_levels(const level_set& s) noexcept {
 /// A scale that a format can store: its number and its bits, selector included.
 struct stored_scale {
     float d = 0;
-    std::uint16_t bits = 0; ///< of the half, or of b
+    std::uint16_t bits = 0; ///< of the fp16 number, or of b
 };
 
-/// The finite half nearest to `d` among those whose low bits are `selector`.
+/// The finite fp16 number nearest to `d` among those whose low bits are `selector`.
 inline stored_scale nearest_half_scale(float d, unsigned selector, unsigned selector_bits) noexcept {
     const unsigned mask = (1u << selector_bits) - 1u;
     const unsigned max = (0x7bffu & ~mask) | selector;
@@ -106,11 +105,12 @@ inline stored_scale nearest_byte_scale(float d, unsigned selector, unsigned sele
     return {std::ldexp(static_cast<float>(b), exponent), static_cast<std::uint16_t>(b & 0xff)};
 }
 
-/// Quantized weights by parts: what a storage format writes its blocks from.
+/// Quantized weights as arrays, from which storage formats write their blocks.
 struct leveled_matrix {
     std::size_t n = 0, k = 0;
-    std::vector<std::uint8_t> index;   ///< n x k
-    std::vector<std::uint16_t> scale;  ///< n x groups: bits of the half, or the byte b; selector included
+    std::vector<std::uint8_t> index; ///< n x k
+    std::vector<std::uint16_t>
+        scale; ///< n x groups: bits of the fp16 number, or the byte b; selector included
     std::vector<std::int8_t> exponent; ///< n x blocks of 256, of `scale_kind::byte` only
     level_set levels;
 
