@@ -6,11 +6,11 @@
 
 namespace crumb::inline CRUMB_ABI {
 
-/// Precisions that nested weights can have.
+/// Number of precisions of nested weights.
 inline constexpr std::size_t nested_precisions = max_nested_bits - min_nested_bits + 1;
 
-/// What the squared error of 2, 3 and 4 bits counts beside that of the others; only ratios matter, and
-/// precisions that are not stored count for nothing. A bit more divides the error by about 4.
+/// Weights of the squared errors of 2, 3 and 4 bits; only ratios matter, and precisions that are not stored
+/// are ignored. A bit more divides the error by about 4.
 using precision_weights = std::array<float, nested_precisions>;
 inline constexpr precision_weights even_precisions = {1, 4, 16};
 
@@ -30,17 +30,17 @@ inline level_set levels_at(const nested_levels& l, int bits) noexcept {
     return s;
 }
 
-/// One group as a least-squares problem: a `group_problem` for each precision p, of which only weight and
-/// mix are the same, and the same scale and codes for all. The loss is
+/// One group as a least-squares problem: a `group_problem` per precision p, with common weight and mix, and
+/// one scale and one set of codes for all. The loss is
 ///     sum_p lambda_p sum_i weight[i] (c_pi - d T_p[code_i >> (parent - p)])^2.
-/// Element 0 belongs to 2 bits; what is not stored may be null.
+/// Element 0 belongs to 2 bits; elements not stored may be null.
 struct nested_problem {
     std::array<const float*, nested_precisions> target = {}, own = {};
     const float* weight = nullptr;
     const float* mix = nullptr;
 };
 
-/// What was chosen for a group.
+/// The choice for a group.
 struct nested_choice {
     stored_scale scale;
     float error = std::numeric_limits<float>::infinity();
@@ -65,7 +65,7 @@ class nested_search {
         return static_cast<std::size_t>(bits - min_nested_bits);
     }
 
-    /// Evaluates the best scales of the highest and of the lowest precision by themselves, then, round by
+    /// Evaluates the best scales of the highest and of the lowest precision alone, then, round by
     /// round, scales near the best.
     nested_choice solve(const nested_problem& p) const {
         nested_choice best;
@@ -145,7 +145,7 @@ class nested_search {
         }
     }
 
-    /// Keeps what is better than `best`.
+    /// Replaces `best` by better candidates.
     void evaluate(const nested_problem& p, lane_set& l, nested_choice& best) const {
         alignas(64) row loss = {};
         alignas(64) std::uint8_t code[group_size][lanes];

@@ -13,15 +13,15 @@ namespace crumb::inline CRUMB_ABI {
 struct nested_training_options {
     int seed = min_nested_bits;                 ///< the lowest precision
     int parent = max_nested_bits;               ///< the highest
-    precision_weights lambda = even_precisions; ///< what each precision's error counts
-    std::size_t max_groups = 1u << 15;          ///< more are sampled down to this number
+    precision_weights lambda = even_precisions; ///< weight of each precision's error
+    std::size_t max_groups = 1u << 15;          ///< max groups; of more, a sample is drawn
     std::size_t max_rounds = 60;
     double tolerance = 2e-4; ///< training ends when the error falls by less than this share in a round
     std::uint64_t random_seed = 1;
     std::function<void(std::size_t done, std::size_t all)> progress = {}; ///< after every round
 };
 
-/// Trained tables and how they came about.
+/// Trained tables, and their errors during training.
 struct trained_nested {
     nested_levels levels;
     /// After each round: sum_p lambda_p sum a (w - q_p)^2 / sum_p lambda_p sum a w^2 over the sampled groups,
@@ -29,14 +29,15 @@ struct trained_nested {
     std::vector<double> errors;
 };
 
-/// Trains nested codebooks. (1) The table of the lowest precision is a codebook of its own
+/// Trains nested codebooks. (1) The table of the lowest precision is trained first
 /// (`train_codebooks`, one table). (2) Each precision above it splits every cell in two, by weighted 2-means
-/// of the weights over their groups' scales: incremental upscaling as in Any-Precision LLM. (3) In turns,
+/// of the weights over their groups' scales: incremental upscaling as in Any-Precision LLM. (3) Alternating,
 /// every group chooses scale, sign and codes for all precisions together, to lower sum_p lambda_p sum a (w -
 /// d T_p[code >> (parent - p)])^2, and every level becomes sum a w d / sum a d^2 over its cell, until the
-/// error stops falling. Tables are int8 all the time: distinct, ascending, with a largest magnitude of 127
+/// error stops falling. Tables are int8 in every round: distinct, ascending, with a largest magnitude of 127
 /// over all precisions. a is the importance as for `train_codebooks`. Refuses precisions outside 2 to 4 bits,
-/// lambda that is not finite and positive, NaN and infinity. Zeros only give even levels.
+/// lambda that is not finite and positive, NaN and infinity. Matrices of zeros only give evenly spaced
+/// levels.
 class nested_trainer {
   public:
     static result<trained_nested> train(std::span<const training_matrix> matrices,
@@ -103,8 +104,7 @@ class nested_trainer {
         return t;
     }
 
-    /// Writes the tables on the int8 grid, and 0 for precisions that do not exist. Returns what the numbers
-    /// were multiplied with.
+    /// Writes the tables on the int8 grid, and 0 for precisions that do not exist. Returns the factor.
     double put(nested_levels& l, const real_levels& t) const {
         const double scale = 127 / widest(t);
         l.levels = {};
@@ -114,7 +114,7 @@ class nested_trainer {
     }
     static constexpr std::size_t first(int bits) noexcept { return nested_levels::first_of(bits); }
 
-    // ---- the tables to begin with ----
+    // ---- the first tables ----
     real_levels upscale(const level_set& seed) {
         struct point {
             double x, weight;
@@ -181,7 +181,7 @@ class nested_trainer {
         return max;
     }
 
-    // ---- in turns ----
+    // ---- alternation ----
     code_sums sums_of(const nested_levels& l) const {
         code_sums c;
         c.count = std::size_t{1} << o_.parent;
@@ -196,10 +196,10 @@ class nested_trainer {
         return c;
     }
 
-    /// The codes of least error at scale d, as S and Q of each weight.
+    /// The codes of smallest error at scale d, as S and Q of each weight.
     static void nearest(const code_sums& c, const group& g, float d, std::array<float, group_size>& s,
                         std::array<float, group_size>& q) {
-        std::array<float, group_size> x, cost, best_s, best_q; // known to alias nothing
+        std::array<float, group_size> x, cost, best_s, best_q; // local, so that nothing aliases them
         const float inverse = 2.0f / d;
         for (std::size_t i = 0; i < group_size; ++i) {
             x[i] = g.w[i] * inverse;
@@ -221,8 +221,8 @@ class nested_trainer {
         q = best_q;
     }
 
-    /// Alternates codes and d = sum a w S / sum a Q. The loss, less the constant L sum a w^2, is that of the
-    /// last scale with the codes before it; returns it.
+    /// Alternates codes and d = sum a w S / sum a Q. Returns the loss, without the constant
+    /// L sum a w^2, of the last scale with the codes before it.
     static double converge(const code_sums& c, const group& g, float& d, int steps) {
         std::array<float, group_size> s, q;
         double loss = 0;
@@ -248,7 +248,7 @@ class nested_trainer {
         return loss;
     }
 
-    /// Every group chooses; its former choice is among the candidates. Returns the relative error.
+    /// Every group chooses, with its previous choice among the candidates. Returns the relative error.
     double assign(const nested_levels& l) {
         const code_sums c = sums_of(l);
         constexpr std::array<float, 4> parts = {1.0f, 0.85f, 0.7f, 0.55f};
