@@ -1,4 +1,4 @@
-// How much of each neuron is linear, when a mean over all neurons is given.
+// Coverage per neuron: the share of its inputs where it counts as linear, for a given mean.
 #pragma once
 
 #include <crumb/offline/folding/linear_range.hpp>
@@ -10,22 +10,22 @@ namespace crumb::inline CRUMB_ABI {
 /// The error curves of a layer's neurons, as `error_curve` makes them.
 struct layer_curves {
     std::span<const std::vector<curve_point>> neurons;
-    double weight = 1; ///< what a squared error of the layer's outputs costs the model
+    double weight = 1; ///< the model's loss per squared error of the layer's outputs
 };
 
 /// Parameters of `share_coverage`.
 struct coverage_options {
     double target = 0.85; ///< mean coverage over all neurons
     double min = 0;       ///< of every neuron
-    double max = 1;       ///< of every neuron that has a point between `min` and `max`
+    double max = 1;       ///< of every neuron with a point between `min` and `max`
 };
 
-/// Which point of its curve every neuron takes.
+/// The point of its curve that every neuron takes.
 struct coverage {
     double multiplier = 0;                        ///< weighted error per unit of coverage, at the margin
     double mean = 0;                              ///< over all neurons
     double error = 0;                             ///< weighted, summed over all neurons
-    std::vector<std::vector<std::size_t>> points; ///< [layer][neuron]: which point of its curve
+    std::vector<std::vector<std::size_t>> points; ///< [layer][neuron]: point of its curve
     std::vector<double> layers;                   ///< mean over a layer's neurons: the paper's t_i
 };
 
@@ -87,8 +87,8 @@ inline void sum_up(std::span<const layer_curves> layers, coverage& c) {
     c.mean = covered / static_cast<double>(neurons);
 }
 
-/// Every neuron covers the same share: the first point of its curve that reaches `target`. What sharing is
-/// compared with. Errors as in `check_curves`, and targets outside 0 .. 1.
+/// Every neuron covers the same share: the first point of its curve that reaches `target`. The baseline of
+/// `share_coverage`. Errors as in `check_curves`, and targets outside 0 .. 1.
 inline result<coverage> uniform_coverage(std::span<const layer_curves> layers, double target) {
     if (const status s = check_curves(layers); !s)
         return s;
@@ -111,13 +111,13 @@ inline result<coverage> uniform_coverage(std::span<const layer_curves> layers, d
 ///
 /// The paper minimizes sum E_i t_i with mean t_i = t, over layers, then over a layer's neurons. Its E_i are
 /// constants, and a linear objective has its minimum at a corner: those of small E_i would be covered fully,
-/// the others not at all, whatever the E_i, unless bounds keep them from it. Here E are the measured curves.
+/// the others not at all, unless bounds prevent it. Here E are the measured curves.
 /// They are convex, so one multiplier serves both levels: w_l E'_ln(t_ln) = multiplier wherever no bound
-/// holds, and the layers' t_i follow.
+/// is active, and the layers' t_i follow.
 ///
-/// Segments of the curves are taken by rising slope up to the first one that reaches the target: the least
-/// error of all choices of points whose mean is at least `mean`, which is above the target by less than one
-/// segment of one neuron. Coarse curves may keep the mean further away when a bound holds. Errors as in
+/// Segments of the curves are taken by increasing slope until the target is reached. That is the smallest
+/// error of all choices with a mean of at least `mean`, which exceeds the target by less than one segment of
+/// one neuron. Coarse curves may keep the mean further away when a bound is active. Errors as in
 /// `check_curves`, and unless 0 <= min <= target <= max <= 1.
 inline result<coverage> share_coverage(std::span<const layer_curves> layers,
                                        const coverage_options& options = {}) {
