@@ -1,4 +1,4 @@
-// A control for schedulers: a switch point drawn for every prompt.
+// A baseline of schedulers: a random switch point for every prompt.
 #pragma once
 
 #include <crumb/offline/common/random.hpp>

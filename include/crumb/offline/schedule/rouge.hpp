@@ -1,4 +1,4 @@
-// Rouge-L: how much of a sequence another one has in the same order.
+// Rouge-L: the score of a sequence by its longest common subsequence with a reference.
 #pragma once
 
 #include <crumb/core/status.hpp>
@@ -14,7 +14,7 @@ namespace crumb::inline CRUMB_ABI {
 inline std::size_t common_subsequence(std::span<const std::int32_t> a, std::span<const std::int32_t> b) {
     if (a.size() < b.size())
         std::swap(a, b);
-    // lengths[j]: of what the tokens of `a` so far and the first j of `b` have in common.
+    // lengths[j]: LCS of the tokens of `a` so far and the first j of `b`.
     std::vector<std::size_t> lengths(b.size() + 1, 0);
     for (const std::int32_t token : a) {
         std::size_t diagonal = 0;
@@ -36,7 +36,7 @@ struct rouge_score {
 };
 
 /// Rouge-L (Lin 2004): P = LCS / |candidate|, R = LCS / |reference|, F = (1 + beta^2) P R / (R + beta^2 P);
-/// all 0 where nothing is common. Refuses a beta that is negative or not finite.
+/// all 0 if nothing is common. Refuses a beta that is negative or not finite.
 inline result<rouge_score> rouge_l(std::span<const std::int32_t> candidate,
                                    std::span<const std::int32_t> reference, double beta = 1) {
     if (!(beta >= 0) || !std::isfinite(beta))
