@@ -50,7 +50,7 @@ class kv_part_layout {
 
     /// Bytes before the scales of tokens: the means, if the codec has them.
     constexpr std::size_t scales_offset() const noexcept {
-        return codec_.kind == kv_kind::pq && codec_.residual ? halves(mean_blocks * head_size_) : 0;
+        return codec_.kind == kv_kind::pq && codec_.residual ? fp16_bytes(mean_blocks * head_size_) : 0;
     }
     /// `uniform`: bytes before the origins z.
     constexpr std::size_t origins_offset() const noexcept { return codes_offset() / 2; }
@@ -58,11 +58,11 @@ class kv_part_layout {
     constexpr std::size_t codes_offset() const noexcept {
         switch (codec_.kind) {
         case kv_kind::q8_0:
-            return halves(kv_part_tokens * groups());
+            return fp16_bytes(kv_part_tokens * groups());
         case kv_kind::uniform:
-            return 2 * halves(keys_ ? mean_blocks * head_size_ : kv_part_tokens * groups());
+            return 2 * fp16_bytes(keys_ ? mean_blocks * head_size_ : kv_part_tokens * groups());
         case kv_kind::pq:
-            return codec_.residual ? scales_offset() + halves(kv_part_tokens) : 0;
+            return codec_.residual ? scales_offset() + fp16_bytes(kv_part_tokens) : 0;
         default:
             return 0;
         }
@@ -83,7 +83,7 @@ class kv_part_layout {
     static constexpr std::size_t mean_blocks = kv_part_tokens / kv_mean_tokens;
 
   private:
-    static constexpr std::size_t halves(std::size_t n) noexcept {
+    static constexpr std::size_t fp16_bytes(std::size_t n) noexcept {
         return round_up(n * sizeof(half), alignment);
     }
 

@@ -81,7 +81,7 @@ class nested_trainer {
     struct group : group_sample {
         float d = 0;
     };
-    /// Of a code: S = sum_p lambda_p T_p and Q = sum_p lambda_p T_p^2. With the same target w for all
+    /// Sums of a code: S = sum_p lambda_p T_p and Q = sum_p lambda_p T_p^2. With the same target w for all
     /// precisions, the error is sum a (L w^2 - 2 d w S + d^2 Q), L = sum lambda_p.
     struct code_sums {
         std::array<float, codes> s = {}, q = {};

@@ -247,8 +247,8 @@ class kv_cache {
                         f(p, layer, h, keys);
     }
     /// Sinks and window of all layers.
-    std::span<std::byte> halves() noexcept { return storage_.halves(); }
-    std::span<const std::byte> halves() const noexcept { return storage_.halves(); }
+    std::span<std::byte> fp16_rows() noexcept { return storage_.fp16_rows(); }
+    std::span<const std::byte> fp16_rows() const noexcept { return storage_.fp16_rows(); }
     /// Sets the lengths of a sequence whose memory has been filled.
     void assume(std::size_t length, std::size_t coded) noexcept {
         storage_.count().coded.store(coded, std::memory_order_release);
@@ -309,7 +309,7 @@ inline status kv_cache::copy_prefix(const kv_cache& from, std::size_t tokens) no
         __builtin_memcpy(storage_.part(p, layer, h, keys), from.storage_.part(p, layer, h, keys),
                          storage_.page().part(keys).bytes());
     });
-    __builtin_memcpy(halves().data(), from.halves().data(), halves().size());
+    __builtin_memcpy(fp16_rows().data(), from.fp16_rows().data(), fp16_rows().size());
     // Codes beyond the prefix are cut off before they are read.
     assume(from.length(), from.coded());
     truncate(tokens);

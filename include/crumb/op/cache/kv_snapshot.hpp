@@ -39,7 +39,7 @@ inline std::uint64_t kv_hash(std::span<const std::byte> bytes, std::uint64_t has
 
 /// Bytes that `save` writes.
 inline std::size_t snapshot_bytes(const kv_cache& cache) noexcept {
-    return sizeof(kv_snapshot_header) + cache.halves().size() +
+    return sizeof(kv_snapshot_header) + cache.fp16_rows().size() +
            cache.parts_for(cache.length(), cache.coded()) * cache.part_bytes();
 }
 
@@ -78,7 +78,7 @@ inline status save(const kv_cache& cache, std::span<std::byte> to) noexcept {
         h.content = kv_hash(from, h.content);
         at += from.size();
     };
-    put(cache.halves());
+    put(cache.fp16_rows());
     cache.for_each_part(h.parts, [&](std::size_t p, std::size_t layer, std::size_t head, bool keys) {
         put(cache.part(p, layer, head, keys));
     });
@@ -159,7 +159,7 @@ inline status restore(kv_cache& cache, std::span<const std::byte> from) noexcept
     if (h.reserved[0] != 0 || h.reserved[1] != 0 || h.parts != cache.parts_for(h.length, h.coded) ||
         h.coded % kv_block_tokens != 0 || h.coded > after_sinks ||
         (coded && after_sinks - h.coded > h.slots) || (!coded && h.coded != 0) ||
-        h.bytes != sizeof h + cache.halves().size() + h.parts * cache.part_bytes())
+        h.bytes != sizeof h + cache.fp16_rows().size() + h.parts * cache.part_bytes())
         return status::error(errc::corrupt, "kv snapshot: its header contradicts itself");
     if (from.size() < h.bytes)
         return status::error(errc::corrupt, "kv snapshot: %zu of %zu bytes", from.size(),
@@ -177,7 +177,7 @@ inline status restore(kv_cache& cache, std::span<const std::byte> from) noexcept
             at += to.size();
         };
         // Sinks and window are fp16 with every codec.
-        next(cache.halves(), {kv_codec::f16(), h.head_size, true});
+        next(cache.fp16_rows(), {kv_codec::f16(), h.head_size, true});
         cache.for_each_part(h.parts, [&](std::size_t p, std::size_t layer, std::size_t head, bool keys) {
             next(cache.part(p, layer, head, keys), {cache.options().codec, h.head_size, keys});
         });

@@ -56,7 +56,9 @@ class kv_storage {
 
     // ---- rows ----
     /// Sinks and window of all layers.
-    std::span<std::byte> halves() const noexcept { return {state_ + at_.halves, at_.bytes - at_.halves}; }
+    std::span<std::byte> fp16_rows() const noexcept {
+        return {state_ + at_.fp16_rows, at_.bytes - at_.fp16_rows};
+    }
     half* sink_row(std::size_t layer, std::size_t h, bool keys, std::size_t t) const noexcept {
         return half_rows(layer, h, keys, at_.sinks) + t * options_.head_size;
     }
@@ -91,8 +93,8 @@ class kv_storage {
 
   private:
     struct state_layout {
-        std::size_t sinks = 0, slots = 0;             ///< tokens
-        std::size_t pages = 0, halves = 0, bytes = 0; ///< offsets
+        std::size_t sinks = 0, slots = 0;                ///< tokens
+        std::size_t pages = 0, fp16_rows = 0, bytes = 0; ///< offsets
     };
 
     static state_layout layout(const kv_cache_options& s) noexcept {
@@ -102,8 +104,9 @@ class kv_storage {
             at.slots = round_up(s.window + kv_block_tokens - 1 + s.max_rows + s.slack, kv_block_tokens);
         }
         at.pages = round_up(sizeof(counters), alignment);
-        at.halves = at.pages + round_up(pages_of(s, at.sinks, s.max_tokens) * sizeof(std::byte*), alignment);
-        at.bytes = at.halves +
+        at.fp16_rows =
+            at.pages + round_up(pages_of(s, at.sinks, s.max_tokens) * sizeof(std::byte*), alignment);
+        at.bytes = at.fp16_rows +
                    round_up(2 * s.layers * s.kv_heads * (at.sinks + at.slots) * s.head_size * sizeof(half),
                             alignment);
         return at;
@@ -113,7 +116,7 @@ class kv_storage {
     }
     /// The rows of a layer, kv head and kind; all layers' sinks lie before all layers' windows.
     half* half_rows(std::size_t layer, std::size_t h, bool keys, std::size_t rows) const noexcept {
-        return reinterpret_cast<half*>(state_ + at_.halves) +
+        return reinterpret_cast<half*>(state_ + at_.fp16_rows) +
                ((2 * layer + (keys ? 0 : 1)) * options_.kv_heads + h) * rows * options_.head_size;
     }
 
