@@ -34,27 +34,27 @@ constexpr cache_size sizes[] = {{32, 32, 4096},  {32, 32, 32768},      {32, 8, 8
 struct fixture {
     fixture(const named_kv_codec& c, const cache_size& s) : of(c), size(s) {
         std::mt19937 engine(1);
-        shape.kv_heads = s.kv_heads;
-        shape.head_size = head_size;
-        shape.codec = c.codec;
-        shape.max_tokens = s.tokens + 4 + kv_part_tokens;
+        options.kv_heads = s.kv_heads;
+        options.head_size = head_size;
+        options.codec = c.codec;
+        options.max_tokens = s.tokens + 4 + kv_part_tokens;
         // A plain codec needs room for the token of this step, the others have it in the window.
-        shape.page_tokens = s.page_tokens != 0 ? s.page_tokens : s.tokens + kv_part_tokens;
+        options.page_tokens = s.page_tokens != 0 ? s.page_tokens : s.tokens + kv_part_tokens;
         fill_codebooks(engine);
         const kv_part_layout keys(c.codec, head_size, true), values(c.codec, head_size, false);
         const std::size_t layer_bytes =
             s.kv_heads * (keys.bytes() + values.bytes()) * (s.tokens / kv_part_tokens);
-        shape.layers = std::max<std::size_t>(1, (dram_working_set() + layer_bytes - 1) / layer_bytes);
+        options.layers = std::max<std::size_t>(1, (dram_working_set() + layer_bytes - 1) / layer_bytes);
         if (c.codec.has_codebooks())
-            shape.codebooks = must(pq_codebooks::make({.codec = c.codec,
-                                                       .head_size = head_size,
-                                                       .head_step = 1,
-                                                       .sets = s.kv_heads,
-                                                       .entries = entries,
-                                                       .scales = scales}));
-        state = buffer(kv_cache::state_bytes(shape).value());
-        cache = std::make_unique<kv_cache>(kv_cache::create(shape, {state.data(), state.size()}).value());
-        const std::size_t pages = (s.tokens + shape.page_tokens) / shape.page_tokens;
+            options.codebooks = must(pq_codebooks::make({.codec = c.codec,
+                                                         .head_size = head_size,
+                                                         .head_step = 1,
+                                                         .sets = s.kv_heads,
+                                                         .entries = entries,
+                                                         .scales = scales}));
+        state = buffer(kv_cache::state_bytes(options).value());
+        cache = std::make_unique<kv_cache>(kv_cache::create(options, {state.data(), state.size()}).value());
+        const std::size_t pages = (s.tokens + options.page_tokens) / options.page_tokens;
         memory = buffer(pages * round_up(cache->page_bytes(), alignment));
         for (std::size_t p = 0; p < pages; ++p) {
             const std::span<std::byte> page{memory.data() + p * round_up(cache->page_bytes(), alignment),
@@ -63,7 +63,7 @@ struct fixture {
                 error = added.message();
             fill_page(page, engine);
         }
-        cache->assume(s.tokens + cache->sinks(), c.codec.is_plain() ? 0 : s.tokens);
+        cache->assume(s.tokens + cache->sinks(), c.codec.is_uncoded() ? 0 : s.tokens);
         bytes = static_cast<double>(layer_bytes);
         std::normal_distribution<float> normal;
         q.resize(s.heads * head_size);
@@ -85,15 +85,15 @@ struct fixture {
     /// Random codes of layer 0, the same in all layers.
     void fill_page(std::span<std::byte> page, std::mt19937& engine) {
         std::normal_distribution<float> normal;
-        const std::size_t layer = page.size() / shape.layers;
+        const std::size_t layer = page.size() / options.layers;
         std::byte* at = page.data();
         for (std::size_t h = 0; h < size.kv_heads; ++h)
-            for (std::size_t part = 0; part < 2 * shape.page_tokens / kv_part_tokens; ++part) {
-                const bool keys = part < shape.page_tokens / kv_part_tokens;
+            for (std::size_t part = 0; part < 2 * options.page_tokens / kv_part_tokens; ++part) {
+                const bool keys = part < options.page_tokens / kv_part_tokens;
                 const kv_part_layout l(of.codec, head_size, keys);
-                const std::size_t halves = of.codec.is_plain() ? l.bytes() : l.codes_offset();
+                const std::size_t halves = of.codec.is_uncoded() ? l.bytes() : l.codes_offset();
                 for (std::size_t i = 0; i < halves; i += 2) {
-                    const half x = to_half(of.codec.is_plain()            ? normal(engine)
+                    const half x = to_half(of.codec.is_uncoded()          ? normal(engine)
                                            : of.codec.kind != kv_kind::pq ? 0.01f + 0.002f * normal(engine)
                                            : i >= l.scales_offset()       ? 1 + 0.2f * normal(engine)
                                                                           : 0.2f * normal(engine));
@@ -103,7 +103,7 @@ struct fixture {
                     at[i] = static_cast<std::byte>(engine() >> 13);
                 at += l.bytes();
             }
-        for (std::size_t i = 1; i < shape.layers; ++i)
+        for (std::size_t i = 1; i < options.layers; ++i)
             std::memcpy(page.data() + i * layer, page.data(), layer);
     }
 
@@ -151,7 +151,7 @@ struct fixture {
 
     named_kv_codec of;
     cache_size size;
-    kv_cache_shape shape;
+    kv_cache_options options;
     std::vector<std::int8_t> entries;
     std::vector<float> scales, q, y;
     buffer state, memory;
@@ -181,7 +181,7 @@ struct task {
     task(fixture& f_, const char* isa) : f(f_) {
         const auto made =
             kv_attention::plan({.heads = f.size.heads, .kv_heads = f.size.kv_heads, .head_size = head_size},
-                               f.shape, kv_mode::fast, isa);
+                               f.options, kv_mode::fast, isa);
         if (!made) {
             error = made.message();
             return;
@@ -198,14 +198,14 @@ struct task {
     void run() {
         must(plan->run(matrix<const float>(f.q.data(), 1, f.q.size()), f.cache->layer(layer), f.position(),
                        matrix(f.y.data(), 1, f.y.size()), {scratch.data(), scratch.size()}));
-        layer = layer + 1 == f.shape.layers ? 0 : layer + 1;
+        layer = layer + 1 == f.options.layers ? 0 : layer + 1;
     }
     /// With an epsilon of 0.
     void run_skipping(std::span<std::byte> memory, kv_skip_report* reports) {
         must(plan->run_skipping(matrix<const float>(f.q.data(), 1, f.q.size()), f.cache->layer(layer),
                                 f.position(), matrix(f.y.data(), 1, f.y.size()), 0, reports,
                                 {scratch.data(), scratch.size()}, memory));
-        layer = layer + 1 == f.shape.layers ? 0 : layer + 1;
+        layer = layer + 1 == f.options.layers ? 0 : layer + 1;
     }
     fixture& f;
     std::optional<kv_attention> plan;
@@ -270,7 +270,7 @@ void row(benchmark::State& state, const named_kv_codec& codec, const cache_size&
         state, 1, [&] { t.run(); },
         [&](double s) { of_read.push_back(t.f.bytes / s / read_bandwidth(dram())); });
     state.counters["bytes_per_second"] = t.f.bytes / seconds;
-    state.counters["working_set_bytes"] = t.f.bytes * static_cast<double>(t.f.shape.layers);
+    state.counters["working_set_bytes"] = t.f.bytes * static_cast<double>(t.f.options.layers);
     if (!of_read.empty())
         state.counters["of_read_bandwidth"] = median(of_read);
     if (is_f16)

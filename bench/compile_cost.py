@@ -42,7 +42,7 @@ crumb::status multiply(std::span<const std::byte> weights, crumb::matrix_view<co
     const auto plan = crumb::linear<crumb::FORMAT>::plan(*packed);
     if (!plan)
         return plan.error();
-    auto a = crumb::activations::create(scratch, plan->activation_layout(), x.rows);
+    auto a = crumb::activations::create(scratch, plan->input_plan(), x.rows);
     if (!a)
         return a.error();
     a->quantize(x);
@@ -53,7 +53,7 @@ crumb::status multiply(std::span<const std::byte> weights, crumb::matrix_view<co
 
 CACHE = """
 #include <crumb/crumb.hpp>
-crumb::status attend(const crumb::attention_shape& heads, const crumb::kv_cache_shape& shape,
+crumb::status attend(const crumb::attention_shape& heads, const crumb::kv_cache_options& shape,
                      std::span<std::byte> state, std::span<std::byte> page, std::span<std::byte> scratch,
                      crumb::matrix_view<const float> q, crumb::matrix_view<const float> k,
                      crumb::matrix_view<const float> v, crumb::matrix_view<float> y) {

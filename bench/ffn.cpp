@@ -129,7 +129,7 @@ constexpr batch_kind batch_kinds[] = {{"lists", folded_batches::lists, false},
                                       {"automatic+matrices", folded_batches::automatic, true}};
 
 /// Batches, by turns with the dense network and, by lists, with one that fixes nothing. `fix` and `repack`
-/// are what `folded_ffn_costs` has, as these times give it; with a rest, half of its `unpack` as well.
+/// are what `folded_ffn_costs` has, as these times give it; with a residual, half of its `unpack` as well.
 template <weight_format P>
 void batch_row(benchmark::State& state, const char* isa, row_codec in, const batch_kind& kind,
                std::size_t m) {

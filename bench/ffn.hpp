@@ -48,7 +48,7 @@ struct product_weights {
 /// Quantizes rows and multiplies them.
 struct quantized_product {
     void run(const any_linear& w, const matrix_view<const float>& x, const matrix_view<float>& y) {
-        const auto layout = w.activation_layout();
+        const auto layout = w.input_plan();
         if (const std::size_t bytes = activation_bytes(layout, x.rows); codes.size() != bytes)
             codes = buffer(bytes);
         auto a = *activations::create({codes.data(), codes.size()}, layout, x.rows);
@@ -116,7 +116,7 @@ struct dense_task {
     std::string error;
 };
 
-/// A folded network: matrix in Q4_0, predictor in `P`, neurons' inputs in a codec (`u2`: the rest of the
+/// A folded network: matrix in Q4_0, predictor in `P`, neurons' inputs in a codec (`u2`: the residual of the
 /// predictor) and their outputs in Q4_0.
 template <weight_format P>
 struct folded_network {
@@ -129,7 +129,7 @@ struct folded_network {
         const auto writer = neuron_writer::create({neurons.at(0), neurons.stride}, rows).value();
         for (std::size_t n = 0; n < s.neurons; ++n) {
             const auto w = random_floats(2 * s.inputs + 3, n);
-            writer.line(n, {.slope = w[0], .intercept = w[1], .bias = rows.rest ? 0 : w[2]});
+            writer.line(n, {.slope = w[0], .intercept = w[1], .bias = rows.residual ? 0 : w[2]});
             encode_row(in, w.data() + 3, s.inputs, writer.in(n));
             encode_row(row_codec::q4_0, w.data() + 3 + s.inputs, s.inputs, writer.out(n));
         }
@@ -216,14 +216,14 @@ struct folded_task {
         quantized_product product;
         const any_linear plan = f.predictor.plan(0, isa);
         product.run(plan, x, estimates);
-        // A rest is multiplied with what the predictor's activations are rounded to.
-        const auto layout = plan.activation_layout();
+        // A residual is multiplied with what the predictor's activations are rounded to.
+        const auto layout = plan.input_plan();
         buffer memory(activation_bytes(layout, x.rows));
         auto codes = activations::create({memory.data(), memory.size()}, layout, x.rows).value();
         codes.quantize(x);
         const reference::activation_view view{codes.layout(), codes.codes(), codes.scales(), x.rows};
         read = inputs;
-        for (std::size_t r = 0; f.rows.rest && r < x.rows; ++r)
+        for (std::size_t r = 0; f.rows.residual && r < x.rows; ++r)
             for (std::size_t i = 0; i < x.cols; ++i)
                 read[r * x.cols + i] = static_cast<float>(view.scale(r, i / group_size) * view.code(r, i));
     }
@@ -288,7 +288,7 @@ struct folded_task {
     double dense_error(const neuron_rows& rows, std::size_t r) const {
         std::vector<double> want(y.cols);
         for (std::size_t n = 0; n < f.shape.neurons; ++n) {
-            const double base = f.rows.rest ? double(estimates.row(r)[n]) : double(rows.line(n).bias);
+            const double base = f.rows.residual ? double(estimates.row(r)[n]) : double(rows.line(n).bias);
             const double s = reference::gelu_tanh(
                 base + reference::multiply(f.rows.in, rows.in(n), x.row(r), f.shape.inputs).value);
             for (std::size_t c = 0; c < y.cols; ++c)

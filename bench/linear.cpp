@@ -12,17 +12,17 @@
 namespace crumb::bench {
 namespace {
 
-constexpr std::size_t most_rows = 512;
-constexpr std::size_t row_counts[] = {1, 2, 4, 8, 16, 32, 128, most_rows};
-constexpr std::size_t panel_row_counts[] = {32, 64, 128, 256, most_rows};
-constexpr std::size_t team_row_counts[] = {128, most_rows};
+constexpr std::size_t max_rows = 512;
+constexpr std::size_t row_counts[] = {1, 2, 4, 8, 16, 32, 128, max_rows};
+constexpr std::size_t panel_row_counts[] = {32, 64, 128, 256, max_rows};
+constexpr std::size_t team_row_counts[] = {128, max_rows};
 
 /// Weights and activations that the rows of one format and memory level share. One is alive at a time.
 template <weight_format F>
 struct fixture {
     explicit fixture(const memory_level& at)
-        : level(at), stored(random_weights<F>(at.n, at.k)), x(random_floats(most_rows * at.k, 2)),
-          y(most_rows * at.n * sizeof(float)) {}
+        : level(at), stored(random_weights<F>(at.n, at.k)), x(random_floats(max_rows * at.k, 2)),
+          y(max_rows * at.n * sizeof(float)) {}
 
     const copies& packed() {
         if (!packed_) {
@@ -105,7 +105,7 @@ struct linear_task {
             error = std::string("the plan fell back to ") + plans[0].isa();
             return;
         }
-        const auto layout = plans[0].activation_layout();
+        const auto layout = plans[0].input_plan();
         codes = buffer(activation_bytes(layout, rows));
         quantized_x = *activations::create({codes.data(), codes.size()}, layout, rows);
         weight_bytes = packed_bytes<F>(f.level.n, f.level.k);
@@ -152,10 +152,10 @@ struct plain_task {
           blocks(f.blocks()), y(f.output(rows, n)), x(f.input(rows)),
           weight_bytes(n * groups * sizeof(typename F::block)) {
         const auto plan = plan_for<F>(f.packed().at(0), f.packed().stride, f.stored, rows, Isa::name);
-        const std::size_t bytes = activation_bytes(plan->activation_layout(), 1);
+        const std::size_t bytes = activation_bytes(plan->input_plan(), 1);
         codes = buffer(bytes * rows);
         for (std::size_t r = 0; r < rows; ++r) {
-            auto a = *activations::create({codes.data() + r * bytes, bytes}, plan->activation_layout(), 1);
+            auto a = *activations::create({codes.data() + r * bytes, bytes}, plan->input_plan(), 1);
             a.quantize(matrix(x.row(r), 1, x.cols));
             quantized_x.push_back({a.codes(), a.scales()});
         }

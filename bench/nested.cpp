@@ -63,7 +63,7 @@ struct task {
             weight_bytes = view->bytes_at(bits);
             plans.push_back(*plan);
         }
-        const auto layout = plans[0].activation_layout();
+        const auto layout = plans[0].input_plan();
         codes = buffer(activation_bytes(layout, rows));
         quantized_x = *activations::create({codes.data(), codes.size()}, layout, rows);
         run();
@@ -112,7 +112,7 @@ void nested_row(benchmark::State& state, bool uniform, int bits, std::size_t m, 
 void layer_row(benchmark::State& state, int bits, const memory_level& level) {
     const std::size_t isa = *choose_isa(nullptr);
     fixture& f = fixture::of(false, level);
-    task low(f, bits, 1, isa_names()[isa]), high(f, most_nested_bits, 1, isa_names()[isa]);
+    task low(f, bits, 1, isa_names()[isa]), high(f, max_nested_bits, 1, isa_names()[isa]);
     if (!low.error.empty() || !high.error.empty())
         return fail(state, low.error + high.error);
     // Not the copy that has just been read.
@@ -155,7 +155,7 @@ void layer_row(benchmark::State& state, int bits, const memory_level& level) {
 void register_nested() {
     for (const bool uniform : {true, false})
         for (const memory_level& level : {dram(), l2()})
-            for (int bits = fewest_nested_bits; bits <= most_nested_bits; ++bits)
+            for (int bits = min_nested_bits; bits <= max_nested_bits; ++bits)
                 isa_list::for_each([&]<class Isa>() {
                     for (const std::size_t m : row_counts)
                         if (m <= 16 || level.bytes != 0)
@@ -168,7 +168,7 @@ void register_nested() {
                                 ->Unit(benchmark::kMicrosecond);
                 });
     for (const auto& shape : layer_shapes)
-        for (int bits = fewest_nested_bits; bits <= most_nested_bits; ++bits) {
+        for (int bits = min_nested_bits; bits <= max_nested_bits; ++bits) {
             const memory_level level{"dram", shape.n, shape.k, dram_working_set()};
             benchmark::RegisterBenchmark(
                 ("layers/" + row_name("nested", false, bits, "chosen", 1, level)).c_str(),

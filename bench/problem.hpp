@@ -61,8 +61,8 @@ quantized<F> random_weights(std::size_t n, std::size_t k) {
 /// n x k nested weights of 2 to 4 bits with random codes and scales. Levels that are not uniform are about
 /// those of normal weights.
 inline nested_quantized random_nested(bool uniform, std::size_t n, std::size_t k) {
-    nested_levels levels = nested_levels::uniform(fewest_nested_bits, most_nested_bits);
-    for (int p = fewest_nested_bits; p <= most_nested_bits && !uniform; ++p) {
+    nested_levels levels = nested_levels::uniform(min_nested_bits, max_nested_bits);
+    for (int p = min_nested_bits; p <= max_nested_bits && !uniform; ++p) {
         const auto t = levels.table(p);
         for (std::size_t i = 0; i < t.size(); ++i) {
             const double x = (2.0 * double(i) + 1.0) / double(t.size()) - 1.0;

@@ -90,9 +90,9 @@ double microseconds(const problem& p, const crumb::quantized<F>& stored) {
     const auto memory = room(bytes);
     const auto packed = checked(crumb::pack<F>(stored, {memory.get(), bytes}));
     const auto plan = checked(crumb::linear<F>::plan(packed, {.codebooks = stored.codebooks}));
-    const std::size_t row_bytes = crumb::activation_bytes(plan.activation_layout(), 1);
+    const std::size_t row_bytes = crumb::activation_bytes(plan.input_plan(), 1);
     const auto row = room(row_bytes);
-    auto a = checked(crumb::activations::create({row.get(), row_bytes}, plan.activation_layout(), 1));
+    auto a = checked(crumb::activations::create({row.get(), row_bytes}, plan.input_plan(), 1));
     std::vector<float> y(n);
     double best = 1e9;
     for (int i = 0; i < 200; ++i) {

@@ -86,10 +86,10 @@ struct packed {
 /// A product of floats with planned weights.
 void multiply(const crumb::any_linear& w, const crumb::matrix_view<const float>& x, std::vector<float>& y) {
     y.resize(x.rows * w.n());
-    memory room(w.reads_activations() ? crumb::activation_bytes(w.activation_layout(), x.rows) : 1);
+    memory room(w.reads_activations() ? crumb::activation_bytes(w.input_plan(), x.rows) : 1);
     crumb::activations a;
     if (w.reads_activations()) {
-        a = checked(crumb::activations::create(room.bytes, w.activation_layout(), x.rows));
+        a = checked(crumb::activations::create(room.bytes, w.input_plan(), x.rows));
         a.quantize(x);
     }
     w.run(x, a, crumb::matrix(y.data(), x.rows, w.n()));

@@ -70,23 +70,23 @@ struct sequence {
 /// A cache of one layer that holds the sequence, and the memory that is the engine's.
 struct filled_cache {
     crumb::kv_codebooks books;
-    crumb::kv_cache_shape shape;
+    crumb::kv_cache_options options;
     memory state;
     crumb::kv_cache cache;
     memory page; ///< for all tokens: a head's codes lie one after another in it
 
     filled_cache(const crumb::kv_codec& codec, const sequence& s)
-        : books(codebooks(codec, s)), shape{.layers = 1,
-                                            .kv_heads = kv_heads,
-                                            .head_size = head_size,
-                                            .max_tokens = tokens,
-                                            .max_rows = 64,
-                                            .page_tokens = tokens,
-                                            .codec = codec,
-                                            .codebooks = checked(books.view()),
-                                            .codebook_id = books.identity()},
-          state(checked(crumb::kv_cache::state_bytes(shape))),
-          cache(checked(crumb::kv_cache::create(shape, state.bytes))), page(cache.page_bytes()) {
+        : books(codebooks(codec, s)), options{.layers = 1,
+                                              .kv_heads = kv_heads,
+                                              .head_size = head_size,
+                                              .max_tokens = tokens,
+                                              .max_rows = 64,
+                                              .page_tokens = tokens,
+                                              .codec = codec,
+                                              .codebooks = checked(books.view()),
+                                              .codebook_id = books.identity()},
+          state(checked(crumb::kv_cache::state_bytes(options))),
+          cache(checked(crumb::kv_cache::create(options, state.bytes))), page(cache.page_bytes()) {
         checked(cache.add_page(page.bytes));
         memory encoding(cache.encode_scratch_bytes());
         for (std::size_t t = 0; t < tokens; t += 64) {
@@ -108,8 +108,8 @@ struct filled_cache {
         return checked(crumb::train_kv_codebooks(samples, codec, {}));
     }
     crumb::kv_attention plan() const {
-        return checked(
-            crumb::kv_attention::plan({.heads = heads, .kv_heads = kv_heads, .head_size = head_size}, shape));
+        return checked(crumb::kv_attention::plan(
+            {.heads = heads, .kv_heads = kv_heads, .head_size = head_size}, options));
     }
     /// The largest magnitude of a coded value, as attention sees it.
     double largest_value() const {

@@ -100,8 +100,8 @@ class model {
     explicit model(const crumb::nested_quantized& q)
         : stride_(crumb::nested_packed_bytes(n, k, q.levels.parent)), packed_(stride_ * matrices),
           view_(checked(crumb::pack(q, packed_.bytes))), plans_(plans()),
-          row_(crumb::activation_bytes(plans_[0].activation_layout(), 1)),
-          a_(checked(crumb::activations::create(row_.bytes, plans_[0].activation_layout(), 1))), y_(n) {}
+          row_(crumb::activation_bytes(plans_[0].input_plan(), 1)),
+          a_(checked(crumb::activations::create(row_.bytes, plans_[0].input_plan(), 1))), y_(n) {}
 
     const crumb::nested_view& view() const noexcept { return view_; }
     std::size_t bytes_at(int bits) const noexcept { return matrices * view_.bytes_at(bits); }

@@ -45,11 +45,11 @@ int report(const std::string& error) {
 template <weight_format F, class Isa>
 int run_plain(const quantized<F>& w, const linear<F>& plan, const std::vector<float>& x, const request& r) {
     if constexpr (has_plain<F, Isa>) {
-        const std::size_t bytes = activation_bytes(plan.activation_layout(), 1);
+        const std::size_t bytes = activation_bytes(plan.input_plan(), 1);
         const aligned memory = allocate(bytes * r.m);
         std::vector<plain_row> rows;
         for (std::size_t i = 0; i < r.m; ++i) {
-            auto a = *activations::create({memory.get() + i * bytes, bytes}, plan.activation_layout(), 1);
+            auto a = *activations::create({memory.get() + i * bytes, bytes}, plan.input_plan(), 1);
             a.quantize(matrix(x.data() + i * k, 1, k));
             rows.push_back({a.codes(), a.scales()});
         }
@@ -93,7 +93,7 @@ int repeat(const activation_plan& layout, const std::vector<float>& x, const req
 template <weight_format F>
 int run_linear(const quantized<F>& w, const linear<F>& plan, const std::vector<float>& x, const request& r) {
     return repeat(
-        plan.activation_layout(), x, r, [&](const activations& a, const auto& y) { plan.run(a, y); },
+        plan.input_plan(), x, r, [&](const activations& a, const auto& y) { plan.run(a, y); },
         [&](const activations& a, const auto& input, std::vector<float>& y) {
             if (r.mode == linear_mode::absorbed)
                 return check_absorbed<F>(w, a, y);
@@ -137,7 +137,7 @@ int run_nested(bool uniform, const request& r) {
         return report(std::string("the plan fell back to ") + plan->isa());
     const reference::flat_nested<Bits> flat(w);
     return repeat(
-        plan->activation_layout(), random_floats(r.m * k, 2), r,
+        plan->input_plan(), random_floats(r.m * k, 2), r,
         [&](const activations& a, const auto& y) { plan->run(Bits, a, y); },
         [&](const activations& a, const auto& input, std::vector<float>& y) {
             return check_product<reference::nested_block<Bits>>(flat.view(), input, matrix(y.data(), r.m, n),

@@ -46,7 +46,7 @@ result<certainty_scheduler> certainty_scheduler::make(const precision_schedule& 
                                                       const crumb::precision_range& stored) {
     if (!stored.has(sure.bits))
         return status::error(errc::invalid_argument,
-                             "scheduler: %d bits are asked for, the weights have %d to %d", sure.bits,
+                             "scheduler: %d bits are requested, the weights have %d to %d", sure.bits,
                              stored.seed, stored.parent);
     if (!std::isfinite(sure.raise_at) || !(sure.lower_at >= 0) || !(sure.lower_at <= sure.raise_at))
         return status::error(errc::invalid_argument, "scheduler: thresholds are %g and %g", sure.lower_at,

@@ -67,7 +67,7 @@ result<sparse_feedback> sparse_feedback::make(crumb::second_moments<double>::mat
     const double each = f.h_.diagonal().mean();
     const double unit = each > 0 ? each : 1.0;
     f.h_.diagonal().array() += nested_damping * unit;
-    f.least_ = 1e-6 * unit;
+    f.min_ = 1e-6 * unit;
     f.mean_ = std::move(mean);
     f.options_ = options;
     auto whole = crumb::feedback_system::make(view_of(f.h_), 0);
@@ -90,7 +90,7 @@ status sparse_feedback::quantize(const crumb::matrix_view<const float>& rest, de
             const auto at = static_cast<Eigen::Index>(i);
             h.row(at).setZero();
             h.col(at).setZero();
-            h(at, at) = least_;
+            h(at, at) = min_;
         }
     const auto system = crumb::feedback_system::make(view_of(h), 0);
     if (!system)
@@ -209,7 +209,7 @@ status decomposer::put(const std::vector<decomposed_matrix>& parts, int bits, mo
         std::vector<float> corrections;
         for (std::size_t r = 0; r < dense.n; ++r)
             corrections.push_back(crumb::to_float(
-                dense.corrections[static_cast<std::size_t>(bits - crumb::fewest_nested_bits) * dense.n + r]));
+                dense.corrections[static_cast<std::size_t>(bits - crumb::min_nested_bits) * dense.n + r]));
         if (const status s = to.replace(matrices[m], bits, expand(parts[m], w, bits), corrections); !s)
             return s;
     }

@@ -38,7 +38,7 @@ class sparse_feedback {
                            std::size_t row) const;
 
     crumb::second_moments<double>::matrix_type h_; ///< damped
-    double least_ = 0;                             ///< what a column that is left out has in the diagonal
+    double min_ = 0;                               ///< what a column that is left out has in the diagonal
     std::vector<float> mean_;
     std::optional<crumb::feedback_system> whole_; ///< of rows that keep nothing
     crumb::nested_feedback_options options_;

@@ -65,7 +65,7 @@ std::vector<cache_of>& all_caches() {
 
 std::uint64_t content_hash(const crumb::kv_cache& cache, std::span<const std::byte> content) {
     // As `save` does: first the halves, then part by part; a part's bytes are a multiple of 8.
-    const std::size_t halves = std::min(cache.halves().size(), content.size());
+    const std::size_t halves = std::min(cache.fp16_rows().size(), content.size());
     return crumb::kv_hash(content.subspan(halves), crumb::kv_hash(content.first(halves), 0));
 }
 

@@ -22,7 +22,7 @@ class cache_of {
     void add_pages(std::size_t tokens);
 
   private:
-    crumb::kv_cache_shape shape_;
+    crumb::kv_cache_options shape_;
     std::vector<std::int8_t> entries_;
     std::vector<float> scales_;
     buffer state_;

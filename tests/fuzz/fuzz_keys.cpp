@@ -12,15 +12,15 @@ namespace {
 /// Encodes and reads tokens with codebooks from a file.
 void use(const crumb::kv_codebooks& books, const model& m) {
     const model_shape& d = m.shape();
-    crumb::kv_cache_shape shape{.layers = d.layers,
-                                .kv_heads = d.kv_heads,
-                                .head_size = d.head_size,
-                                .max_tokens = 80,
-                                .max_rows = 70,
-                                .codec = books.codec,
-                                .sinks = 1,
-                                .window = 1,
-                                .codebooks = books.view().value()};
+    crumb::kv_cache_options shape{.layers = d.layers,
+                                  .kv_heads = d.kv_heads,
+                                  .head_size = d.head_size,
+                                  .max_tokens = 80,
+                                  .max_rows = 70,
+                                  .codec = books.codec,
+                                  .sinks = 1,
+                                  .window = 1,
+                                  .codebooks = books.view().value()};
     const auto bytes = crumb::kv_cache::state_bytes(shape);
     if (!bytes)
         return check_refusal(bytes.error());

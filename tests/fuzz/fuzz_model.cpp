@@ -34,7 +34,7 @@ void run(std::span<const std::byte> input) {
     check(kv.ok(), "a cache that does not exist");
     // Tokens become codes when there are 64 of them that are old enough; that takes as long as dozens of
     // others.
-    const bool is_long = !kv->codec.is_plain() && choose.below(8) == 7;
+    const bool is_long = !kv->codec.is_uncoded() && choose.below(8) == 7;
     const std::size_t batch = choose.below(4) + 1, prompt = is_long ? 70 : choose.below(4) + 1;
     const bool by_schedule = choose.flag();
 

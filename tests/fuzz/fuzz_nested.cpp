@@ -10,10 +10,10 @@ void run(std::span<const std::byte> input) {
     if (!view)
         return check_refusal(view.error());
     const crumb::nested_levels& levels = view->levels();
-    check(view->bytes() <= input.size() && levels.seed >= crumb::fewest_nested_bits &&
-              levels.parent <= crumb::most_nested_bits && levels.seed <= levels.parent,
+    check(view->bytes() <= input.size() && levels.seed >= crumb::min_nested_bits &&
+              levels.parent <= crumb::max_nested_bits && levels.seed <= levels.parent,
           "a view of more than its bytes or of precisions that do not exist");
-    if (view->n() * view->k() == 0 || view->n() * view->k() > most_weights)
+    if (view->n() * view->k() == 0 || view->n() * view->k() > max_weights)
         return;
     check(!crumb::nested_view::open(copy.bytes(), view->n(), view->k() + 1).ok() &&
               crumb::nested_view::open(copy.bytes(), view->n(), view->k()).ok(),

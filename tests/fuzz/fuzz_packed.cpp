@@ -13,7 +13,7 @@ void multiply(std::span<const std::byte> bytes) {
         return check_refusal(view.error());
     check(view->bytes() <= bytes.size(), "a view of more than its bytes");
     // A few bytes may stand for many empty rows.
-    if (view->n() * view->k() == 0 || view->n() * view->k() > most_weights)
+    if (view->n() * view->k() == 0 || view->n() * view->k() > max_weights)
         return;
     std::vector<std::int8_t> tables;
     if constexpr (crumb::needs_codebooks<F>)

@@ -11,7 +11,7 @@ void attend(cache_of& c) {
     const std::size_t length = c.cache.length();
     if (length == 0)
         return;
-    const crumb::kv_cache_shape& s = c.cache.shape();
+    const crumb::kv_cache_options& s = c.cache.options();
     const crumb::attention_shape shape{
         .heads = 2 * s.kv_heads, .kv_heads = s.kv_heads, .head_size = s.head_size};
     const auto q = inputs(shape.heads * s.head_size);
@@ -35,7 +35,7 @@ void attend(cache_of& c) {
 
 /// Tokens, until the oldest ones of them become codes.
 void append(cache_of& c, std::size_t rows) {
-    const crumb::kv_cache_shape& s = c.cache.shape();
+    const crumb::kv_cache_options& s = c.cache.options();
     const std::size_t width = s.kv_heads * s.head_size;
     const auto keys = inputs(rows * width, 3), values = inputs(rows * width, 4);
     for (std::size_t layer = 0; layer < s.layers; ++layer) {
@@ -87,7 +87,7 @@ void run(std::span<const std::byte> input) {
     attend(c);
     if (more) {
         c.add_pages(*length + 80);
-        append(c, c.cache.shape().max_rows);
+        append(c, c.cache.options().max_rows);
         attend(c);
     }
     c.cache.truncate(kept);

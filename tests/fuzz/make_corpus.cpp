@@ -59,7 +59,7 @@ void add_snapshots(corpus& out) {
     for (std::size_t i = 0; i < caches.size(); ++i) {
         cache_of& c = caches[i];
         c.clear();
-        const crumb::kv_cache_shape& s = c.cache.shape();
+        const crumb::kv_cache_options& s = c.cache.options();
         const std::size_t width = s.kv_heads * s.head_size;
         const auto x = inputs(80 * width);
         const lm::buffer scratch(c.cache.encode_scratch_bytes());

@@ -17,7 +17,7 @@ namespace lm::fuzz {
 namespace {
 
 /// Nothing larger is made.
-constexpr std::size_t most_bytes = std::size_t{1} << 16;
+constexpr std::size_t max_bytes = std::size_t{1} << 16;
 
 template <class T>
 std::optional<T> load(std::span<const std::byte> from, std::size_t at = 0) {
@@ -121,13 +121,13 @@ std::optional<crumb::neuron_shape> shape_of_neurons(std::span<const std::byte> b
                                h->outputs,
                                static_cast<crumb::row_codec>(h->in),
                                static_cast<crumb::row_codec>(h->out),
-                               h->rest != 0};
+                               h->residual != 0};
 }
 
 /// Neurons of a shape, unless they are many.
 bytes small_neurons(const crumb::neuron_shape& s, dice& random) {
     const auto layout = crumb::neuron_layout::of(s);
-    return layout && layout->bytes <= most_bytes ? neurons(s, random) : bytes();
+    return layout && layout->bytes <= max_bytes ? neurons(s, random) : bytes();
 }
 
 /// The sizes that a header names.
@@ -151,7 +151,7 @@ void resize_blob(bytes& b, F&& change, dice& random) {
         const auto h = *load<crumb::packed_header>(b);
         const std::uint64_t n = change(h.n), k = change(h.k);
         if (n != h.n || k != h.k)
-            made = packed_like(b, n, k, most_bytes, random);
+            made = packed_like(b, n, k, max_bytes, random);
     } else if (is_neurons(b)) {
         const auto s = shape_of_neurons(b);
         if (!s)
@@ -188,7 +188,7 @@ void edit_packed(bytes& b, std::span<const std::uint64_t> known, dice& random) {
     case 5: {
         const auto t =
             static_cast<weight_type>(static_cast<std::size_t>(weight_type::q8_0) + random.below(8));
-        if (h.n == 0 || h.k == 0 || h.n * h.k > most_bytes || h.n > most_bytes || h.k > most_bytes)
+        if (h.n == 0 || h.k == 0 || h.n * h.k > max_bytes || h.n > max_bytes || h.k > max_bytes)
             return;
         if (t == weight_type::nested) {
             const int seed = 2 + static_cast<int>(random.below(3));
@@ -234,7 +234,7 @@ void edit_packed(bytes& b, std::span<const std::uint64_t> known, dice& random) {
     // The bytes of a format say its parent in the header; what follows from that is made right half of the
     // time.
     if (random.one_in(2))
-        if (auto made = packed_like(b, h.n, h.k, most_bytes, random); !made.empty())
+        if (auto made = packed_like(b, h.n, h.k, max_bytes, random); !made.empty())
             b = std::move(made);
 }
 
@@ -251,7 +251,7 @@ void edit_neurons(bytes& b, std::span<const std::uint64_t> known, dice& random) 
     } else if (what == 5) {
         h.out = static_cast<std::uint8_t>(random.below(6));
     } else if (what == 6) {
-        h.rest = static_cast<std::uint8_t>(h.rest == 0 ? 1 : random.below(3));
+        h.residual = static_cast<std::uint8_t>(h.residual == 0 ? 1 : random.below(3));
     } else if (s && what < 11) {
         const auto layout = crumb::neuron_layout::of(*s);
         if (!layout || layout->bytes > b.size())
@@ -305,7 +305,7 @@ void edit_snapshot(bytes& b, dice& random) {
         h.length = h.sinks + random.below(600);
         h.coded = h.length > h.sinks ? (h.length - h.sinks) / 64 * 64 : 0;
         const std::uint64_t parts = (h.coded + 255) / 256;
-        if (part < most_bytes && parts >= h.parts)
+        if (part < max_bytes && parts >= h.parts)
             h.bytes += (parts - h.parts) * part;
         h.parts = parts;
         break;
@@ -322,7 +322,7 @@ void edit_snapshot(bytes& b, dice& random) {
         return;
     }
     store(b, 0, h);
-    if (h.bytes > b.size() && h.bytes < most_bytes && random.one_in(2)) {
+    if (h.bytes > b.size() && h.bytes < max_bytes && random.one_in(2)) {
         const bytes tail(b.end() - 4, b.end());
         b.resize(static_cast<std::size_t>(h.bytes));
         b.insert(b.end(), tail.begin(), tail.end());
@@ -512,7 +512,7 @@ class editor {
         if (std::none_of(f_.keys.begin(), f_.keys.end(), is_identity))
             return;
         const bytes file = f_.write();
-        if (file.size() > most_bytes)
+        if (file.size() > max_bytes)
             return;
         buffer memory(file.size());
         std::copy(file.begin(), file.end(), memory.bytes().begin());
@@ -652,7 +652,7 @@ class editor {
     /// A tensor with other dimensions and contents of that size, if there may be such a tensor.
     void reshape(file_tensor& t, std::vector<std::uint64_t> dims) {
         const auto size = ggml_bytes(t.type, dims);
-        if (!size || *size > most_bytes)
+        if (!size || *size > max_bytes)
             return;
         std::uint64_t count = 1;
         for (const std::uint64_t d : dims)
@@ -726,8 +726,8 @@ class editor {
                                                 ":fold=cb4",
                                                 ":fold=u2",
                                                 ":sound",
-                                                ":rest=u2",
-                                                ":rest=q8_0",
+                                                ":residual=u2",
+                                                ":residual=q8_0",
                                                 ":rows=f32",
                                                 ":rows=q4_0",
                                                 ":miss=0.1",
@@ -834,7 +834,7 @@ class editor {
             constexpr ggml_type types[] = {ggml_type::f32, ggml_type::f16, ggml_type::q8_0, ggml_type::q4_0};
             const std::vector<std::uint64_t> dims = {k, n};
             const auto size = ggml_bytes(types[what], dims);
-            if (!size || *size > most_bytes)
+            if (!size || *size > max_bytes)
                 return;
             t.type = types[what];
             t.dims = dims;
@@ -850,7 +850,7 @@ class editor {
         } else {
             made = packed(static_cast<weight_type>(2 + random_.below(7)), n, k, random_);
         }
-        if (made.empty() || made.size() > most_bytes)
+        if (made.empty() || made.size() > max_bytes)
             return;
         t.type = ggml_type::i8;
         t.data = std::move(made);

@@ -8,7 +8,7 @@
 namespace lm::fuzz {
 
 /// More weights than that are only opened, so that executions stay short.
-inline constexpr std::size_t most_weights = std::size_t{1} << 15;
+inline constexpr std::size_t max_weights = std::size_t{1} << 15;
 
 /// One product with `rows` rows of inputs within -1 .. 1.
 struct one_product {
@@ -16,21 +16,20 @@ struct one_product {
     std::vector<float> y; ///< rows x n
 
     explicit one_product(const crumb::any_linear& plan, std::size_t rows = 1) {
-        run(plan.n(), plan.k(), rows,
-            plan.reads_activations() ? plan.activation_layout() : crumb::activation_plan(),
+        run(plan.n(), plan.k(), rows, plan.reads_activations() ? plan.input_plan() : crumb::activation_plan(),
             [&](const auto& in, const crumb::activations& quantized, const auto& out) {
                 plan.run(in, quantized, out);
             });
     }
     template <crumb::weight_format F>
     explicit one_product(const crumb::linear<F>& plan, std::size_t rows = 1) {
-        run(plan.n(), plan.k(), rows, plan.activation_layout(),
+        run(plan.n(), plan.k(), rows, plan.input_plan(),
             [&](const auto&, const crumb::activations& quantized, const auto& out) {
                 plan.run(quantized, out);
             });
     }
     one_product(const crumb::nested_linear& plan, int bits, std::size_t rows = 1) {
-        run(plan.n(), plan.k(), rows, plan.activation_layout(),
+        run(plan.n(), plan.k(), rows, plan.input_plan(),
             [&](const auto&, const crumb::activations& quantized, const auto& out) {
                 plan.run(bits, quantized, out);
             });

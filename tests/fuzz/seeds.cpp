@@ -160,18 +160,18 @@ bytes extended(const bytes& file, const char* what, F&& put) {
 struct folded_plan {
     const char* recipe;
     crumb::row_codec in, out;
-    bool rest = false;
+    bool residual = false;
 };
 constexpr folded_plan folded_plans[] = {
     {"tardis:coverage=0.6:predictor=cb2s:fold=q8_0:rows=q8_0", crumb::row_codec::q8_0,
      crumb::row_codec::q8_0},
-    {"tardis:coverage=0.6:predictor=cb2s:rest=u2:fold=q4_0:rows=q4_0", crumb::row_codec::u2,
+    {"tardis:coverage=0.6:predictor=cb2s:residual=u2:fold=q4_0:rows=q4_0", crumb::row_codec::u2,
      crumb::row_codec::q4_0, true},
     {"tardis:coverage=0.8:sound:fold=f32:rows=f32", crumb::row_codec::f32, crumb::row_codec::f32},
     {"tardis:coverage=0.7:predictor=u2:fold=cb4:rows=f16", crumb::row_codec::f16, crumb::row_codec::f16},
-    {"tardis:coverage=0.7:predictor=cb3:rest=q8_0:fold=u2:rows=q8_0", crumb::row_codec::q8_0,
+    {"tardis:coverage=0.7:predictor=cb3:residual=q8_0:fold=u2:rows=q8_0", crumb::row_codec::q8_0,
      crumb::row_codec::q8_0, true},
-    {"tardis:coverage=0.7:predictor=cb2:rest=q4_0:fold=cb2:rows=q8_0", crumb::row_codec::q4_0,
+    {"tardis:coverage=0.7:predictor=cb2:residual=q4_0:fold=cb2:rows=q8_0", crumb::row_codec::q4_0,
      crumb::row_codec::q8_0, true},
 };
 
@@ -217,8 +217,9 @@ bytes with_folded(const bytes& file, const folded_plan& plan) {
             f.predictor =
                 in_buffer(packed(ffns.recipe.predictor, d.hidden, d.width, random), f.predictor_bytes);
             f.predictor_bias = floats(d.hidden, 0.1f, random);
-            f.neurons = in_buffer(neurons({d.hidden, d.width, d.width, plan.in, plan.out, plan.rest}, random),
-                                  f.neuron_bytes);
+            f.neurons =
+                in_buffer(neurons({d.hidden, d.width, d.width, plan.in, plan.out, plan.residual}, random),
+                          f.neuron_bytes);
             if (ffns.recipe.sound)
                 f.bounds = bounds(d.hidden, d.width, random);
             f.fixed = 0.4f;
@@ -503,7 +504,7 @@ std::vector<seed> folded_seeds() {
                 file.add("predictor", nested(hidden, width, 2, 4, random));
             else
                 file.add("predictor", packed(recipe.predictor, hidden, width, random));
-            file.add("neurons", neurons({hidden, width, width, p.in, p.out, p.rest}, random));
+            file.add("neurons", neurons({hidden, width, width, p.in, p.out, p.residual}, random));
             if (recipe.sound) {
                 const auto halves = bounds(hidden, width, random);
                 const auto raw = std::as_bytes(std::span(halves));
@@ -544,11 +545,11 @@ std::vector<seed> neuron_seeds() {
     dice random(8);
     for (std::size_t in = 0; in < crumb::row_codecs; ++in)
         for (std::size_t to = 0; to < crumb::row_codecs; ++to)
-            for (const bool rest : {false, true})
+            for (const bool residual : {false, true})
                 out.push_back({"neurons-" + std::string(crumb::row_codec_names[in]) + "-" +
-                                   crumb::row_codec_names[to] + (rest ? "-rest" : ""),
+                                   crumb::row_codec_names[to] + (residual ? "-rest" : ""),
                                neurons({17 + in, 33, 5 + to, static_cast<crumb::row_codec>(in),
-                                        static_cast<crumb::row_codec>(to), rest},
+                                        static_cast<crumb::row_codec>(to), residual},
                                        random)});
     return out;
 }

@@ -8,11 +8,11 @@ namespace lm::fuzz {
 
 /// Inputs of more bytes are not loaded: what a file has decides how long its model runs, and not what it
 /// says.
-inline constexpr std::size_t most_bytes_of_model = std::size_t{1} << 16;
+inline constexpr std::size_t max_bytes_of_model = std::size_t{1} << 16;
 
 /// The model of an input; nothing if it is refused, or large.
 inline std::optional<model> small_model(std::span<const std::byte> input, const model_options& options) {
-    if (input.size() > most_bytes_of_model)
+    if (input.size() > max_bytes_of_model)
         return {};
     buffer memory(input.size());
     std::copy(input.begin(), input.end(), memory.bytes().begin());

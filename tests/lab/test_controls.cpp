@@ -51,7 +51,7 @@ TEST(Controls, RefuseWhatIsNoSchedule) {
     for (const auto& s : {alternating(rising), low_within(rising, {1, 2})})
         expect_refused(s, "rises from 2 to 4");
     for (const auto& s : {alternating(missing), low_within(missing, {1, 2})})
-        expect_refused(s, "2 bits are asked for");
+        expect_refused(s, "2 bits are requested");
     expect_refused(low_within(two, {11, 12}), "past the 10");
     expect_refused(low_within(two, {5, 3}), "out of order");
 }

@@ -193,12 +193,12 @@ string(REPEAT "${sentences}" 10 paragraphs)
 file(WRITE "${long}" "${paragraphs}")
 if(NOT BRIEF)
     set(folded "${WORK}/folded.gguf")
-    run(calibrate "${gpt2}" --ffn tardis:coverage=0.8:rest=u2:rows=q4_0:fold=q4_0:greedy --text "${long}" --chunks 8
+    run(calibrate "${gpt2}" --ffn tardis:coverage=0.8:residual=u2:rows=q4_0:fold=q4_0:greedy --text "${long}" --chunks 8
         --distributions "${WORK}/neurons.csv" --out "${folded}")
     expect_equal("calibrate --ffn: exit code" "${code}" 0)
     expect_equal("calibrate --ffn: stderr" "${err}" "")
     expect_contains("calibrate --ffn: stdout" "${out}" "folded.gguf: 6 folded networks" "of the neurons fixed"
-        "tardis:coverage=0.8:predictor=cb2s:rest=u2:fold=q4_0:rows=q4_0:greedy")
+        "tardis:coverage=0.8:predictor=cb2s:residual=u2:fold=q4_0:rows=q4_0:greedy")
     file(STRINGS "${WORK}/neurons.csv" lines LIMIT_COUNT 1)
     expect_equal("calibrate --distributions" "${lines}" "kind,layer,neuron,x,y")
     expect_json(ffn ffn_bytes_per_token fixed missed -- perplexity "${folded}" --text "${text}" --ctx 128 --chunks 1 --ffn tardis)
@@ -259,7 +259,7 @@ run(calibrate "${nested}" --schedule learned ${small} --low 2 --out "${WORK}/lea
 expect_contains("calibrate --schedule learned" "${out}" "learned schedule of 4 points from 4 to 2 bits" "labels:")
 expect_error("are not nested;quantize --weights nested" perplexity "${llama}" --text "${text}" --ctx 128 --precision 3)
 expect_error("are not nested" calibrate "${llama}" --schedule static ${small} --out "${WORK}/x.gguf")
-expect_error("5 bits are asked for, the weights have 2 to 4" generate "${nested}" -p "It was" --precision 5)
+expect_error("5 bits are requested, the weights have 2 to 4" generate "${nested}" -p "It was" --precision 5)
 expect_error("precision rises from 2 to 3 bits" generate "${nested}" -p "It was" --precision 2,3@4)
 expect_error("switch points are out of order" generate "${nested}" -p "It was" --precision 4,3@9,2@4)
 expect_error("has none;calibrate --schedule" generate "${nested}" -p "It was" --precision schedule)

@@ -26,7 +26,7 @@ using lm::weight_type;
 TEST(FfnRecipe, IsRead) {
     for (const char* text : {"tardis:coverage=0.85:predictor=cb2s:fold=q8_0:rows=q8_0",
                              "tardis:parameters=0.35:predictor=u2:fold=f32:rows=f16:uniform:greedy:plain",
-                             "tardis:coverage=1:predictor=cb2s:rest=u2:fold=q4_0:rows=q4_0",
+                             "tardis:coverage=1:predictor=cb2s:residual=u2:fold=q4_0:rows=q4_0",
                              "tardis:coverage=0:sound:fold=q8_0:rows=f32",
                              "tardis:coverage=0.9:predictor=q4_0:fold=cb4:rows=q8_0:miss=0.01"}) {
         const auto recipe = ffn_recipe::parse(text);
@@ -37,7 +37,7 @@ TEST(FfnRecipe, IsRead) {
     for (const char* text :
          {"", "dense", "tardis:", "tardis:coverage", "tardis:coverage=", "tardis:coverage=2",
           "tardis:coverage=-1", "tardis:parameters=0", "tardis:predictor=f32", "tardis:predictor=nested",
-          "tardis:rest=f32", "tardis:rows=u2", "tardis:miss=0.6", "tardis:sound:rest=u2",
+          "tardis:residual=f32", "tardis:rows=u2", "tardis:miss=0.6", "tardis:sound:residual=u2",
           "tardis:sound:miss=0.1", "tardis:odd", "tardis::sound"})
         EXPECT_FALSE(ffn_recipe::parse(text)) << text;
     const std::string long_text(1000, 'x');
@@ -51,7 +51,7 @@ TEST(FfnRecipe, IsRead) {
           {"tardis:parameters=0", "parameters are a share above 0, at most 1"},
           {"tardis:predictor=f32", "predictors are q8_0, q4_0, cb4, cb3, cb2, cb2s and u2"},
           {"tardis:fold=f16", "folds are f32, q8_0, q4_0, cb4, cb3, cb2, cb2s and u2"},
-          {"tardis:rest=f32", "rests are q8_0, q4_0 and u2"},
+          {"tardis:residual=f32", "residuals are q8_0, q4_0 and u2"},
           {"tardis:rows=u2", "rows are f32, f16, q8_0 and q4_0"},
           {"tardis:miss=0.5", "miss is a share from 0 to below 0.5"},
           {"tardis:rows=f16:rows=f16", "rows is given twice"},
@@ -150,7 +150,7 @@ TEST(FoldedModel, CoverageZeroIsTheModelItself) {
 
 TEST(FoldedModel, DoesNotDependOnThreadsOrBatches) {
     for (const char* recipe :
-         {"tardis:coverage=0.6:rest=u2:fold=q4_0:rows=q4_0", "tardis:coverage=0.6:sound"}) {
+         {"tardis:coverage=0.6:residual=u2:fold=q4_0:rows=q4_0", "tardis:coverage=0.6:sound"}) {
         const auto file = folded(recipe);
         auto one = load(file->path(), ffn_type::tardis), three = load(file->path(), ffn_type::tardis, 3);
         one.run->count_ffn(true);
@@ -168,7 +168,7 @@ TEST(FoldedModel, DoesNotDependOnThreadsOrBatches) {
 
 // A step may come down to one part at any barrier, those between phases of a folded network included.
 TEST(FoldedModel, GoingOnAloneDoesNotChangeABit) {
-    const auto file = folded("tardis:coverage=0.6:rest=u2:fold=q4_0:rows=q4_0");
+    const auto file = folded("tardis:coverage=0.6:residual=u2:fold=q4_0:rows=q4_0");
     auto one = load(file->path(), ffn_type::tardis);
     one.run->count_ffn(true);
     for (const std::size_t batch : {40, 20, 7}) {
@@ -193,7 +193,7 @@ TEST(FoldedModel, GoingOnAloneDoesNotChangeABit) {
 
 // Prompts are those of the network before folding, single tokens those of the folded one.
 TEST(FoldedModel, KeepsMatricesForPrompts) {
-    const auto file = folded("tardis:coverage=0.6:rest=u2:fold=q4_0:rows=q4_0");
+    const auto file = folded("tardis:coverage=0.6:residual=u2:fold=q4_0:rows=q4_0");
     for (const weight_type weights : {weight_type::stored, weight_type::q4_0}) {
         lm::common_options o;
         o.model = file->path();
@@ -290,7 +290,7 @@ TEST(FoldedModel, RefusesWhatDoesNotFold) {
 }
 
 TEST(FoldedModel, RefusesDamagedFiles) {
-    const auto file = folded("tardis:coverage=0.6:rest=u2");
+    const auto file = folded("tardis:coverage=0.6:residual=u2");
     const auto source = lm::gguf::open(file->path());
     ASSERT_TRUE(source) << source.message();
     const auto message = [&](const char* without, auto&& change) {

@@ -154,7 +154,7 @@ TEST(NestedModel, StepsFollowTheSchedule) {
 TEST(NestedModel, RefusesWhatItDoesNotHave) {
     const lm::model m = loaded();
     EXPECT_STREQ(lm::source_of(*precision_option::parse("5"), m, 8).message(),
-                 "schedule: 5 bits are asked for, the weights have 2 to 4");
+                 "schedule: 5 bits are requested, the weights have 2 to 4");
     EXPECT_STREQ(lm::source_of(*precision_option::parse("2,3@4"), m, 8).message(),
                  "schedule: precision rises from 2 to 3 bits at step 4");
     const auto none = lm::source_of(*precision_option::parse("schedule"), m, 8);

@@ -28,7 +28,7 @@ std::vector<float> product(const char* isa) {
     const auto packed_memory = aligned(size);
     const auto packed = crumb::pack<F>(*stored, {packed_memory.get(), size});
     const auto plan = crumb::linear<F>::plan(*packed, {.isa = isa});
-    const auto layout = plan->activation_layout();
+    const auto layout = plan->input_plan();
     const std::size_t bytes = crumb::activation_bytes(layout, m);
     const auto memory = aligned(bytes);
     auto a = crumb::activations::create({memory.get(), bytes}, layout, m);

@@ -56,7 +56,7 @@ bool products_agree(std::size_t n, std::size_t k, std::size_t rows, std::size_t&
         const auto plan = crumb::linear<F>::plan(*packed, {.isa = isa});
         if (!plan || std::strcmp(plan->isa(), isa) != 0)
             return std::printf("%s: %s\n", isa, plan ? plan->isa() : plan.message()), false;
-        const auto layout = plan->activation_layout();
+        const auto layout = plan->input_plan();
         buffer scratch(crumb::activation_bytes(layout, rows));
         auto a = *crumb::activations::create(scratch.span(), layout, rows);
         a.quantize(crumb::matrix<const float>(x.data(), rows, k));

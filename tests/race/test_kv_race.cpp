@@ -11,13 +11,13 @@ using crumb_test::cache_problem;
 // One thread encodes while another writes and attends.
 TEST(KvCache, EncodesBesideDecoding) {
     for (const auto& [name, codec] : crumb_test::codecs) {
-        if (codec.is_plain())
+        if (codec.is_uncoded())
             continue;
         SCOPED_TRACE(name);
-        const crumb::kv_cache_shape shape{
+        const crumb::kv_cache_options options{
             .layers = 1, .kv_heads = 1, .head_size = 16, .max_tokens = 600, .codec = codec, .slack = 256};
-        cache_problem p(shape);
-        const auto plan = *crumb::kv_attention::plan({.heads = 2, .kv_heads = 1, .head_size = 16}, p.shape,
+        cache_problem p(options);
+        const auto plan = *crumb::kv_attention::plan({.heads = 2, .kv_heads = 1, .head_size = 16}, p.options,
                                                      crumb::kv_mode::fast);
         aligned_bytes memory(plan.scratch_bytes(1));
         std::atomic<bool> stop = false;

@@ -86,7 +86,7 @@ struct random_kv_codebooks {
 
 /// A cache of one or more layers in memory of its own.
 struct cache_problem {
-    crumb::kv_cache_shape shape;
+    crumb::kv_cache_options options;
     random_kv_codebooks codebooks;
     std::unique_ptr<aligned_bytes> state;
     std::vector<std::unique_ptr<aligned_bytes>> pages;
@@ -95,19 +95,19 @@ struct cache_problem {
     std::mt19937 engine;
     std::vector<float> k, v; ///< of the last rows
 
-    explicit cache_problem(const crumb::kv_cache_shape& s, const char* isa = nullptr, unsigned seed = 1)
-        : shape(s), codebooks(s.codec, s.head_size, s.layers * s.kv_heads, seed), engine(seed) {
-        shape.codebooks = codebooks.view(s.kv_heads, 1);
-        shape.codebook_id = 17;
-        const auto bytes = crumb::kv_cache::state_bytes(shape);
+    explicit cache_problem(const crumb::kv_cache_options& s, const char* isa = nullptr, unsigned seed = 1)
+        : options(s), codebooks(s.codec, s.head_size, s.layers * s.kv_heads, seed), engine(seed) {
+        options.codebooks = codebooks.view(s.kv_heads, 1);
+        options.codebook_id = 17;
+        const auto bytes = crumb::kv_cache::state_bytes(options);
         if (!bytes)
             ADD_FAILURE() << bytes.message();
         state = std::make_unique<aligned_bytes>(*bytes);
-        auto made = crumb::kv_cache::create(shape, state->span(), isa);
+        auto made = crumb::kv_cache::create(options, state->span(), isa);
         if (!made)
             ADD_FAILURE() << made.message();
         cache = std::make_unique<crumb::kv_cache>(*made);
-        add_pages(cache->pages_for(shape.max_tokens));
+        add_pages(cache->pages_for(options.max_tokens));
         scratch = std::make_unique<aligned_bytes>(cache->encode_scratch_bytes());
     }
 
@@ -120,7 +120,7 @@ struct cache_problem {
             EXPECT_TRUE(added.ok()) << added.message();
         }
     }
-    std::size_t width() const { return shape.kv_heads * shape.head_size; }
+    std::size_t width() const { return options.kv_heads * options.head_size; }
 
     /// Random rows, with a mean per channel and some large channels, as real keys have.
     void draw(std::size_t rows) {
@@ -135,7 +135,7 @@ struct cache_problem {
     }
     /// Writes rows to all layers without making them part of the sequence.
     void write(std::size_t rows) {
-        for (std::size_t layer = 0; layer < shape.layers; ++layer) {
+        for (std::size_t layer = 0; layer < options.layers; ++layer) {
             draw(rows);
             const auto written = cache->write(layer, crumb::matrix<const float>(k.data(), rows, width()),
                                               crumb::matrix<const float>(v.data(), rows, width()));
@@ -164,7 +164,7 @@ struct cache_problem {
     /// What token t of a layer stands for.
     std::vector<double> decoded(std::size_t layer, std::size_t head, bool keys, std::size_t t) const {
         const auto view = cache->layer(layer);
-        const std::size_t size = shape.head_size;
+        const std::size_t size = options.head_size;
         std::vector<double> out(size);
         const auto halves = [&](const crumb::half* from) {
             for (std::size_t i = 0; i < size; ++i)

@@ -68,7 +68,7 @@ struct linear_problem {
         return *p;
     }
     quantized_input quantize(const crumb::linear<F>& plan) const {
-        const auto layout = plan.activation_layout();
+        const auto layout = plan.input_plan();
         quantized_input q{std::make_unique<guarded<std::byte>>(crumb::activation_bytes(layout, m)), {}};
         auto a = crumb::activations::create(q.memory->span(), layout, m);
         EXPECT_TRUE(a) << a.message();

@@ -25,10 +25,10 @@ std::vector<float> run(const any_linear& plan, const std::vector<float>& x) {
     const any_linear copy = plan;
     crumb::activations quantized;
     crumb_test::guarded<std::byte> memory(
-        copy.reads_activations() ? crumb::activation_bytes(copy.activation_layout(), m) : 1);
+        copy.reads_activations() ? crumb::activation_bytes(copy.input_plan(), m) : 1);
     const auto in = crumb::matrix<const float>(x.data(), m, k);
     if (copy.reads_activations()) {
-        quantized = *crumb::activations::create(memory.span(), copy.activation_layout(), m);
+        quantized = *crumb::activations::create(memory.span(), copy.input_plan(), m);
         quantized.quantize(in);
     }
     std::vector<float> y(m * n);
@@ -71,7 +71,7 @@ TEST(AnyLinear, EqualsThePlanOfEveryFormat) {
             EXPECT_EQ(any.n(), n);
             EXPECT_EQ(any.k(), k);
             EXPECT_EQ(any.bytes(), plan.bytes());
-            EXPECT_EQ(any.activation_layout(), plan.activation_layout());
+            EXPECT_EQ(any.input_plan(), plan.input_plan());
             EXPECT_EQ(run(any, p.x), p.run(Isa::name, true)) << F::name;
             EXPECT_EQ(any.constant(n - 1), p.bias[n - 1]);
             SCOPED_TRACE(F::name);
@@ -99,8 +99,8 @@ TEST(AnyLinear, EqualsNestedPlansAtEveryPrecision) {
         for (int bits = 2; bits <= 4; ++bits) {
             const any_linear any(plan, bits);
             EXPECT_EQ(any.bytes(), packed.bytes_at(bits));
-            crumb_test::guarded<std::byte> room(crumb::activation_bytes(plan.activation_layout(), m));
-            auto a = *crumb::activations::create(room.span(), plan.activation_layout(), m);
+            crumb_test::guarded<std::byte> room(crumb::activation_bytes(plan.input_plan(), m));
+            auto a = *crumb::activations::create(room.span(), plan.input_plan(), m);
             a.quantize(crumb::matrix<const float>(x.data(), m, k));
             std::vector<float> want(m * n);
             plan.run(bits, a, crumb::matrix(want.data(), m, n));

@@ -34,7 +34,7 @@ struct problem {
     std::size_t rows, position;
     guarded<float> q, y;
     guarded<T> k, v;
-    crumb::cache_view<T> keys, values;
+    crumb::kv_array_view<T> keys, values;
 
     problem(const crumb::attention_shape& s, std::size_t m, std::size_t pos, layout order, guard side,
             unsigned seed, float spread = 1)

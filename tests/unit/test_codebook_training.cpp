@@ -166,7 +166,7 @@ TEST(Codebook, TablesAreInt8AndErrorsFall) {
 TEST(Codebook, SameSeedSameTables) {
     const auto w = random_weights(256 * 256, 2);
     crumb::training_options o;
-    o.most_groups = 500;
+    o.max_groups = 500;
     EXPECT_EQ(trained(w, 256, 256, o), trained(w, 256, 256, o));
     const auto first = trained(w, 256, 256, o);
     o.seed = 2;

@@ -46,8 +46,8 @@ struct network {
     std::span<std::byte> packed;
 
     /// `width` scales the ranges: 0 holds nothing, infinity everything.
-    network(sizes size, row_codec in, row_codec out, bool rest, unsigned seed, float width = 1)
-        : s(size), shape{s.neurons, s.inputs, s.outputs, in, out, rest}, fold(s.outputs * s.inputs),
+    network(sizes size, row_codec in, row_codec out, bool residual, unsigned seed, float width = 1)
+        : s(size), shape{s.neurons, s.inputs, s.outputs, in, out, residual}, fold(s.outputs * s.inputs),
           fold_bias(s.outputs), up(s.neurons * s.inputs), bias(s.neurons), down(s.neurons * s.outputs),
           output_bias(s.outputs), neurons(crumb::neuron_layout::of(shape)->bytes) {
         std::mt19937 random(seed);
@@ -62,7 +62,7 @@ struct network {
             crumb::neuron_line line;
             line.slope = normal(random);
             line.intercept = normal(random);
-            line.bias = rest ? normal(random) : bias[n];
+            line.bias = residual ? normal(random) : bias[n];
             line.low = middle - half * 4;
             line.high = middle + half * 4;
             writer->line(n, line);
@@ -116,11 +116,11 @@ struct network {
     std::vector<float> estimates(const char* isa, const std::vector<float>& x, std::size_t m,
                                  std::vector<float>* rounded = nullptr) const {
         const auto p = parts(isa).predictor;
-        std::vector<std::byte> memory(crumb::activation_bytes(p.activation_layout(), m) + crumb::alignment);
+        std::vector<std::byte> memory(crumb::activation_bytes(p.input_plan(), m) + crumb::alignment);
         void* at = memory.data();
         std::size_t left = memory.size();
         std::align(crumb::alignment, left - crumb::alignment, at, left);
-        auto a = crumb::activations::create({static_cast<std::byte*>(at), left}, p.activation_layout(), m);
+        auto a = crumb::activations::create({static_cast<std::byte*>(at), left}, p.input_plan(), m);
         EXPECT_TRUE(a) << a.message();
         const auto view = crumb::matrix<const float>(x.data(), m, s.inputs);
         a->quantize(view);
@@ -170,7 +170,7 @@ TEST(FoldedFfn, EqualsTheReference) {
                 const auto f = net.plan(Isa::name);
                 constexpr std::size_t m = 3;
                 const auto x = net.random_rows(m);
-                // A rest is multiplied with the activations that its estimate was made of.
+                // A residual is multiplied with the activations that its estimate was made of.
                 std::vector<float> rounded;
                 const auto estimates = net.estimates(Isa::name, x, m, &rounded);
                 const outcome got = run(f, x, m, 1);
@@ -178,7 +178,7 @@ TEST(FoldedFfn, EqualsTheReference) {
                 for (std::size_t r = 0; r < m; ++r) {
                     const float* row = x.data() + r * s.inputs;
                     const auto want = crumb::reference::fixes(
-                        net.rows, net.shape.rest ? rounded.data() + r * s.inputs : row,
+                        net.rows, net.shape.residual ? rounded.data() + r * s.inputs : row,
                         estimates.data() + r * s.neurons, soft_exactly, 1.0, 0x1p-23);
                     fixed += want.count;
                     for (std::size_t c2 = 0; c2 < s.outputs; ++c2) {
@@ -543,9 +543,9 @@ TEST(NeuronProducts, InputsAddAPredictorAndItsRest) {
 
 TEST(FoldedFfn, DenseBatchesAreTheNetworkBeforeFolding) {
     crumb_test::for_each_isa([]<class Isa>() {
-        for (const bool rest : {false, true}) {
+        for (const bool residual : {false, true}) {
             const sizes s{96, 200, 72};
-            const network net(s, row_codec::q8_0, row_codec::q8_0, rest, 18);
+            const network net(s, row_codec::q8_0, row_codec::q8_0, residual, 18);
             constexpr std::size_t m = 11;
             const auto x = net.random_rows(m);
             const auto f = net.plan(Isa::name, crumb::folded_batches::dense);
@@ -554,7 +554,7 @@ TEST(FoldedFfn, DenseBatchesAreTheNetworkBeforeFolding) {
             EXPECT_EQ(run(f, x, m, 3).y, got.y);
             EXPECT_EQ(got.counted.fixed, 0u);
             // All neurons fixed, on a folded matrix of zeros and lines of zeros, are the same network.
-            network all(s, row_codec::q8_0, row_codec::q8_0, rest, 18, 0);
+            network all(s, row_codec::q8_0, row_codec::q8_0, residual, 18, 0);
             std::fill(all.fold.begin(), all.fold.end(), 0.0f);
             all.fold_bias = all.output_bias;
             const auto writer = reinterpret_cast<std::byte*>(all.neurons.data());
@@ -620,9 +620,9 @@ TEST(FoldedFfn, DenseBatchesTakeMatricesWhereThereAre) {
                     std::vector<float> to(m * w.n());
                     crumb::activations a;
                     guarded<std::byte> memory(
-                        w.reads_activations() ? crumb::activation_bytes(w.activation_layout(), m) : 0);
+                        w.reads_activations() ? crumb::activation_bytes(w.input_plan(), m) : 0);
                     if (w.reads_activations()) {
-                        a = *crumb::activations::create(memory.span(), w.activation_layout(), m);
+                        a = *crumb::activations::create(memory.span(), w.input_plan(), m);
                         a.quantize(view);
                     }
                     w.run(view, a, crumb::matrix(to.data(), m, w.n()));
@@ -688,12 +688,12 @@ TEST(FoldedFfn, RefusesWhatDoesNotFit) {
               crumb::errc::unsupported);
     EXPECT_EQ(crumb::folded_ffn::plan(size_of(parts), parts, {.isa = "none"}).error().code(),
               crumb::errc::unsupported);
-    // A predictor in floats has no rest that whole batches could add.
-    const network rest({64, 48, 32}, row_codec::q4_0, row_codec::q4_0, true, 24);
-    EXPECT_EQ(crumb::neuron_products::plan(rest.rows, {}).error().code(), crumb::errc::bad_shape);
+    // A predictor in floats has no residual that whole batches could add.
+    const network residual({64, 48, 32}, row_codec::q4_0, row_codec::q4_0, true, 24);
+    EXPECT_EQ(crumb::neuron_products::plan(residual.rows, {}).error().code(), crumb::errc::bad_shape);
     const auto floats =
-        *crumb::dense_linear<float>::plan(crumb::matrix<const float>(rest.up.data(), 48, 64), {});
-    EXPECT_EQ(crumb::neuron_products::plan(rest.rows, {}, nullptr, floats).error().code(),
+        *crumb::dense_linear<float>::plan(crumb::matrix<const float>(residual.up.data(), 48, 64), {});
+    EXPECT_EQ(crumb::neuron_products::plan(residual.rows, {}, nullptr, floats).error().code(),
               crumb::errc::unsupported);
     parts.up = parts.predictor; // and nothing that goes down
     EXPECT_EQ(crumb::folded_ffn::plan(size_of(parts), parts).error().code(), crumb::errc::bad_shape);

@@ -120,7 +120,7 @@ TEST(NestedInvariants, AreChecked) {
         EXPECT_EQ(d.with(50, std::byte{1}), "nested weights, reserved: byte 0 is 1, it has to be 0");
         EXPECT_EQ(d.with(63, std::byte{1}), "nested weights, reserved: byte 13 is 1, it has to be 0");
         EXPECT_EQ(d.with(64 + 28, std::byte{7}),
-                  "nested weights, behind the levels: byte 0 is 7, it has to be 0");
+                  "nested weights, after the levels: byte 0 is 7, it has to be 0");
         const auto offset = [&](const half* at) {
             return static_cast<std::size_t>(reinterpret_cast<const std::byte*>(at) - bytes.data());
         };
@@ -147,8 +147,8 @@ TEST(NestedInvariantsDeathTest, APrecisionThatIsNotStoredIsStopped) {
     const auto plan = crumb::nested_linear::plan(*view);
     ASSERT_TRUE(plan) << plan.message();
     const std::vector<float> x(k, 1.0f);
-    guarded<std::byte> room(crumb::activation_bytes(plan->activation_layout(), 1));
-    auto a = *crumb::activations::create(room.span(), plan->activation_layout(), 1);
+    guarded<std::byte> room(crumb::activation_bytes(plan->input_plan(), 1));
+    auto a = *crumb::activations::create(room.span(), plan->input_plan(), 1);
     a.quantize(crumb::matrix(x.data(), 1, k));
     std::vector<float> right(n), y(n);
     plan->run(2, a, crumb::matrix(right.data(), 1, n));
@@ -263,7 +263,7 @@ TEST(CodebookInvariants, AreChecked) {
     // A cache takes those of its codec and head size, if there are enough.
     const crumb::kv_codec codec = crumb::kv_codec::pq(2, 6, false, true);
     const crumb_test::random_kv_codebooks numbers(codec, 16, 4, 5);
-    crumb::kv_cache_shape shape{
+    crumb::kv_cache_options shape{
         .layers = 2, .kv_heads = 2, .head_size = 16, .max_tokens = 300, .codec = codec};
     shape.codebooks = numbers.view(2, 1);
     EXPECT_TRUE(crumb::kv_cache::state_bytes(shape));
@@ -285,7 +285,7 @@ TEST(CodebookInvariants, AreChecked) {
 TEST(SnapshotInvariants, NumbersAreFinite) {
     for (const auto& [name, codec] : crumb_test::codecs) {
         SCOPED_TRACE(name);
-        const crumb::kv_cache_shape shape{
+        const crumb::kv_cache_options shape{
             .layers = 2, .kv_heads = 2, .head_size = 16, .max_tokens = 600, .max_rows = 64, .codec = codec};
         crumb_test::cache_problem from(shape), to(shape);
         from.fill(400);
@@ -301,7 +301,7 @@ TEST(SnapshotInvariants, NumbersAreFinite) {
                 hash = crumb::kv_hash(std::span(copy).subspan(place, size), hash);
                 place += size;
             };
-            add(from.cache->halves().size());
+            add(from.cache->fp16_rows().size());
             from.cache->for_each_part(from.cache->parts_for(400, from.cache->coded()),
                                       [&](std::size_t p, std::size_t l, std::size_t h, bool keys) {
                                           add(from.cache->part(p, l, h, keys).size());
@@ -310,17 +310,17 @@ TEST(SnapshotInvariants, NumbersAreFinite) {
             std::memcpy(copy.data() + offsetof(crumb::kv_snapshot_header, content), &hash, sizeof hash);
             return crumb::restore(*to.cache, copy);
         };
-        EXPECT_TRUE(with(sizeof(crumb::kv_snapshot_header) + from.cache->halves().size(), bytes[0]).code() !=
+        EXPECT_TRUE(with(sizeof(crumb::kv_snapshot_header) + from.cache->fp16_rows().size(), bytes[0]).code() !=
                     errc::corrupt);
         const std::size_t first = sizeof(crumb::kv_snapshot_header),
-                          parts = first + from.cache->halves().size();
+                          parts = first + from.cache->fp16_rows().size();
         const bool floats = codec.kind == crumb::kv_kind::f32;
         const auto bad = floats ? with(parts + 8, nan) : with(parts + 8, crumb::to_half(nan));
         // Plain product quantization has nothing but codes in its parts.
         const bool only_codes =
-            crumb::kv_part_layout(codec, 16, true).codes_offset() == 0 && !codec.is_plain();
+            crumb::kv_part_layout(codec, 16, true).codes_offset() == 0 && !codec.is_uncoded();
         EXPECT_EQ(bad.code(), only_codes ? errc::ok : errc::not_finite) << bad.message();
-        if (!codec.is_plain()) {
+        if (!codec.is_uncoded()) {
             EXPECT_EQ(with(first + 2, crumb::to_half(infinity)).code(), errc::not_finite);
         }
     }

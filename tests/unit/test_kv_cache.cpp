@@ -22,7 +22,7 @@ struct run_problem : cache_problem {
     std::vector<float> q, y;
     crumb::kv_mode ran = crumb::kv_mode::fast; ///< the mode of the last run
 
-    run_problem(const crumb::kv_cache_shape& s, std::size_t group, std::size_t tokens, std::size_t m,
+    run_problem(const crumb::kv_cache_options& s, std::size_t group, std::size_t tokens, std::size_t m,
                 const char* isa, float spread = 1)
         : cache_problem(s, isa), heads(s.kv_heads * group), rows(m), position(tokens) {
         fill(tokens, s.max_rows);
@@ -33,13 +33,14 @@ struct run_problem : cache_problem {
         for (float& x : q)
             x = spread * normal(engine);
     }
-    std::size_t cols() const { return heads * shape.head_size; }
+    std::size_t cols() const { return heads * options.head_size; }
     auto queries() { return crumb::matrix<const float>(q.data(), rows, cols()); }
     auto result() { return crumb::matrix(y.data(), rows, cols()); }
 
     crumb::kv_attention plan(crumb::kv_mode mode, const char* isa) {
         const auto p = crumb::kv_attention::plan(
-            {.heads = heads, .kv_heads = shape.kv_heads, .head_size = shape.head_size}, shape, mode, isa);
+            {.heads = heads, .kv_heads = options.kv_heads, .head_size = options.head_size}, options, mode,
+            isa);
         EXPECT_TRUE(p.ok()) << p.message();
         return *p;
     }
@@ -66,9 +67,9 @@ struct run_problem : cache_problem {
     }
     /// Compares y with attention over what the cache stands for.
     void check(std::size_t layer, const std::vector<crumb::kv_error>* errors) {
-        const std::size_t d = shape.head_size, group = heads / shape.kv_heads;
+        const std::size_t d = options.head_size, group = heads / options.kv_heads;
         std::vector<double> want(d);
-        for (std::size_t h = 0; h < shape.kv_heads; ++h) {
+        for (std::size_t h = 0; h < options.kv_heads; ++h) {
             const std::size_t tokens = position + rows;
             std::vector<float> keys(tokens * d), values(tokens * d);
             for (std::size_t t = 0; t < tokens; ++t) {
@@ -85,7 +86,7 @@ struct run_problem : cache_problem {
                     // In fast mode uniform codes are summed as q . z + (q d) . code: with z and d code
                     // between them up to three times as large as the largest key of the block.
                     double score = size.score, value = size.value;
-                    if (ran == crumb::kv_mode::fast && shape.codec.kind == crumb::kv_kind::uniform) {
+                    if (ran == crumb::kv_mode::fast && options.codec.kind == crumb::kv_kind::uniform) {
                         score = 3 * largest_score(q.data() + r * cols() + head * d, keys, d);
                         value *= 3;
                     }
@@ -106,8 +107,8 @@ struct run_problem : cache_problem {
     }
 };
 
-crumb::kv_cache_shape shape_of(const kv_codec& codec, std::size_t head_size, std::size_t kv_heads = 2,
-                               std::size_t layers = 1) {
+crumb::kv_cache_options options_of(const kv_codec& codec, std::size_t head_size, std::size_t kv_heads = 2,
+                                   std::size_t layers = 1) {
     return {
         .layers = layers, .kv_heads = kv_heads, .head_size = head_size, .max_tokens = 1200, .codec = codec};
 }
@@ -117,7 +118,7 @@ TEST(KvAttention, ExactModeIsAttentionOverDecodedTokens) {
         for (const auto& [name, codec] : codecs)
             for (const std::size_t tokens : {0, 3, 101, 330}) {
                 SCOPED_TRACE(std::string(name) + ", " + std::to_string(tokens) + " tokens");
-                run_problem p(shape_of(codec, tokens == 330 ? 20 : 16, 1, 2), 2, tokens, 1, Isa::name);
+                run_problem p(options_of(codec, tokens == 330 ? 20 : 16, 1, 2), 2, tokens, 1, Isa::name);
                 p.run(crumb::kv_mode::exact, Isa::name, 1);
                 ASSERT_NO_FATAL_FAILURE(p.check(1, nullptr));
             }
@@ -132,7 +133,7 @@ TEST(KvAttention, FastModeStaysWithinItsBound) {
                              std::to_string(spread));
                 const auto head_size = static_cast<std::size_t>(size);
                 const std::size_t queries = size == 64 ? 5 : size == 36 ? 3 : 2;
-                run_problem p(shape_of(codec, head_size, 1), queries, 170, 1, Isa::name, spread);
+                run_problem p(options_of(codec, head_size, 1), queries, 170, 1, Isa::name, spread);
                 const auto errors = p.run(crumb::kv_mode::fast, Isa::name);
                 ASSERT_NO_FATAL_FAILURE(p.check(0, codec.has_codebooks() ? &errors : nullptr));
                 if (codec.has_codebooks() && spread == 1)
@@ -149,9 +150,9 @@ TEST(KvAttention, RowsOfAChunkSeeCodesAndEachOther) {
         for (const auto& [name, codec] : codecs)
             for (const std::size_t rows : {2, 9, 40}) {
                 SCOPED_TRACE(std::string(name) + ", " + std::to_string(rows) + " rows");
-                auto shape = shape_of(codec, 16, 1);
-                shape.max_rows = 40;
-                run_problem p(shape, 2, 170, rows, Isa::name);
+                auto options = options_of(codec, 16, 1);
+                options.max_rows = 40;
+                run_problem p(options, 2, 170, rows, Isa::name);
                 const auto errors = p.run(crumb::kv_mode::fast, Isa::name);
                 ASSERT_NO_FATAL_FAILURE(
                     p.check(0, codec.has_codebooks() && 2 * rows <= 16 ? &errors : nullptr));
@@ -159,9 +160,9 @@ TEST(KvAttention, RowsOfAChunkSeeCodesAndEachOther) {
     });
 }
 
-TEST(KvAttention, PlainCodecsGiveWhatAttentionGives) {
+TEST(KvAttention, UncodedTokensGiveWhatAttentionGives) {
     for_each_isa([]<class Isa>() {
-        run_problem p(shape_of(kv_codec::f32(), 48), 3, 500, 4, Isa::name);
+        run_problem p(options_of(kv_codec::f32(), 48), 3, 500, 4, Isa::name);
         p.run(crumb::kv_mode::fast, Isa::name);
         const std::size_t d = 48, tokens = 504;
         std::vector<float> k(2 * tokens * d), v(2 * tokens * d);
@@ -176,7 +177,7 @@ TEST(KvAttention, PlainCodecsGiveWhatAttentionGives) {
         const auto a = crumb::attention::plan({.heads = 6, .kv_heads = 2, .head_size = d}, Isa::name);
         aligned_bytes memory(a->scratch_bytes(4));
         std::vector<float> y(p.y.size());
-        const crumb::cache_view<float> keys{k.data(), tokens, d, tokens * d},
+        const crumb::kv_array_view<float> keys{k.data(), tokens, d, tokens * d},
             values{v.data(), tokens, d, tokens * d};
         a->run(p.queries(), keys, values, 500, crumb::matrix(y.data(), 4, p.cols()), memory.span());
         EXPECT_EQ(y, p.y);
@@ -187,7 +188,7 @@ TEST(KvAttention, PartialResultsMergeToTheWhole) {
     for_each_isa([]<class Isa>() {
         for (const auto& [name, codec] : codecs) {
             SCOPED_TRACE(name);
-            run_problem p(shape_of(codec, 16), 2, 400, 1, Isa::name);
+            run_problem p(options_of(codec, 16), 2, 400, 1, Isa::name);
             p.run(crumb::kv_mode::fast, Isa::name);
             const auto plan = p.plan(crumb::kv_mode::fast, Isa::name);
             aligned_bytes memory(plan.scratch_bytes(1)), partials(plan.partial_bytes(1, 4));
@@ -214,10 +215,10 @@ TEST(KvAttention, HeadsTogetherAreHeadsAlone) {
     for_each_isa([]<class Isa>() {
         for (const auto& [name, codec] : codecs) {
             SCOPED_TRACE(name);
-            auto shape = shape_of(codec, 128);
-            shape.layers = 1;
-            shape.kv_heads = 23; // more than go together; and more pages than a head goes through at a time
-            run_problem p(shape, 2, 600, 1, Isa::name);
+            auto options = options_of(codec, 128);
+            options.layers = 1;
+            options.kv_heads = 23; // more than go together; and more pages than a head goes through at a time
+            run_problem p(options, 2, 600, 1, Isa::name);
             const auto together = p.run(crumb::kv_mode::fast, Isa::name);
             const auto plan = p.plan(crumb::kv_mode::fast, Isa::name);
             if (codec.has_codebooks()) {
@@ -247,7 +248,7 @@ TEST(KvAttention, LeavesOutValuesOfLittleWeight) {
             for (const float spread : {4.0f, 8.0f, 20.0f}) {
                 if (!codec.has_codebooks())
                     continue;
-                run_problem p(shape_of(codec, 16), 2, 500, 1, Isa::name, spread);
+                run_problem p(options_of(codec, 16), 2, 500, 1, Isa::name, spread);
                 const auto errors = p.run(crumb::kv_mode::fast, Isa::name);
                 const auto plan = p.plan(crumb::kv_mode::fast, Isa::name);
                 double most = 0;
@@ -284,7 +285,7 @@ TEST(KvAttention, LeavesOutValuesOfLittleWeight) {
                 }
             }
     });
-    run_problem p(shape_of(kv_codec::q8_0(), 64), 2, 100, 1, nullptr);
+    run_problem p(options_of(kv_codec::q8_0(), 64), 2, 100, 1, nullptr);
     const auto plan = p.plan(crumb::kv_mode::fast, nullptr);
     aligned_bytes memory(plan.scratch_bytes(1)), more(plan.skip_scratch_bytes(100));
     crumb::kv_skip_report skipped[2];
@@ -295,7 +296,7 @@ TEST(KvAttention, LeavesOutValuesOfLittleWeight) {
 }
 
 TEST(KvAttention, RefusesQueriesThatAreNotFinite) {
-    run_problem p(shape_of(kv_codec::kivi(4), 64), 2, 100, 1, nullptr);
+    run_problem p(options_of(kv_codec::kivi(4), 64), 2, 100, 1, nullptr);
     p.q[70] = std::numeric_limits<float>::quiet_NaN();
     const auto plan = p.plan(crumb::kv_mode::fast, nullptr);
     aligned_bytes memory(plan.scratch_bytes(1));
@@ -314,10 +315,10 @@ TEST(KvAttention, RefusesQueriesThatAreNotFinite) {
 TEST(KvCache, EncodesAlikeOnEveryIsa) {
     for (const auto& each : codecs) {
         SCOPED_TRACE(each.first);
-        cache_problem first(shape_of(each.second, 20, 1), crumb::isa_names().back());
+        cache_problem first(options_of(each.second, 20, 1), crumb::isa_names().back());
         first.fill(170);
         for_each_isa([&]<class Isa>() {
-            cache_problem other(shape_of(each.second, 20, 1), Isa::name);
+            cache_problem other(options_of(each.second, 20, 1), Isa::name);
             other.fill(170);
             ASSERT_EQ(other.cache->coded(), first.cache->coded());
             const std::size_t parts = first.cache->parts_for(170, first.cache->coded());
@@ -334,10 +335,10 @@ TEST(KvCache, EncodesAlikeOnEveryIsa) {
 }
 
 TEST(KvCache, KeepsTheWindowAndTheSinks) {
-    auto shape = shape_of(kv_codec::q8_0(), 32);
-    shape.sinks = 5;
-    shape.window = 40;
-    cache_problem p(shape);
+    auto options = options_of(kv_codec::q8_0(), 32);
+    options.sinks = 5;
+    options.window = 40;
+    cache_problem p(options);
     for (std::size_t n = 1; n <= 400; ++n) {
         p.fill(1);
         const std::size_t coded = p.cache->coded();
@@ -349,9 +350,9 @@ TEST(KvCache, KeepsTheWindowAndTheSinks) {
 }
 
 TEST(KvCache, RefusesWhatDoesNotFit) {
-    auto shape = shape_of(kv_codec::kivi(4), 32, 2, 2);
-    shape.max_tokens = 300;
-    cache_problem p(shape);
+    auto options = options_of(kv_codec::kivi(4), 32, 2, 2);
+    options.max_tokens = 300;
+    cache_problem p(options);
     EXPECT_EQ(p.cache->add_page(p.pages[0]->span()).code(), errc::invalid_argument);
     p.fill(299);
     const auto before = p.decoded(1, 1, true, 298);
@@ -369,7 +370,7 @@ TEST(KvCache, RefusesWhatDoesNotFit) {
     EXPECT_EQ(p.cache->length(), 299u);
     EXPECT_EQ(p.decoded(1, 1, true, 298), before);
 
-    cache_problem waiting(shape_of(kv_codec::kivi(4), 32));
+    cache_problem waiting(options_of(kv_codec::kivi(4), 32));
     for (std::size_t i = 0; i < 4 + waiting.cache->slots(); ++i) {
         waiting.write(1);
         waiting.cache->advance(1);
@@ -381,36 +382,36 @@ TEST(KvCache, RefusesWhatDoesNotFit) {
 }
 
 TEST(KvCache, ChecksItsShape) {
-    const auto why = [](crumb::kv_cache_shape s) {
+    const auto why = [](crumb::kv_cache_options s) {
         const auto bytes = crumb::kv_cache::state_bytes(s);
         return std::string(bytes.ok() ? "" : bytes.message());
     };
-    auto shape = shape_of(kv_codec::f16(), 64);
-    EXPECT_EQ(why(shape), "");
-    shape.head_size = 0;
-    EXPECT_EQ(why(shape), "kv_cache: head_size is 0, it has to be 1 .. 512");
-    shape = shape_of(kv_codec::pq(4, 8, false, true), 64);
-    EXPECT_EQ(why(shape), "kv_cache: the codec needs codebooks");
-    shape.head_size = 66;
-    EXPECT_EQ(why(shape), "kv_cache: head_size 66 is no multiple of the codec's 4 channels");
-    shape = shape_of(kv_codec::pq(3, 8, false, true), 66);
-    EXPECT_EQ(why(shape), "kv_cache: there is no codec of kind 4 with 8 bits for 3 channels");
+    auto options = options_of(kv_codec::f16(), 64);
+    EXPECT_EQ(why(options), "");
+    options.head_size = 0;
+    EXPECT_EQ(why(options), "kv_cache: head_size is 0, it has to be 1 .. 512");
+    options = options_of(kv_codec::pq(4, 8, false, true), 64);
+    EXPECT_EQ(why(options), "kv_cache: the codec needs codebooks");
+    options.head_size = 66;
+    EXPECT_EQ(why(options), "kv_cache: head_size 66 is no multiple of the codec's 4 channels");
+    options = options_of(kv_codec::pq(3, 8, false, true), 66);
+    EXPECT_EQ(why(options), "kv_cache: there is no codec of kind 4 with 8 bits for 3 channels");
     const crumb_test::random_kv_codebooks few(kv_codec::pq(2, 8, true, true), 64, 3, 1);
-    shape = shape_of(kv_codec::pq(2, 8, true, true), 64, 2, 2);
-    shape.codebooks = few.view(2, 1);
-    EXPECT_EQ(why(shape), "kv_cache: 3 sets of codebooks do not serve 2 layers of 2 heads");
-    shape.codebooks = few.view(1, 0);
-    EXPECT_EQ(why(shape), "");
-    shape.page_tokens = 0;
-    EXPECT_EQ(why(shape), "kv_cache: pages of 0 tokens; they have a multiple of 256, at most 134217728");
-    shape.page_tokens = 300;
-    EXPECT_EQ(why(shape), "kv_cache: pages of 300 tokens; they have a multiple of 256, at most 134217728");
-    shape.page_tokens = (std::size_t{1} << 27) + 256;
-    EXPECT_NE(why(shape), "");
-    shape.page_tokens = 512;
-    EXPECT_EQ(why(shape), "");
-    shape.sinks = std::size_t{1} << 40;
-    EXPECT_NE(why(shape), "");
+    options = options_of(kv_codec::pq(2, 8, true, true), 64, 2, 2);
+    options.codebooks = few.view(2, 1);
+    EXPECT_EQ(why(options), "kv_cache: 3 sets of codebooks do not serve 2 layers of 2 heads");
+    options.codebooks = few.view(1, 0);
+    EXPECT_EQ(why(options), "");
+    options.page_tokens = 0;
+    EXPECT_EQ(why(options), "kv_cache: pages of 0 tokens; they have a multiple of 256, at most 134217728");
+    options.page_tokens = 300;
+    EXPECT_EQ(why(options), "kv_cache: pages of 300 tokens; they have a multiple of 256, at most 134217728");
+    options.page_tokens = (std::size_t{1} << 27) + 256;
+    EXPECT_NE(why(options), "");
+    options.page_tokens = 512;
+    EXPECT_EQ(why(options), "");
+    options.sinks = std::size_t{1} << 40;
+    EXPECT_NE(why(options), "");
 }
 
 // How many tokens a page has is no business of the numbers.
@@ -420,9 +421,9 @@ TEST(KvCache, PagesOfAnyLengthHoldTheSame) {
             std::unique_ptr<run_problem> first;
             for (const std::size_t page_tokens : {256, 768, 2048}) {
                 SCOPED_TRACE(std::string(name) + ", " + std::to_string(page_tokens));
-                auto shape = shape_of(codec, 16, 2, 2);
-                shape.page_tokens = page_tokens;
-                auto p = std::make_unique<run_problem>(shape, 2, 900, 1, Isa::name);
+                auto options = options_of(codec, 16, 2, 2);
+                options.page_tokens = page_tokens;
+                auto p = std::make_unique<run_problem>(options, 2, 900, 1, Isa::name);
                 EXPECT_EQ(p->pages.size(), (1200 + page_tokens - 1) / page_tokens);
                 p->run(crumb::kv_mode::fast, Isa::name, 1);
                 if (first == nullptr) {
@@ -442,7 +443,7 @@ TEST(KvCache, TruncatesAnywhere) {
     for (const auto& [name, codec] : codecs)
         for (const std::size_t length : {0, 4, 68, 101, 299, 350}) {
             SCOPED_TRACE(std::string(name) + " to " + std::to_string(length));
-            cache_problem p(shape_of(codec, 16, 1));
+            cache_problem p(options_of(codec, 16, 1));
             p.fill(300);
             std::vector<std::vector<double>> before;
             for (std::size_t t = 0; t < std::min<std::size_t>(length, 300); ++t)
@@ -466,7 +467,7 @@ TEST(KvCache, TruncatesToFiniteHalves) {
         if (codec.has_codebooks())
             continue;
         SCOPED_TRACE(name);
-        cache_problem p(shape_of(codec, 16, 1));
+        cache_problem p(options_of(codec, 16, 1));
         std::vector<float> x(p.width());
         for (std::size_t t = 0; t < 200; ++t) {
             for (std::size_t i = 0; i < x.size(); ++i)
@@ -487,7 +488,7 @@ TEST(KvCache, TruncatesToFiniteHalves) {
 TEST(KvCache, CopiesAPrefix) {
     for (const auto& [name, codec] : codecs) {
         SCOPED_TRACE(name);
-        cache_problem from(shape_of(codec, 16, 1, 2)), to(shape_of(codec, 16, 1, 2));
+        cache_problem from(options_of(codec, 16, 1, 2)), to(options_of(codec, 16, 1, 2));
         from.fill(500);
         to.fill(30);
         ASSERT_TRUE(to.cache->copy_prefix(*from.cache, 333).ok());
@@ -496,26 +497,26 @@ TEST(KvCache, CopiesAPrefix) {
         for (std::size_t t = 0; t < 333; ++t)
             ASSERT_EQ(to.decoded(1, 0, true, t), from.decoded(1, 0, true, t)) << "token " << t;
         EXPECT_EQ(to.cache->copy_prefix(*from.cache, 400).code(), errc::invalid_argument);
-        auto longer = from.shape;
+        auto longer = from.options;
         longer.page_tokens = 768;
-        cache_problem other(longer), third(from.shape);
+        cache_problem other(longer), third(from.options);
         other.fill(700);
         ASSERT_TRUE(third.cache->copy_prefix(*other.cache, 600).ok());
         ASSERT_TRUE(other.cache->copy_prefix(*from.cache, 333).ok());
         for (std::size_t t = 0; t < 333; t += 13)
             ASSERT_EQ(other.decoded(1, 0, false, t), from.decoded(1, 0, false, t)) << "token " << t;
     }
-    cache_problem a(shape_of(kv_codec::f16(), 16)), b(shape_of(kv_codec::q8_0(), 16));
+    cache_problem a(options_of(kv_codec::f16(), 16)), b(options_of(kv_codec::q8_0(), 16));
     EXPECT_EQ(a.cache->copy_prefix(*b.cache, 0).code(), errc::bad_shape);
 }
 
 TEST(KvSnapshot, RestoresWhatWasSaved) {
     for (const auto& [name, codec] : codecs) {
         SCOPED_TRACE(name);
-        const auto shape = shape_of(codec, 16, 2, 2);
-        auto longer = shape;
+        const auto options = options_of(codec, 16, 2, 2);
+        auto longer = options;
         longer.page_tokens = 512;
-        cache_problem from(shape), to(longer);
+        cache_problem from(options), to(longer);
         from.fill(330);
         std::vector<std::byte> bytes(crumb::snapshot_bytes(*from.cache));
         ASSERT_TRUE(crumb::save(*from.cache, bytes).ok());
@@ -531,49 +532,49 @@ TEST(KvSnapshot, RestoresWhatWasSaved) {
 
 TEST(KvSnapshot, RefusesWhatDoesNotMatch) {
     const kv_codec codec = kv_codec::pq(2, 8, true, true);
-    cache_problem from(shape_of(codec, 32));
+    cache_problem from(options_of(codec, 32));
     from.fill(300);
     std::vector<std::byte> bytes(crumb::snapshot_bytes(*from.cache));
     ASSERT_TRUE(crumb::save(*from.cache, bytes).ok());
     EXPECT_EQ(crumb::save(*from.cache, std::span(bytes).first(100)).code(), errc::buffer_too_small);
-    const auto why = [&](const crumb::kv_cache_shape& s, std::span<const std::byte> saved, auto&& change) {
+    const auto why = [&](const crumb::kv_cache_options& s, std::span<const std::byte> saved, auto&& change) {
         cache_problem to(s);
-        auto shape = to.shape;
-        change(shape);
-        aligned_bytes state(*crumb::kv_cache::state_bytes(shape));
-        auto cache = *crumb::kv_cache::create(shape, state.span());
-        for (std::size_t i = 0; i < cache.pages_for(shape.max_tokens); ++i)
+        auto options = to.options;
+        change(options);
+        aligned_bytes state(*crumb::kv_cache::state_bytes(options));
+        auto cache = *crumb::kv_cache::create(options, state.span());
+        for (std::size_t i = 0; i < cache.pages_for(options.max_tokens); ++i)
             EXPECT_TRUE(cache.add_page(to.pages[i]->span()));
         const auto restored = crumb::restore(cache, saved);
         EXPECT_EQ(cache.length(), restored.ok() ? 300u : 0u);
         return std::string(restored.ok() ? "" : restored.message());
     };
-    const auto same = [](crumb::kv_cache_shape&) {};
-    EXPECT_EQ(why(shape_of(codec, 16), bytes, same), "kv snapshot: head_size 32, the cache has 16");
-    EXPECT_EQ(why(shape_of(codec, 32, 1), bytes, same), "kv snapshot: kv_heads 2, the cache has 1");
-    EXPECT_EQ(why(shape_of(kv_codec::pq(2, 8, false, true), 32), bytes, same),
+    const auto same = [](crumb::kv_cache_options&) {};
+    EXPECT_EQ(why(options_of(codec, 16), bytes, same), "kv snapshot: head_size 32, the cache has 16");
+    EXPECT_EQ(why(options_of(codec, 32, 1), bytes, same), "kv snapshot: kv_heads 2, the cache has 1");
+    EXPECT_EQ(why(options_of(kv_codec::pq(2, 8, false, true), 32), bytes, same),
               "kv snapshot: codec (kind 4, bits 8, dims 2, flags 3), the cache has (4, 8, 2, 2)");
-    EXPECT_EQ(why(shape_of(codec, 32), bytes, [](auto& s) { s.codebook_id = 18; }),
+    EXPECT_EQ(why(options_of(codec, 32), bytes, [](auto& s) { s.codebook_id = 18; }),
               "kv snapshot: other codebooks (0000000000000011, not 0000000000000012)");
-    EXPECT_EQ(why(shape_of(codec, 32), bytes, [](auto& s) { s.model_id = 5; }),
+    EXPECT_EQ(why(options_of(codec, 32), bytes, [](auto& s) { s.model_id = 5; }),
               "kv snapshot: another model wrote it (0000000000000000, not 0000000000000005)");
-    EXPECT_EQ(why(shape_of(codec, 32), bytes, [](auto& s) { s.sinks = 3; }),
+    EXPECT_EQ(why(options_of(codec, 32), bytes, [](auto& s) { s.sinks = 3; }),
               "kv snapshot: sinks 4, the cache has 3");
-    EXPECT_EQ(why(shape_of(codec, 32), bytes, [](auto& s) { s.max_tokens = 200; }),
+    EXPECT_EQ(why(options_of(codec, 32), bytes, [](auto& s) { s.max_tokens = 200; }),
               "kv snapshot: tokens 300, the cache has 200");
     for (const std::size_t size : {0, 5, 127, 128, 5000})
-        EXPECT_NE(why(shape_of(codec, 32), std::span(bytes).first(size), same), "") << size;
-    EXPECT_NE(why(shape_of(codec, 32), std::span(bytes).first(bytes.size() - 1), same), "");
+        EXPECT_NE(why(options_of(codec, 32), std::span(bytes).first(size), same), "") << size;
+    EXPECT_NE(why(options_of(codec, 32), std::span(bytes).first(bytes.size() - 1), same), "");
     auto version = bytes;
     version[8] = std::byte{1};
-    EXPECT_EQ(why(shape_of(codec, 32), version, same), "kv snapshot: version 1, this build reads 2");
+    EXPECT_EQ(why(options_of(codec, 32), version, same), "kv snapshot: version 1, this build reads 2");
     for (const std::size_t at :
          {0ul, 12ul, 30ul, 88ul, 96ul, 104ul, 112ul, 128ul, bytes.size() / 2, bytes.size() - 1}) {
         auto changed = bytes;
         changed[at] ^= std::byte{0x41};
-        EXPECT_NE(why(shape_of(codec, 32), changed, same), "") << "byte " << at;
+        EXPECT_NE(why(options_of(codec, 32), changed, same), "") << "byte " << at;
     }
-    EXPECT_EQ(why(shape_of(codec, 32), bytes, same), "");
+    EXPECT_EQ(why(options_of(codec, 32), bytes, same), "");
 }
 
 } // namespace

@@ -111,7 +111,7 @@ TEST(KvEncode, EveryIsaEncodesAsTheScalarCodec) {
                             args.scratch = reinterpret_cast<float*>(scratch.span().data());
                             for (const std::size_t block : {0u, 3u}) {
                                 args.block = block;
-                                crumb::kernel::kv_encode<crumb::dispatch::plain_isa<Isa>>(args);
+                                crumb::kernel::kv_encode<crumb::dispatch::own_or_base_isa<Isa>>(args);
                             }
                             ASSERT_EQ(std::memcmp(got.span().data(), want.span().data(), layout.bytes()), 0)
                                 << name << ", head size " << size << (with_metric ? ", metric" : "")

@@ -95,7 +95,7 @@ TEST(KMeans, FindsClustersThatLieApart) {
 
 TEST(KMeans, ErrorsFallAndDescribeTheCentroids) {
     const auto x = gauss(3000 * 4, 2);
-    const auto r = clustered(x, 4, {.centroids = 64, .most_rounds = 30, .tolerance = 0});
+    const auto r = clustered(x, 4, {.centroids = 64, .max_rounds = 30, .tolerance = 0});
     EXPECT_GT(r.errors.size(), 5u);
     expect_falling(r.errors);
     EXPECT_NEAR(distortion(x, r.centroids, 4), r.errors.back(), 1e-4 * r.errors.back());
@@ -194,7 +194,7 @@ TEST(KMeans, RefusesWhatItCannotCluster) {
 TEST(AdditiveTables, BeatTheirStartsAndBalanceTheirRanges) {
     for (const std::size_t dims : {1u, 2u, 4u}) {
         const auto x = gauss(4000 * dims, 5);
-        const auto r = crumb::train_additive_tables(rows_of(x, dims), {.most_rounds = 20});
+        const auto r = crumb::train_additive_tables(rows_of(x, dims), {.max_rounds = 20});
         ASSERT_TRUE(r.ok()) << r.message();
         expect_falling(r->errors);
         std::vector<float> sums;
@@ -541,7 +541,7 @@ TEST(KvCodebooks, RefusesWhatCannotBeTrained) {
     EXPECT_FALSE(crumb::train_kv_codebooks(some, kv_codec::q8_0()).ok());
     EXPECT_FALSE(crumb::train_kv_codebooks(some, kv_codec::pq(3, 8, false, true)).ok());
     EXPECT_FALSE(crumb::train_kv_codebooks(some, kv_codec::pq(2, 6, true, true)).ok());
-    EXPECT_FALSE(crumb::train_kv_codebooks(some, codec, {.most_samples = 0}).ok());
+    EXPECT_FALSE(crumb::train_kv_codebooks(some, codec, {.max_samples = 0}).ok());
     EXPECT_EQ(crumb::train_kv_codebooks(odd, codec).error().code(), crumb::errc::bad_shape);
 }
 

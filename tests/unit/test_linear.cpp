@@ -245,7 +245,7 @@ TEST(Activations, AreQuantizedAlikeOnEveryIsa) {
             for_each_isa([&]<class I>() {
                 const crumb::activation_plan plan{
                     {.k = k, .row_block = I::row_block, .offset = 8, .order = crumb::kernel::order_of<I>},
-                    &crumb::kernel::quantize_activations<crumb::dispatch::plain_isa<I>>};
+                    &crumb::kernel::quantize_activations<crumb::dispatch::own_or_base_isa<I>>};
                 guarded<std::byte> memory(crumb::activation_bytes(plan, m));
                 auto a = crumb::activations::create(memory.span(), plan, m);
                 // Row by row, as different threads would.

@@ -412,8 +412,7 @@ void expect_nested_assembly_agrees(std::size_t k, unsigned seed) {
         }
         for_each_isa([&]<class I>() {
             if constexpr (crumb::kernel::has_own_tiles<I>) {
-                const auto layout =
-                    crumb::nested_linear::plan(*packed, {.isa = I::name})->activation_layout();
+                const auto layout = crumb::nested_linear::plan(*packed, {.isa = I::name})->input_plan();
                 guarded<std::byte> codes(crumb::activation_bytes(layout, 1));
                 auto a = *crumb::activations::create(codes.span(), layout, 1);
                 a.quantize(crumb::matrix(std::as_const(x).data(), 1, k));

@@ -473,9 +473,9 @@ TEST(LinearRange, ConstantAndStraightNeurons) {
 }
 
 TEST(LinearRange, RefusesTooFewRowsAndBadArguments) {
-    sample x = noisy_neuron(crumb::least_range_rows - 1, 18);
+    sample x = noisy_neuron(crumb::min_range_rows - 1, 18);
     EXPECT_EQ(search_ranges(x.statistics(16), 0).error().code(), errc::invalid_argument);
-    x = noisy_neuron(crumb::least_range_rows, 18);
+    x = noisy_neuron(crumb::min_range_rows, 18);
     const auto a = x.statistics(16);
     EXPECT_TRUE(search_ranges(a, 0));
     EXPECT_EQ(search_ranges(a, 1).error().code(), errc::invalid_argument);
@@ -517,9 +517,9 @@ TEST(Coverage, IsTheBestOfAllChoicesOfItsMean) {
         const model m = {random_curves(2, 4, random), random_curves(3, 3, random)};
         const auto layers = m.layers();
         coverage_options o;
-        o.least = round % 2 == 0 ? 0 : 0.1;
-        o.most = round % 4 < 2 ? 1 : 0.9;
-        o.target = o.least + (o.most - o.least) * random.uniform();
+        o.min = round % 2 == 0 ? 0 : 0.1;
+        o.max = round % 4 < 2 ? 1 : 0.9;
+        o.target = o.min + (o.max - o.min) * random.uniform();
         const auto c = share_coverage(layers, o);
         ASSERT_TRUE(c);
         std::vector<const std::vector<curve_point>*> curves;
@@ -533,8 +533,8 @@ TEST(Coverage, IsTheBestOfAllChoicesOfItsMean) {
             }
         const auto allowed = [&](std::size_t k, std::size_t p) {
             const auto& curve = *curves[k];
-            return curve[p].covered >= o.least &&
-                   (curve[p].covered <= o.most || p == crumb::first_covering(curve, o.least));
+            return curve[p].covered >= o.min &&
+                   (curve[p].covered <= o.max || p == crumb::first_covering(curve, o.min));
         };
         // All choices within the bounds, point by point.
         std::vector<std::size_t> at(curves.size(), 0);
@@ -571,7 +571,7 @@ TEST(Coverage, IsTheBestOfAllChoicesOfItsMean) {
         if (!all_taken) {
             EXPECT_GE(c->mean, o.target - 1e-12);
         }
-        if (o.least == 0) {
+        if (o.min == 0) {
             EXPECT_LE(c->mean, o.target + longest / 5);
         }
     }
@@ -614,7 +614,7 @@ TEST(Coverage, HoldsItsBounds) {
     model m = {random_curves(30, 40, random), random_curves(20, 40, random)};
     // A neuron without a point between the bounds keeps the lower one.
     m.second.push_back({{0, 0}, {1, 5, 0}});
-    const auto c = share_coverage(m.layers(), {.target = 0.7, .least = 0.5, .most = 0.8}).value();
+    const auto c = share_coverage(m.layers(), {.target = 0.7, .min = 0.5, .max = 0.8}).value();
     double least = 1, most = 0;
     for (std::size_t l = 0; l < 2; ++l)
         for (std::size_t n = 0; n < c.points[l].size() - l; ++n) {
@@ -640,10 +640,10 @@ TEST(Coverage, RefusesBadTargetsAndCurves) {
     for (const coverage_options& o : {coverage_options{.target = 1.1},
                                       {.target = -0.1},
                                       {.target = nan},
-                                      {.target = 0.5, .least = 0.6},
-                                      {.target = 0.5, .most = 0.4},
-                                      {.target = 0.5, .least = -1},
-                                      {.target = 0.5, .most = 2}})
+                                      {.target = 0.5, .min = 0.6},
+                                      {.target = 0.5, .max = 0.4},
+                                      {.target = 0.5, .min = -1},
+                                      {.target = 0.5, .max = 2}})
         EXPECT_EQ(share_coverage(layers, o).error().code(), errc::invalid_argument);
     EXPECT_EQ(crumb::uniform_coverage(layers, 2).error().code(), errc::invalid_argument);
     EXPECT_EQ(share_coverage({}).error().code(), errc::invalid_argument);

@@ -24,7 +24,7 @@ constexpr float nan = std::numeric_limits<float>::quiet_NaN();
 template <class Function, class Isa>
 void apply(const std::vector<float>& x, std::vector<float>& y) {
     y.resize(x.size());
-    crumb::kernel::apply<Function, crumb::dispatch::plain_isa<Isa>>(
+    crumb::kernel::apply<Function, crumb::dispatch::own_or_base_isa<Isa>>(
         {crumb::matrix(x.data(), 1, x.size()), {}, crumb::matrix(y.data(), 1, y.size()), {0, 1}});
 }
 
@@ -172,10 +172,10 @@ TEST(math, ragged_rows) {
                 const auto view = crumb::matrix(x.data(), 2, n);
                 const crumb::kernel::elementwise_args args{
                     view, crumb::matrix(up.data(), 2, n), crumb::matrix(y.data(), 2, n), {0, 2}};
-                crumb::kernel::apply<function::tanh, crumb::dispatch::plain_isa<Isa>>(args);
+                crumb::kernel::apply<function::tanh, crumb::dispatch::own_or_base_isa<Isa>>(args);
                 crumb::kernel::elementwise_args gated = args;
                 gated.y = crumb::matrix(z.data(), 2, n);
-                crumb::kernel::apply_gated<function::tanh, crumb::dispatch::plain_isa<Isa>>(gated);
+                crumb::kernel::apply_gated<function::tanh, crumb::dispatch::own_or_base_isa<Isa>>(gated);
                 for (std::size_t i = 0; i < 2 * n; ++i) {
                     ASSERT_EQ(y[i], (apply<function::tanh, Isa>(x[i]))) << n << ", " << i;
                     ASSERT_EQ(z[i], 2 * y[i]);

@@ -106,7 +106,7 @@ struct problem {
         }
     };
     input quantize(const crumb::nested_linear& plan) const {
-        const auto layout = plan.activation_layout();
+        const auto layout = plan.input_plan();
         input q{std::make_unique<guarded<std::byte>>(crumb::activation_bytes(layout, m)), {}};
         auto a = crumb::activations::create(q.memory->span(), layout, m);
         EXPECT_TRUE(a) << a.message();

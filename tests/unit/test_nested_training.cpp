@@ -130,7 +130,7 @@ TEST(NestedTraining, TablesAreInt8AndErrorsFall) {
 TEST(NestedTraining, SameSeedSameTables) {
     const auto w = random_weights(256 * 256, 2);
     crumb::nested_training_options o;
-    o.most_groups = 300;
+    o.max_groups = 300;
     const auto first = trained(w, 256, 256, o);
     EXPECT_EQ(first.levels, trained(w, 256, 256, o).levels);
     o.random_seed = 2;

@@ -56,8 +56,8 @@ class Panels : public testing::Test {
     void check(bool with_bias) {
         const auto p = plan(I::name, with_bias);
         ASSERT_TRUE(p) << p.message();
-        guarded<std::byte> memory(crumb::activation_bytes(p->activation_layout(), m));
-        auto a = *crumb::activations::create(memory.span(), p->activation_layout(), m);
+        guarded<std::byte> memory(crumb::activation_bytes(p->input_plan(), m));
+        auto a = *crumb::activations::create(memory.span(), p->input_plan(), m);
         a.quantize(crumb::matrix<const float>(x.data(), m, k));
         guarded<float> y(m * n);
         p->run(a, crumb::matrix(y.data(), m, n));
@@ -172,11 +172,11 @@ TYPED_TEST(Panels, ResultsDoNotDependOnRowsOrSplit) {
     for_each_isa([&]<class I>() {
         if constexpr (I::panel_row_block != 0) {
             const auto p = *this->plan(I::name, true);
-            std::vector<std::byte> buffer(crumb::activation_bytes(p.activation_layout(), 21) + 64);
+            std::vector<std::byte> buffer(crumb::activation_bytes(p.input_plan(), 21) + 64);
             const auto aligned = reinterpret_cast<std::byte*>(
                 crumb::round_up(reinterpret_cast<std::uintptr_t>(buffer.data()), crumb::alignment));
-            const auto bytes = crumb::activation_bytes(p.activation_layout(), 21);
-            auto a = *crumb::activations::create({aligned, bytes}, p.activation_layout(), 21);
+            const auto bytes = crumb::activation_bytes(p.input_plan(), 21);
+            auto a = *crumb::activations::create({aligned, bytes}, p.input_plan(), 21);
             a.quantize(crumb::matrix<const float>(this->x.data(), 21, 600));
             std::vector<float> whole(21 * 75), parts(21 * 75, -1.0f);
             p.run(a, crumb::matrix(whole.data(), 21, 75));
@@ -185,7 +185,7 @@ TYPED_TEST(Panels, ResultsDoNotDependOnRowsOrSplit) {
                     p.run(a, crumb::matrix(parts.data(), 21, 75), {rows, channels});
             ASSERT_EQ(whole, parts) << I::name;
             for (std::size_t r = 0; r < 21; ++r) {
-                auto one = *crumb::activations::create({aligned, bytes}, p.activation_layout(), 1);
+                auto one = *crumb::activations::create({aligned, bytes}, p.input_plan(), 1);
                 one.quantize(crumb::matrix<const float>(this->x.data() + r * 600, 1, 600));
                 std::vector<float> y(75);
                 p.run(one, crumb::matrix(y.data(), 1, 75));
@@ -201,8 +201,8 @@ TYPED_TEST(Panels, NotFiniteActivationsGiveNotFiniteOutputs) {
     for_each_isa([&]<class I>() {
         if constexpr (I::panel_row_block != 0) {
             const auto p = *this->plan(I::name);
-            guarded<std::byte> memory(crumb::activation_bytes(p.activation_layout(), 2));
-            auto a = *crumb::activations::create(memory.span(), p.activation_layout(), 2);
+            guarded<std::byte> memory(crumb::activation_bytes(p.input_plan(), 2));
+            auto a = *crumb::activations::create(memory.span(), p.input_plan(), 2);
             a.quantize(crumb::matrix<const float>(this->x.data(), 2, 1024));
             std::vector<float> y(32);
             p.run(a, crumb::matrix(y.data(), 2, 16));
@@ -218,7 +218,7 @@ TYPED_TEST(Panels, PlansWithoutThemAreRefused) {
         const auto p = this->plan(I::name);
         if constexpr (I::panel_row_block != 0) {
             ASSERT_TRUE(p);
-            EXPECT_EQ(p->activation_layout().layout.group, crumb::panel_inputs);
+            EXPECT_EQ(p->input_plan().layout.group, crumb::panel_inputs);
         } else {
             ASSERT_FALSE(p);
             EXPECT_EQ(p.error().code(), crumb::errc::unsupported);

@@ -125,7 +125,7 @@ struct made_query {
 
     template <class Isa>
     void make(problem& p) {
-        pq_make_tables<crumb::dispatch::plain_isa<Isa>>(
+        pq_make_tables<crumb::dispatch::own_or_base_isa<Isa>>(
             {p.at.codec, p.at.head_size, p.q.data(), p.tables(), &query});
     }
 };
@@ -144,9 +144,9 @@ void check_tables(problem& p) {
     const std::size_t entries = p.at.codec.entries();
     for (std::size_t i = 0; i < p.at.rows() * entries; ++i) {
         ASSERT_EQ(a.low[i], b.low[i]) << i;
-        ASSERT_LE(a.low[i], pq_most);
+        ASSERT_LE(a.low[i], pq_max);
         ASSERT_EQ(a.high[i], b.high[i]) << i;
-        ASSERT_LE(a.high[i], pq_most);
+        ASSERT_LE(a.high[i], pq_max);
     }
     for (std::size_t t = 0; t < tokens; ++t) {
         const double from_tables = double{a.base} + double{a.step} * static_cast<double>(p.table_sum(a, t));
@@ -263,7 +263,7 @@ TEST_P(PqScan, ScoresAreExact) {
                 queries.back().base = 0;
                 if (i == 6) // the largest sums that there are
                     std::fill_n(queries.back().low, p.at.rows() * p.at.codec.entries(),
-                                static_cast<std::uint8_t>(pq_most));
+                                static_cast<std::uint8_t>(pq_max));
             }
             for (const std::size_t n : {1u, 2u, 3u, 4u, 7u})
                 check_scores<Isa>(p, {queries.end() - static_cast<std::ptrdiff_t>(n), queries.end()}, 0, 4);
@@ -305,7 +305,7 @@ void check_values(problem& p, std::size_t planes, std::size_t first, std::size_t
     for (std::size_t i = 0; i < planes; ++i) {
         for (std::size_t t = 0; t < tokens; ++t) {
             const bool inside = t >= first * kv_block_tokens && t < last * kv_block_tokens;
-            const unsigned w = extreme ? unsigned{pq_most} : p.random() % (pq_most + 1);
+            const unsigned w = extreme ? unsigned{pq_max} : p.random() % (pq_max + 1);
             weights[i * tokens + t] = static_cast<std::uint8_t>(inside ? w : 0);
         }
         of[i] = {weights.data() + i * tokens, i % 2 == 0 ? 1.0f : -2.0f, sums.data() + i * n * lanes};
@@ -335,7 +335,7 @@ void check_values(problem& p, std::size_t planes, std::size_t first, std::size_t
     }
     guarded<float> out(n);
     std::fill(out.begin(), out.end(), 0.5f);
-    pq_finish<crumb::dispatch::plain_isa<Isa>>({sums.data(), n, p.scales.data(), out.data()});
+    pq_finish<crumb::dispatch::own_or_base_isa<Isa>>({sums.data(), n, p.scales.data(), out.data()});
     for (std::size_t c = 0; c < n; ++c) {
         double sum = 0;
         for (std::size_t k = 0; k < lanes; ++k)

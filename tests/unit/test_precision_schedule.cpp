@@ -99,9 +99,9 @@ TEST(PrecisionSchedule, RefusesWhatIsNoSchedule) {
     };
     for (const precision_range& stored : {precision_range{1, 4}, {2, 5}, {4, 3}})
         expect_refused(make(stored, 3, {{0, 3}}, 8), errc::invalid_argument, "stored precisions");
-    expect_refused(make({3, 4}, 2, {{0, 3}}, 8), errc::invalid_argument, "2 bits are asked for");
-    expect_refused(make({2, 3}, 3, {{0, 4}}, 8), errc::invalid_argument, "4 bits are asked for");
-    expect_refused(make({3, 4}, 4, {{0, 4}, {2, 2}}, 8), errc::invalid_argument, "2 bits are asked for");
+    expect_refused(make({3, 4}, 2, {{0, 3}}, 8), errc::invalid_argument, "2 bits are requested");
+    expect_refused(make({2, 3}, 3, {{0, 4}}, 8), errc::invalid_argument, "4 bits are requested");
+    expect_refused(make({3, 4}, 4, {{0, 4}, {2, 2}}, 8), errc::invalid_argument, "2 bits are requested");
     expect_refused(make(all, 4, {}, 8), errc::invalid_argument, "no phases");
     expect_refused(make(all, 4, {{1, 4}}, 8), errc::invalid_argument, "begin with step 0");
     expect_refused(make(all, 4, {{0, 4}}, 0), errc::invalid_argument, "no steps");
@@ -137,7 +137,7 @@ TEST(PrecisionSchedule, HighThenLow) {
     missing.stored = {3, 4};
     expect_refused(precision_schedule::high_then_low(rising, 3), errc::invalid_argument, "rises from 2 to 4");
     expect_refused(precision_schedule::high_then_low(missing, 3), errc::invalid_argument,
-                   "2 bits are asked for");
+                   "2 bits are requested");
     expect_refused(precision_schedule::high_then_low(two, 11), errc::invalid_argument, "past the 10 steps");
     expect_refused(precision_schedule::constant(all, 4, 5, 10), errc::invalid_argument, "5 bits");
 }

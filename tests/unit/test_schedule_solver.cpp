@@ -161,7 +161,7 @@ std::string name(const precision_schedule& s) {
 
 /// The fewest bits of a schedule that holds a target; none.
 template <class Quality>
-std::optional<std::size_t> fewest_bits(const schedule_space& s, const Quality& quality, double least) {
+std::optional<std::size_t> min_bits(const schedule_space& s, const Quality& quality, double least) {
     std::optional<std::size_t> best;
     for (const auto& x : every_schedule(s))
         if (quality(x) >= least && (!best || x.total_bits(s.length) < *best))
@@ -199,7 +199,7 @@ TEST(ScheduleSolver, FindsTheOptimumOfMonotoneQualities) {
             monotone_quality quality(s.length, random);
             const double worst = quality(every_schedule(s).front()), best = quality(every_schedule(s).back());
             const double least = worst + (best - worst) * (random.uniform() * 1.2 - 0.1);
-            const auto want = fewest_bits(s, quality, least);
+            const auto want = min_bits(s, quality, least);
             for (const bool monotone : {true, false}) {
                 std::set<std::string> asked;
                 auto solver = *schedule_solver::make(s, [&](const precision_schedule& x) {
@@ -283,7 +283,7 @@ TEST(ScheduleSolver, RemembersAcrossTargets) {
     for (const double epsilon : {0.5, 0.25, 2.0, 0.0, 1.0, 0.5}) {
         const auto got = solver.solve({best, epsilon});
         ASSERT_TRUE(got.ok() && got->held);
-        EXPECT_EQ(got->schedule.total_bits(48), fewest_bits(s, quality, best - epsilon));
+        EXPECT_EQ(got->schedule.total_bits(48), min_bits(s, quality, best - epsilon));
         sum += got->evaluations;
     }
     EXPECT_EQ(sum, asked.size());
@@ -299,7 +299,7 @@ TEST(ScheduleSolver, IsRightWithoutMonotony) {
         for (const auto& x : every_schedule(s))
             table[name(x)] = random.uniform();
         const auto quality = [&](const precision_schedule& x) { return table.at(name(x)); };
-        const auto want = fewest_bits(s, quality, 0.9);
+        const auto want = min_bits(s, quality, 0.9);
         auto solver = *schedule_solver::make(s, quality);
         const auto got = solver.solve({0.9, 0}, false);
         ASSERT_TRUE(got.ok());

@@ -131,7 +131,7 @@ TEST(LearnedSchedule, ReadsCachesOfAnyCodec) {
                                 (k ? keys : values).push_back(float(x));
                 const auto plan = learned_schedule::plan(m.shape, m.view(), levels, Isa::name);
                 ASSERT_TRUE(plan.ok()) << plan.message();
-                guarded<std::byte> scratch(*plan->scratch_bytes(c.shape));
+                guarded<std::byte> scratch(*plan->scratch_bytes(c.options));
                 std::vector<float> p(9);
                 const auto got = plan->run(*c.cache, 1, scratch.span(), p);
                 ASSERT_NO_FATAL_FAILURE(expect_choice(got, p, expected(m, keys, values, tokens)));
@@ -224,10 +224,10 @@ TEST(LearnedSchedule, RunRefusesWhatItCannotRead) {
     const auto code = [](const crumb::result<crumb::learned_choice>& r) {
         return r ? errc::ok : r.error().code();
     };
-    const crumb::kv_cache_shape shape = {
+    const crumb::kv_cache_options options = {
         .layers = 2, .kv_heads = 2, .head_size = 16, .max_tokens = 300, .codec = crumb::kv_codec::f32()};
-    cache_problem c(shape);
-    crumb_test::aligned_bytes memory(std::max(*plan.scratch_bytes(shape), plan.scratch_bytes()) + 1);
+    cache_problem c(options);
+    crumb_test::aligned_bytes memory(std::max(*plan.scratch_bytes(options), plan.scratch_bytes()) + 1);
     const auto scratch = memory.span();
     std::vector<float> p(5);
     EXPECT_EQ(code(plan.run(*c.cache, 0, scratch, p)), errc::invalid_argument) << "no tokens";
@@ -235,11 +235,11 @@ TEST(LearnedSchedule, RunRefusesWhatItCannotRead) {
     EXPECT_EQ(code(plan.run(*c.cache, 0, scratch, p)), errc::ok);
     EXPECT_EQ(code(plan.run(*c.cache, 2, scratch, p)), errc::invalid_argument) << "no such layer";
     EXPECT_EQ(code(plan.run(*c.cache, 0, scratch, {p.data(), 4})), errc::bad_shape);
-    EXPECT_EQ(code(plan.run(*c.cache, 0, scratch.first(*plan.scratch_bytes(shape) - 1), p)),
+    EXPECT_EQ(code(plan.run(*c.cache, 0, scratch.first(*plan.scratch_bytes(options) - 1), p)),
               errc::buffer_too_small);
     EXPECT_EQ(code(plan.run(*c.cache, 0, scratch.subspan(1), p)), errc::misaligned);
-    for (const auto size : {&crumb::kv_cache_shape::kv_heads, &crumb::kv_cache_shape::head_size}) {
-        auto other = shape;
+    for (const auto size : {&crumb::kv_cache_options::kv_heads, &crumb::kv_cache_options::head_size}) {
+        auto other = options;
         other.*size = 8;
         cache_problem wrong(other);
         wrong.fill(2);
@@ -266,11 +266,11 @@ TEST(LearnedSchedule, RefusesFeaturesThatOverflow) {
     const parameters m({.heads = 1, .head_size = 16, .hidden = 3, .points = 5}, 100);
     for_each_isa([&]<class Isa>() {
         const auto plan = *learned_schedule::plan(m.shape, m.view(), levels, Isa::name);
-        const crumb::kv_cache_shape shape = {
+        const crumb::kv_cache_options options = {
             .layers = 1, .kv_heads = 1, .head_size = 16, .max_tokens = 9, .codec = crumb::kv_codec::f32()};
-        crumb_test::aligned_bytes scratch(*plan.scratch_bytes(shape));
+        crumb_test::aligned_bytes scratch(*plan.scratch_bytes(options));
         for (const bool keys : {true, false}) {
-            cache_problem c(shape, Isa::name);
+            cache_problem c(options, Isa::name);
             std::vector<float> large(3 * 16, 3e38f), small(3 * 16, 1);
             ASSERT_TRUE(c.cache
                             ->write(0, crumb::matrix<const float>((keys ? large : small).data(), 3, 16),
@@ -409,7 +409,7 @@ TEST(ScheduleTraining, LearnsWhereToLook) {
                          .codec = crumb::kv_codec::f16()});
         ASSERT_TRUE(c.cache->write(0, s.keys, s.values).ok());
         c.cache->advance(s.keys.rows);
-        crumb_test::aligned_bytes scratch(*plan->scratch_bytes(c.shape));
+        crumb_test::aligned_bytes scratch(*plan->scratch_bytes(c.options));
         const auto got = plan->run(*c.cache, 0, scratch.span());
         ASSERT_TRUE(got.ok()) << got.message();
         right += got->point == s.label;

@@ -65,8 +65,8 @@ std::vector<double> column_weights(const std::vector<float>& importance, std::si
 
 /// The least weighted squared error of a group at a scale and table, each weight to whichever level is
 /// nearest: every level is tried.
-double least_error(const double* target, const double* weight, std::size_t size, double d,
-                   std::span<const std::int8_t> table) {
+double min_error(const double* target, const double* weight, std::size_t size, double d,
+                 std::span<const std::int8_t> table) {
     double sum = 0;
     for (std::size_t i = 0; i < size; ++i) {
         double least = std::numeric_limits<double>::infinity();
@@ -80,14 +80,14 @@ double least_error(const double* target, const double* weight, std::size_t size,
 /// The least of that over the tables and all scales that a block of exponent `exponent` (formats with byte
 /// scales) or a half (the others; those around the largest weight) can have.
 template <class F>
-double least_error(const double* target, const double* weight, std::size_t size, const crumb::level_set& s,
-                   [[maybe_unused]] int exponent) {
+double min_error(const double* target, const double* weight, std::size_t size, const crumb::level_set& s,
+                 [[maybe_unused]] int exponent) {
     double least = std::numeric_limits<double>::infinity(), most = 0;
     for (std::size_t i = 0; i < size; ++i)
         most = std::max(most, std::fabs(target[i]));
     const unsigned mask = (1u << s.selector_bits) - 1u;
     const auto attempt = [&](unsigned selector, double d) {
-        least = std::min(least, least_error(target, weight, size, d, s.table(selector)));
+        least = std::min(least, min_error(target, weight, size, d, s.table(selector)));
     };
     if constexpr (F::scales::block_groups != 1) {
         for (int b = -127; b <= 127; ++b)
@@ -128,7 +128,7 @@ TYPED_TEST(Store, NoOtherCodesOrScalesAreBetterByTheStatedError) {
         auto first = crumb::leveled_matrix::zeros(levels, p.n, p.k);
         ASSERT_TRUE(plain->quantize(p.view(), first).ok());
         const auto weight = column_weights(importance, p.k);
-        double chosen_sum = 0, least_sum = 0;
+        double chosen_sum = 0, min_sum = 0;
         for (std::size_t r = 0; r < p.n; ++r) {
             double ww = 0, wq = 0;
             for (std::size_t i = 0; i < p.k; ++i) {
@@ -147,22 +147,22 @@ TYPED_TEST(Store, NoOtherCodesOrScalesAreBetterByTheStatedError) {
                 for (std::size_t i = at; i < at + size; ++i)
                     chosen += weight[i] * std::pow(target[i] - double{stored.weight(r, i)}, 2);
                 // Single precision decides between levels that are as good as equally near.
-                ASSERT_LE(chosen, least_error(target.data() + at, weight.data() + at, size,
-                                              double{crumb::to_float(scale)}, levels.table(selector)) *
+                ASSERT_LE(chosen, min_error(target.data() + at, weight.data() + at, size,
+                                            double{crumb::to_float(scale)}, levels.table(selector)) *
                                       (1 + 1e-4))
                     << F::name << " row " << r << " group " << g;
                 int exponent = 0;
                 if constexpr (F::scales::block_groups != 1)
                     exponent = int{scale.exponent} - 127;
                 const double least =
-                    least_error<F>(target.data() + at, weight.data() + at, size, levels, exponent);
+                    min_error<F>(target.data() + at, weight.data() + at, size, levels, exponent);
                 chosen_sum += chosen;
-                least_sum += least;
+                min_sum += least;
             }
         }
         // Scales are searched for, not all tried: single groups may miss the best one, together they lose
         // little.
-        EXPECT_LT(chosen_sum, 1.03 * least_sum) << F::name;
+        EXPECT_LT(chosen_sum, 1.03 * min_sum) << F::name;
     }
 }
 

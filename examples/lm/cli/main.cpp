@@ -187,7 +187,7 @@ int run(int argc, char** argv) {
             c.ffn = *recipe;
         },
         "Folded feed-forward networks instead: tardis, then :coverage=C or :parameters=P, :predictor=F, "
-        ":rest=R, :sound, :fold=F, :rows=R, :miss=M");
+        ":residual=R, :sound, :fold=F, :rows=R, :miss=M");
     lm::add_study(calibrate, c.study);
     calibrate->add_option("--epsilon", c.study.epsilon, "Quality that a static schedule may lose")
         ->check(CLI::Range(0.0, 1e6))

@@ -17,7 +17,7 @@ crumb::status perplexity(const perplexity_options& o) {
     common_options options = o;
     options.ffn_by_lists = true;
     // Token by token, the cache is coded as far as it is in generation.
-    auto loaded = open_model(options, o.ctx, o.kv.codec.is_plain() ? o.ctx : 1);
+    auto loaded = open_model(options, o.ctx, o.kv.codec.is_uncoded() ? o.ctx : 1);
     if (!loaded)
         return loaded.error();
     const model& m = *loaded->weights;

@@ -1,4 +1,4 @@
-// Rouge-L: how much of a sequence another one has in the same order.
+// Rouge-L: the score of a sequence by its longest common subsequence with a reference.
 #pragma once
 
 #include <crumb/core/status.hpp>
@@ -15,7 +15,7 @@ namespace lm {
 inline std::size_t common_subsequence(std::span<const std::int32_t> a, std::span<const std::int32_t> b) {
     if (a.size() < b.size())
         std::swap(a, b);
-    // lengths[j]: of what the tokens of `a` so far and the first j of `b` have in common.
+    // lengths[j]: LCS of the tokens of `a` so far and the first j of `b`.
     std::vector<std::size_t> lengths(b.size() + 1, 0);
     for (const std::int32_t token : a) {
         std::size_t diagonal = 0;

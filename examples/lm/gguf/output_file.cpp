@@ -25,7 +25,7 @@ using crumb::status;
 
 namespace {
 
-constexpr std::size_t most_pending = 65536;
+constexpr std::size_t max_pending = 65536;
 
 status refused(const std::string& path, const char* what, const char* why) {
     return status::error(errc::invalid_argument, "%s: %s: %s", shown_path(path).c_str(), what, why);
@@ -176,9 +176,9 @@ void output_file::flush() noexcept {
 }
 
 void output_file::write(std::span<const std::byte> bytes) {
-    if (pending_.size() + bytes.size() > most_pending)
+    if (pending_.size() + bytes.size() > max_pending)
         flush();
-    if (bytes.size() > most_pending)
+    if (bytes.size() > max_pending)
         return write_now(bytes);
     pending_.append(reinterpret_cast<const char*>(bytes.data()), bytes.size());
 }

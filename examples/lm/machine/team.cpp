@@ -117,7 +117,7 @@ struct left {};
 /// For an unknown pace.
 constexpr balance::time unknown_step = 10'000'000;
 /// Less than this is noise.
-constexpr balance::time least_tolerance = 200'000;
+constexpr balance::time min_tolerance = 200'000;
 /// Looks at a counter, a few microseconds, in which a part that others wait for may well come.
 constexpr int short_wait = 64;
 /// One thread runs for this time before it looks again whether others leave cores.
@@ -133,7 +133,7 @@ bool balance::try_step(time expected, std::size_t parts) noexcept {
         return false;
     alone_ = 0;
     others_ = parts - 1;
-    tolerance_ = std::max(least_tolerance, expected / 10);
+    tolerance_ = std::max(min_tolerance, expected / 10);
     // Small losses of many steps add up; what was gained does not cover a machine that has become busy.
     lost_ = std::max<time>(lost_, 0);
     return true;

@@ -65,9 +65,9 @@ crumb::result<ffn_recipe> ffn_recipe::parse(std::string_view text) {
         const std::string_view value = equals == option.npos ? std::string_view() : option.substr(equals + 1);
         row_codec rows = row_codec::u2;
         if (first) {
-            return wrong(text,
-                         "known is tardis, then :coverage=C, :parameters=P, :predictor=F, :rest=R, :sound, "
-                         ":fold=F, :rows=R, :miss=M, :uniform, :greedy, :plain");
+            return wrong(
+                text, "known is tardis, then :coverage=C, :parameters=P, :predictor=F, :residual=R, :sound, "
+                      ":fold=F, :rows=R, :miss=M, :uniform, :greedy, :plain");
         } else if (key == "coverage") {
             if (!read(value, r.coverage))
                 return wrong(text, "coverage is a share from 0 to 1");
@@ -83,10 +83,10 @@ crumb::result<ffn_recipe> ffn_recipe::parse(std::string_view text) {
         } else if (key == "miss") {
             if (!read(value, r.miss) || r.miss >= 0.5)
                 return wrong(text, "miss is a share from 0 to below 0.5");
-        } else if (key == "rest") {
+        } else if (key == "residual") {
             if (!read(value, rows) || rows == row_codec::f32 || rows == row_codec::f16)
-                return wrong(text, "rests are q8_0, q4_0 and u2");
-            r.rest = rows;
+                return wrong(text, "residuals are q8_0, q4_0 and u2");
+            r.residual = rows;
         } else if (key == "rows") {
             if (!read(value, rows) || rows == row_codec::u2)
                 return wrong(text, "rows are f32, f16, q8_0 and q4_0");
@@ -103,7 +103,7 @@ crumb::result<ffn_recipe> ffn_recipe::parse(std::string_view text) {
             return status::error(
                 errc::invalid_argument,
                 "--ffn tardis:%s is unknown; known are coverage=C, parameters=P, predictor=F, "
-                "rest=R, sound, fold=F, rows=R, miss=M, uniform, greedy and plain",
+                "residual=R, sound, fold=F, rows=R, miss=M, uniform, greedy and plain",
                 shown_text(option).c_str());
         }
         if (std::find(seen.begin(), seen.end(), key) != seen.end())
@@ -112,9 +112,9 @@ crumb::result<ffn_recipe> ffn_recipe::parse(std::string_view text) {
     }
     if (r.sound)
         r.predictor = weight_type::q8_0;
-    if (r.sound && (r.miss >= 0 || r.rest))
+    if (r.sound && (r.miss >= 0 || r.residual))
         return status::error(errc::invalid_argument,
-                             "--ffn: a sound predictor misses nothing and has no rest");
+                             "--ffn: a sound predictor misses nothing and has no residual");
     return r;
 }
 
@@ -131,8 +131,8 @@ std::string ffn_recipe::name() const {
         text.append(":sound");
     else
         add("predictor", weight_names[static_cast<std::size_t>(predictor)]);
-    if (rest)
-        add("rest", name_of(*rest));
+    if (residual)
+        add("residual", name_of(*residual));
     add("fold", weight_names[static_cast<std::size_t>(fold)]);
     add("rows", name_of(out));
     if (miss >= 0)

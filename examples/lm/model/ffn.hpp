@@ -18,17 +18,17 @@ struct ffn_recipe {
     double coverage = 0.85;                    ///< mean share of a neuron's inputs that its line serves
     double parameters = 0;                     ///< instead, if not 0: what may be read per token, see `left`
     weight_type predictor = weight_type::cb2s; ///< format of the estimates' weights
-    std::optional<crumb::row_codec> rest;      ///< W1's rows hold what the predictor lacks, as this
+    std::optional<crumb::row_codec> residual;  ///< W1's rows hold what the predictor lacks, as this
     bool sound = false;                        ///< estimates come with bounds, nothing is missed
     weight_type fold = weight_type::q8_0;      ///< format of C
-    crumb::row_codec in = crumb::row_codec::q8_0;  ///< of W1's rows, unless they are a rest
+    crumb::row_codec in = crumb::row_codec::q8_0;  ///< of W1's rows, unless they are a residual
     crumb::row_codec out = crumb::row_codec::q8_0; ///< of W2's rows
     double miss = -1; ///< share of inputs outside their range that may be missed; < 0: ranges of estimates
     bool uniform = false; ///< the same coverage for every neuron
     bool greedy = false;  ///< ranges by the paper's search instead of the best ones
     bool refit = true;    ///< C and B by least squares on what fixes leave
 
-    /// From tardis, followed by :coverage=C or :parameters=P, :predictor=F, :rest=R, :sound, :fold=F,
+    /// From tardis, followed by :coverage=C or :parameters=P, :predictor=F, :residual=R, :sound, :fold=F,
     /// :rows=R, :miss=M, :uniform, :greedy, :plain in any order, each once.
     static crumb::result<ffn_recipe> parse(std::string_view text);
     /// As `parse` reads it.

@@ -44,11 +44,11 @@ status read_option(std::string_view text, std::string_view option, kv_type& to) 
     if (option == "exact") {
         to.exact = true;
     } else if (option.starts_with("sinks=")) {
-        if (!read(option.substr(6), to.sinks) || to.sinks > kv_type::most_sinks)
-            return wrong(text, "sinks are 0 to " + std::to_string(kv_type::most_sinks));
+        if (!read(option.substr(6), to.sinks) || to.sinks > kv_type::max_sinks)
+            return wrong(text, "sinks are 0 to " + std::to_string(kv_type::max_sinks));
     } else if (option.starts_with("window=")) {
-        if (!read(option.substr(7), to.window) || to.window > kv_type::most_window)
-            return wrong(text, "a window has 0 to " + std::to_string(kv_type::most_window) + " tokens");
+        if (!read(option.substr(7), to.window) || to.window > kv_type::max_window)
+            return wrong(text, "a window has 0 to " + std::to_string(kv_type::max_window) + " tokens");
     } else if (option.starts_with("skip=")) {
         if (!read(option.substr(5), to.skip) || !(to.skip >= 0 && to.skip < 1))
             return wrong(text, "skip is a share from 0 to below 1");
@@ -111,7 +111,7 @@ std::string kv_type::name() const {
     if (out.empty())
         out =
             "pq:" + std::to_string(codec.dims) + "x" + (codec.additive ? "4+4" : std::to_string(codec.bits));
-    if (!codec.is_plain())
+    if (!codec.is_uncoded())
         out += ":sinks=" + std::to_string(sinks) + ":window=" + std::to_string(window);
     if (skip > 0) {
         char digits[32]; // as few as read back to the same number

@@ -1,7 +1,7 @@
 // What keys and values are kept as, by the names of `--kv`.
 #pragma once
 
-#include <crumb/op/cache/kv_cache_shape.hpp>
+#include <crumb/op/cache/kv_cache_options.hpp>
 
 #include <string>
 #include <string_view>
@@ -16,7 +16,7 @@ struct kv_type {
     bool exact = false;      ///< attention decodes codes instead of scanning them by tables
     float skip = 0;          ///< share of a query's weights whose values generation may leave unread
 
-    static constexpr std::size_t most_sinks = 4096, most_window = 65536;
+    static constexpr std::size_t max_sinks = 4096, max_window = 65536;
 
     static const kv_type f32, f16;
 

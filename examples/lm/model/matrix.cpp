@@ -436,7 +436,7 @@ void matrix::prepare(matrix_input& input, crumb::range rows) const {
     std::visit(
         [&](const auto& plan) {
             if constexpr (requires { plan.exact; })
-                input.quantize(plan.for_rows(input.x().rows).activation_layout(), rows);
+                input.quantize(plan.for_rows(input.x().rows).input_plan(), rows);
         },
         plan_);
 }
@@ -449,14 +449,14 @@ void matrix::run(const matrix_input& input, const crumb::matrix_view<float>& y, 
             using type = std::decay_t<decltype(plan)>;
             if constexpr (std::is_same_v<type, nested_plans>) {
                 const auto& chosen = plan.for_rows(y.rows);
-                chosen.run(bits, input.copy(chosen.activation_layout()), y, part);
+                chosen.run(bits, input.copy(chosen.input_plan()), y, part);
             } else if constexpr (std::is_same_v<type, nested_floats>) {
                 plan.at[static_cast<std::size_t>(std::clamp(bits, precisions_->seed, precisions_->parent) -
                                                  precisions_->seed)]
                     .run(input.x(), y, part);
             } else if constexpr (requires { plan.exact; }) {
                 const auto& chosen = plan.for_rows(y.rows);
-                chosen.run(input.copy(chosen.activation_layout()), y, part);
+                chosen.run(input.copy(chosen.input_plan()), y, part);
             } else {
                 plan.run(input.x(), y, part);
             }

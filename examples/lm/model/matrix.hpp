@@ -45,8 +45,8 @@ inline constexpr std::string_view activation_names[] = {"int8", "panels", "f32"}
 /// own over the same memory: the same calls in the same order make the same copies.
 class matrix_input {
   public:
-    static constexpr std::size_t most_copies = 3;
-    /// `memory` has room for `most_copies` copies.
+    static constexpr std::size_t max_copies = 3;
+    /// `memory` has room for `max_copies` copies.
     matrix_input(const crumb::matrix_view<const float>& x, std::span<std::byte> memory)
         : x_(x), memory_(memory) {}
 
@@ -59,7 +59,7 @@ class matrix_input {
   private:
     crumb::matrix_view<const float> x_;
     std::span<std::byte> memory_;
-    std::array<crumb::activations, most_copies> copies_;
+    std::array<crumb::activations, max_copies> copies_;
     std::size_t used_ = 0;
 };
 

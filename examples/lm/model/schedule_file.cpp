@@ -70,7 +70,7 @@ result<schedule_source> read_learned(const model& m, numbers& read, std::size_t 
              .points = read("points")};
     if (!read.error())
         return read.error();
-    if (const status s = crumb::check_shape(shape); !s)
+    if (const status s = crumb::check_options(shape); !s)
         return s;
     if (shape.heads != m.shape().kv_heads || shape.head_size != m.shape().head_size)
         return status::error(errc::corrupt, "the schedule reads %zu heads of %zu, the model has %zu of %zu",
@@ -116,11 +116,11 @@ result<schedule_source> learned_source(std::string name, std::shared_ptr<const s
     source.name = std::move(name);
     source.prefill = stored->levels.prefill;
     source.choose = [plan = *plan, stored](const session& s, std::size_t) -> result<step_precision> {
-        const auto bytes = plan.scratch_bytes(s.cache().shape());
+        const auto bytes = plan.scratch_bytes(s.cache().options());
         if (!bytes)
             return bytes.error();
         const buffer scratch(*bytes);
-        const auto choice = plan.run(s.cache(), s.cache().shape().layers - 1, scratch.bytes());
+        const auto choice = plan.run(s.cache(), s.cache().options().layers - 1, scratch.bytes());
         if (!choice)
             return choice.error();
         return steps_of(choice->schedule);

@@ -422,7 +422,7 @@ result<session> session::make(const model& m, team threads, const kv_type& kv, s
     s->context = context;
     constexpr std::size_t largest_batch = std::size_t{1} << 16;
     s->batch = batch = std::max<std::size_t>(1, std::min({batch, context, largest_batch}));
-    const crumb::kv_cache_shape shape{
+    const crumb::kv_cache_options shape{
         .layers = d.layers,
         .kv_heads = d.kv_heads,
         .head_size = d.head_size,
@@ -461,12 +461,12 @@ result<session> session::make(const model& m, team threads, const kv_type& kv, s
     const std::size_t widest = std::max({d.width, d.hidden});
     const crumb::activation_layout most{.k = widest, .row_block = 16, .offset = 1};
     const auto copies = [&](std::size_t rows) {
-        return buffer(matrix_input::most_copies * crumb::round_up(most.bytes(rows), crumb::alignment));
+        return buffer(matrix_input::max_copies * crumb::round_up(most.bytes(rows), crumb::alignment));
     };
     // Rows of a batch: eight of the model's width, two of the network's, copies, and keys and values.
     const double batch_bytes = static_cast<double>(batch) *
                                (4.0 * static_cast<double>(8 * d.width + 2 * d.hidden + 2 * s->kv_width()) +
-                                static_cast<double>(matrix_input::most_copies * most.bytes(1)));
+                                static_cast<double>(matrix_input::max_copies * most.bytes(1)));
     if (const status fits = check_memory(batch_bytes, "a batch of the model's tokens"); !fits)
         return fits;
     s->copies = copies(batch);
@@ -487,11 +487,11 @@ result<session> session::make(const model& m, team threads, const kv_type& kv, s
     s->up.resize(batch * d.hidden);
     s->gate.resize(batch * d.hidden);
     // Which batches are computed how changes with their rows.
-    std::size_t most_scratch = 0;
+    std::size_t max_scratch = 0;
     for (const model_layer& l : m.layers())
         for (std::size_t rows = 1; l.folded && rows <= batch; ++rows)
-            most_scratch = std::max(most_scratch, l.folded->plan().scratch_bytes(rows, s->threads.size()));
-    s->ffn_scratch = buffer(most_scratch);
+            max_scratch = std::max(max_scratch, l.folded->plan().scratch_bytes(rows, s->threads.size()));
+    s->ffn_scratch = buffer(max_scratch);
     s->ffn_counters.resize(s->threads.size());
     if (const status grown = s->grow(std::min(context, page_tokens)); !grown)
         return grown;

@@ -231,7 +231,7 @@ class folder {
         seen all;
         for (auto* each : {&all.v, &all.u, &all.s})
             each->resize(x.rows * d_.hidden);
-        const auto layout = n.predictor->activation_layout();
+        const auto layout = n.predictor->input_plan();
         const buffer memory(crumb::activation_bytes(layout, x.rows));
         auto quantized = *crumb::activations::create(memory.bytes(), layout, x.rows);
         quantized.quantize(x);
@@ -454,8 +454,8 @@ class folder {
     status store_neurons(const network& n, stored_ffn& out) const {
         const ffn_recipe& recipe = how_.recipe;
         const crumb::neuron_shape shape{d_.hidden,  d_.width,
-                                        d_.width,   recipe.rest ? *recipe.rest : recipe.in,
-                                        recipe.out, recipe.rest.has_value()};
+                                        d_.width,   recipe.residual ? *recipe.residual : recipe.in,
+                                        recipe.out, recipe.residual.has_value()};
         const auto layout = crumb::neuron_layout::of(shape);
         if (!layout)
             return layout.error();
@@ -465,7 +465,7 @@ class folder {
         if (!writer)
             return writer.error();
         std::vector<float> in = n.up, transposed(n.down.size());
-        if (recipe.rest)
+        if (recipe.residual)
             for (std::size_t i = 0; i < in.size(); ++i)
                 in[i] -= n.estimated_up[i];
         for (std::size_t c = 0; c < d_.width; ++c)
@@ -492,8 +492,8 @@ class folder {
             line.intercept = static_cast<float>(r.intercept);
             line.low = static_cast<float>(r.low);
             line.high = static_cast<float>(r.high);
-            // An estimate has its own correction for the mean input, which its rest makes superfluous.
-            line.bias = recipe.rest ? n.bias[i] - out.predictor_bias[i] : n.bias[i];
+            // An estimate has its own correction for the mean input, which its residual makes superfluous.
+            line.bias = recipe.residual ? n.bias[i] - out.predictor_bias[i] : n.bias[i];
             writer->line(i, line);
             writer->thresholds(i, static_cast<float>(n.tested[i].low), static_cast<float>(n.tested[i].high));
         }

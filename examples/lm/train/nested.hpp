@@ -13,8 +13,8 @@ namespace lm {
 
 /// What nested weights are made with.
 struct nested_type {
-    int seed = crumb::fewest_nested_bits;
-    int parent = crumb::most_nested_bits;
+    int seed = crumb::min_nested_bits;
+    int parent = crumb::max_nested_bits;
     bool uniform = false; ///< evenly spaced levels instead of trained ones
 
     friend bool operator==(const nested_type&, const nested_type&) = default;
@@ -33,8 +33,8 @@ struct nested_type {
             return found;
         };
         const auto digit = [&](int& to) {
-            if (rest.empty() || rest[0] < '0' + crumb::fewest_nested_bits ||
-                rest[0] > '0' + crumb::most_nested_bits)
+            if (rest.empty() || rest[0] < '0' + crumb::min_nested_bits ||
+                rest[0] > '0' + crumb::max_nested_bits)
                 return false;
             to = rest[0] - '0';
             rest.remove_prefix(1);

@@ -17,7 +17,7 @@ using crumb::status;
 namespace {
 
 /// Bytes of second moments that are kept at a time; layers beyond that are calibrated in further passes.
-constexpr std::size_t most_moment_bytes = std::size_t{2} << 30;
+constexpr std::size_t max_moment_bytes = std::size_t{2} << 30;
 
 /// A tensor as it will be written.
 struct output_tensor {
@@ -107,7 +107,7 @@ class converter {
     std::size_t layers_at_once() const {
         const auto& d = m_.shape();
         const std::size_t each = (3 * d.width * d.width + d.hidden * d.hidden) * sizeof(double);
-        return std::max<std::size_t>(1, most_moment_bytes / each);
+        return std::max<std::size_t>(1, max_moment_bytes / each);
     }
 
     bool is_nested() const noexcept { return o_.weights == weight_type::nested; }

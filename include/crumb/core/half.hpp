@@ -8,13 +8,13 @@
 
 namespace crumb::inline CRUMB_ABI {
 
-/// Sixteen bits of an IEEE 754 half-precision number.
+/// The 16 bits of an IEEE 754 half-precision number (fp16).
 struct half {
     std::uint16_t bits = 0;
     friend constexpr bool operator==(half, half) = default;
 };
 
-/// The value of a half; exact, subnormals, infinities and NaN included.
+/// The value of an fp16 number; exact, also of subnormals, infinities and NaN.
 constexpr float to_float(half h) noexcept {
     const std::uint32_t sign = std::uint32_t(h.bits & 0x8000u) << 16;
     const std::uint32_t magnitude = h.bits & 0x7fffu;
@@ -26,7 +26,7 @@ constexpr float to_float(half h) noexcept {
     return std::bit_cast<float>(sign | std::bit_cast<std::uint32_t>(subnormal));
 }
 
-/// The half nearest to `x`, ties to even; beyond 65504 by half a unit or more: infinity. NaN stays NaN.
+/// The fp16 number nearest to `x`, ties to even; infinity from 65520 on. NaN stays NaN.
 constexpr half to_half(float x) noexcept {
     const std::uint32_t bits = std::bit_cast<std::uint32_t>(x);
     const std::uint32_t sign = (bits >> 16) & 0x8000u;
@@ -37,7 +37,7 @@ constexpr half to_half(float x) noexcept {
     } else if (magnitude >= 0x477ff000u) {
         out = 0x7c00u;
     } else if (magnitude < 0x38800000u) {
-        // Adding 0.5 makes the float unit round to a multiple of 2^-24, the unit of subnormal halves.
+        // Adding 0.5 makes the float unit round to a multiple of 2^-24, the unit of subnormal fp16.
         const float shifted = std::bit_cast<float>(magnitude) + 0.5f;
         out = std::bit_cast<std::uint32_t>(shifted) - 0x3f000000u;
     } else {
@@ -46,7 +46,7 @@ constexpr half to_half(float x) noexcept {
     return {static_cast<std::uint16_t>(sign | out)};
 }
 
-/// Whether a half is neither infinite nor NaN.
+/// Whether an fp16 number is neither infinite nor NaN.
 constexpr bool is_finite(half h) noexcept { return (h.bits & 0x7c00u) != 0x7c00u; }
 
 } // namespace crumb::inline CRUMB_ABI

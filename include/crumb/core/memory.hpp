@@ -9,7 +9,7 @@
 
 namespace crumb::inline CRUMB_ABI {
 
-/// The alignment in bytes of every buffer that the library asks for: one cache line, one AVX-512 register.
+/// The alignment in bytes of every buffer that the library takes: one cache line, one AVX-512 register.
 inline constexpr std::size_t alignment = 64;
 
 /// `size` rounded up to a multiple of `unit`.

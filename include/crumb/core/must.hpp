@@ -1,4 +1,4 @@
-// For those who have nothing better to do with an error than to stop.
+// must(): the value of a result, or the end of the program.
 #pragma once
 
 #include <crumb/core/status.hpp>
@@ -13,7 +13,7 @@ inline void must(const status& s) noexcept {
     }
 }
 
-/// The value; prints the message and aborts where there is none.
+/// The value; prints the message and aborts if there is none.
 template <class T>
 T must(result<T> r) noexcept {
     must(r.error());

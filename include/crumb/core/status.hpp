@@ -13,12 +13,12 @@
 
 namespace crumb::inline CRUMB_ABI {
 
-/// What kind of thing went wrong.
+/// The kind of an error.
 enum class errc : std::uint8_t {
     ok,
     invalid_argument, ///< a parameter outside its domain
     bad_shape,        ///< dimensions that do not fit each other
-    buffer_too_small, ///< the caller's memory is smaller than what was asked for by `*_bytes`
+    buffer_too_small, ///< the caller's memory is smaller than what `*_bytes` says
     misaligned,       ///< the caller's memory is not aligned to `crumb::alignment`
     not_finite,       ///< NaN or infinity where a number is needed
     wrong_format,     ///< bytes that carry another format's tag
@@ -27,8 +27,8 @@ enum class errc : std::uint8_t {
     unsupported       ///< an ISA that this CPU or this build does not have
 };
 
-/// Success, or an error code with a message. Holds its text itself: never allocates. Longer messages than it
-/// has room for end in "...".
+/// Success, or an error code with a message. The text is stored in the object, without allocation; messages
+/// that are too long for it end in "...".
 class [[nodiscard]] status {
   public:
     status() noexcept = default;
@@ -93,7 +93,7 @@ class [[nodiscard]] result {
     status status_;
 };
 
-/// Aborts with a message. What debug checks call.
+/// Aborts with a message; called by debug checks.
 [[noreturn]] inline void fail_check(const char* what, const char* file, int line) noexcept {
     std::fprintf(stderr, "%s:%d: crumb: precondition violated: %s\n", file, line, what);
     std::abort();

@@ -17,7 +17,7 @@ struct type_list {
     }
 };
 
-/// The types behind the first: what a macro that writes ", type" for each makes a list of.
+/// The types after the first, for lists from a macro that writes ", type" for each.
 template <class First, class... T>
 using type_list_tail = type_list<T...>;
 

@@ -10,7 +10,7 @@
 
 namespace crumb::inline CRUMB_ABI::dispatch {
 
-/// What `attention` keeps of the ISA it chose.
+/// The functions that `attention` takes from its ISA.
 struct attention_functions {
     const char* isa = nullptr;
     void (*run_f32)(const kernel::attention_args<float>&) noexcept = nullptr;
@@ -23,9 +23,9 @@ struct function_table<attention_functions> {
     template <class Isa>
     static constexpr attention_functions of{
         isa_traits<Isa>::name,
-        &kernel::attention<float, plain_isa<Isa>>,
-        &kernel::attention<half, plain_isa<Isa>>,
-        &kernel::merge<plain_isa<Isa>>,
+        &kernel::attention<float, own_or_base_isa<Isa>>,
+        &kernel::attention<half, own_or_base_isa<Isa>>,
+        &kernel::merge<own_or_base_isa<Isa>>,
     };
 };
 

@@ -10,7 +10,7 @@
 
 namespace crumb::inline CRUMB_ABI::dispatch {
 
-/// What a cache keeps of the ISA it chose.
+/// The functions that a cache takes from its ISA.
 struct kv_cache_functions {
     const char* isa = nullptr;
     void (*encode)(const kernel::kv_block_args&) noexcept = nullptr;
@@ -18,7 +18,7 @@ struct kv_cache_functions {
     void (*to_halves)(const float*, half*, std::size_t) noexcept = nullptr;
 };
 
-/// What attention over a cache keeps of the ISA it chose.
+/// The functions that attention over a cache takes from its ISA.
 struct kv_attention_functions {
     const char* isa = nullptr;
     void (*run)(const kernel::kv_attention_args&) noexcept = nullptr;
@@ -30,9 +30,9 @@ struct function_table<kv_cache_functions> {
     template <class Isa>
     static constexpr kv_cache_functions of{
         isa_traits<Isa>::name,
-        &kernel::kv_encode<plain_isa<Isa>>,
-        &kernel::kv_decode<plain_isa<Isa>>,
-        &kernel::to_halves<plain_isa<Isa>>,
+        &kernel::kv_encode<own_or_base_isa<Isa>>,
+        &kernel::kv_decode<own_or_base_isa<Isa>>,
+        &kernel::to_halves<own_or_base_isa<Isa>>,
     };
 };
 template <>
@@ -40,7 +40,7 @@ struct function_table<kv_attention_functions> {
     template <class Isa>
     static constexpr kv_attention_functions of{
         isa_traits<Isa>::name,
-        &kernel::kv_attention<plain_isa<Isa>>,
+        &kernel::kv_attention<own_or_base_isa<Isa>>,
         {&kernel::pq_scores<Isa>, &kernel::pq_add<Isa>, &kernel::pq_meet<Isa>},
     };
 };

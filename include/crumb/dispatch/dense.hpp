@@ -15,7 +15,7 @@ namespace crumb::inline CRUMB_ABI::dispatch {
 template <class T>
 using dense_function = void (*)(const kernel::dense_args<T>&) noexcept;
 
-/// What `dense_linear` keeps of the ISA it chose.
+/// The functions that `dense_linear` takes from its ISA.
 struct dense_functions {
     const char* isa = nullptr;
     dense_function<float> f32 = nullptr;
@@ -36,8 +36,8 @@ struct function_table<dense_functions> {
     template <class Isa>
     static constexpr dense_functions of{
         isa_traits<Isa>::name,
-        &kernel::dense<float, plain_isa<Isa>>,
-        &kernel::dense<half, plain_isa<Isa>>,
+        &kernel::dense<float, own_or_base_isa<Isa>>,
+        &kernel::dense<half, own_or_base_isa<Isa>>,
     };
 };
 

@@ -12,7 +12,7 @@
 
 namespace crumb::inline CRUMB_ABI::dispatch {
 
-/// What `folded_ffn` keeps of the ISA it chose.
+/// The functions that `folded_ffn` takes from its ISA.
 struct ffn_functions {
     /// For rows of a codec. Codecs without scales have no tiles.
     struct rows {
@@ -22,7 +22,7 @@ struct ffn_functions {
         void (*pack_outputs)(const kernel::neuron_tile_args&) noexcept = nullptr;
     };
     const char* isa = nullptr;
-    bool multiplies_codes = false; ///< `neuron_dot_args::quantized` is read where it is set
+    bool multiplies_codes = false; ///< whether `neuron_dot_args::quantized` is read
     std::size_t (*range_test)(const kernel::range_test_args&) noexcept = nullptr;
     std::array<rows, row_codecs> of; ///< by `row_codec`
 };
@@ -41,11 +41,11 @@ struct function_table<ffn_functions> {
     template <class Isa>
     static constexpr ffn_functions of{
         isa_traits<Isa>::name,
-        kernel::multiplies_codes<plain_isa<Isa>>,
-        &kernel::range_test<plain_isa<Isa>>,
-        {rows_of<plain_isa<Isa>, row_codec::f32>(), rows_of<plain_isa<Isa>, row_codec::f16>(),
-         rows_of<plain_isa<Isa>, row_codec::q8_0>(), rows_of<plain_isa<Isa>, row_codec::q4_0>(),
-         rows_of<plain_isa<Isa>, row_codec::u2>()},
+        kernel::multiplies_codes<own_or_base_isa<Isa>>,
+        &kernel::range_test<own_or_base_isa<Isa>>,
+        {rows_of<own_or_base_isa<Isa>, row_codec::f32>(), rows_of<own_or_base_isa<Isa>, row_codec::f16>(),
+         rows_of<own_or_base_isa<Isa>, row_codec::q8_0>(), rows_of<own_or_base_isa<Isa>, row_codec::q4_0>(),
+         rows_of<own_or_base_isa<Isa>, row_codec::u2>()},
     };
 };
 

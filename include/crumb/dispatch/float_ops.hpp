@@ -12,7 +12,7 @@ namespace crumb::inline CRUMB_ABI::dispatch {
 
 using elementwise_function = void (*)(const kernel::elementwise_args&) noexcept;
 
-/// What `float_ops` keeps of the ISA it chose.
+/// The functions that `float_ops` takes from its ISA.
 struct float_functions {
     const char* isa = nullptr;
     void (*rms_norm)(const kernel::norm_args&) noexcept = nullptr;
@@ -35,19 +35,19 @@ struct function_table<float_functions> {
     template <class Isa>
     static constexpr float_functions of{
         isa_traits<Isa>::name,
-        &kernel::rms_norm<plain_isa<Isa>>,
-        &kernel::layer_norm<plain_isa<Isa>>,
-        &kernel::softmax<plain_isa<Isa>>,
-        &kernel::rope<plain_isa<Isa>>,
-        &kernel::apply<kernel::function::silu, plain_isa<Isa>>,
-        &kernel::apply_gated<kernel::function::silu, plain_isa<Isa>>,
-        &kernel::apply<kernel::function::gelu_tanh, plain_isa<Isa>>,
-        &kernel::apply_gated<kernel::function::gelu_tanh, plain_isa<Isa>>,
-        &kernel::apply<kernel::function::gelu_erf, plain_isa<Isa>>,
-        &kernel::apply_gated<kernel::function::gelu_erf, plain_isa<Isa>>,
-        &kernel::add<plain_isa<Isa>>,
-        &kernel::to_halves<plain_isa<Isa>>,
-        &kernel::to_floats<plain_isa<Isa>>,
+        &kernel::rms_norm<own_or_base_isa<Isa>>,
+        &kernel::layer_norm<own_or_base_isa<Isa>>,
+        &kernel::softmax<own_or_base_isa<Isa>>,
+        &kernel::rope<own_or_base_isa<Isa>>,
+        &kernel::apply<kernel::function::silu, own_or_base_isa<Isa>>,
+        &kernel::apply_gated<kernel::function::silu, own_or_base_isa<Isa>>,
+        &kernel::apply<kernel::function::gelu_tanh, own_or_base_isa<Isa>>,
+        &kernel::apply_gated<kernel::function::gelu_tanh, own_or_base_isa<Isa>>,
+        &kernel::apply<kernel::function::gelu_erf, own_or_base_isa<Isa>>,
+        &kernel::apply_gated<kernel::function::gelu_erf, own_or_base_isa<Isa>>,
+        &kernel::add<own_or_base_isa<Isa>>,
+        &kernel::to_halves<own_or_base_isa<Isa>>,
+        &kernel::to_floats<own_or_base_isa<Isa>>,
     };
 };
 

@@ -28,7 +28,7 @@ struct isa_table {
 
 namespace dispatch {
 
-/// The ISAs of `isa_list`; asks the CPU once.
+/// The ISAs of `isa_list`; the CPU is queried once.
 inline const isa_table& listed_isas() noexcept {
     static const isa_table table = []<class... I>(type_list<I...>) {
         const cpu_features cpu = detect_cpu();

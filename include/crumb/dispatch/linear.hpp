@@ -12,10 +12,10 @@
 
 namespace crumb::inline CRUMB_ABI::dispatch {
 
-/// What a plan keeps of the ISA and the mode it chose.
+/// The functions that a plan takes from its ISA and mode.
 struct linear_functions {
     const char* isa = nullptr;
-    activation_layout layout; ///< of the activations, but for k
+    activation_layout layout; ///< of the activations; k is left to the plan
     void (*gemv)(const kernel::linear_args&) noexcept = nullptr;
     void (*gemm)(const kernel::linear_args&) noexcept = nullptr;
     void (*quantize)(const kernel::quantize_args&) noexcept = nullptr;
@@ -27,7 +27,7 @@ template <multiplied_format Format>
 struct linear_table {
     /// The ISA whose kernels an ISA uses for the format.
     template <class Isa>
-    using kernels = std::conditional_t<indexed_codes<typename Format::codes>, Isa, plain_isa<Isa>>;
+    using kernels = std::conditional_t<indexed_codes<typename Format::codes>, Isa, own_or_base_isa<Isa>>;
 
     template <class Isa>
     static constexpr linear_functions exact{
@@ -37,10 +37,10 @@ struct linear_table {
          .order = kernel::order_of<Isa>},
         &kernel::gemv<Format, kernels<Isa>>,
         &kernel::gemm<Format, kernels<Isa>>,
-        &kernel::quantize_activations<plain_isa<Isa>>,
+        &kernel::quantize_activations<own_or_base_isa<Isa>>,
         &kernel::unpack<Format, kernels<Isa>>,
     };
-    /// Products with int8 panels; without functions where an ISA has none.
+    /// Products with int8 panels; null functions if the ISA has none.
     template <class Isa>
     static constexpr linear_functions panels = [] {
         linear_functions f;
@@ -52,12 +52,12 @@ struct linear_table {
                         .group = panel_inputs,
                         .order = pairs ? activation_order::pairs : activation_order::chunks};
             f.gemv = f.gemm = &kernel::panel_gemm<Format, kernels<Isa>>;
-            f.quantize = &kernel::quantize_activations<plain_isa<Isa>>;
+            f.quantize = &kernel::quantize_activations<own_or_base_isa<Isa>>;
             f.unpack = &kernel::unpack<Format, kernels<Isa>>;
         }
         return f;
     }();
-    /// Absorbed products; without functions where an ISA or a bit layout has none.
+    /// Absorbed products; null functions if the ISA or the bit layout has none.
     template <class Isa>
     static constexpr linear_functions absorbed = [] {
         linear_functions f;
@@ -86,8 +86,8 @@ constexpr bool is_defined = []<class First, class... I>(type_list<First, I...>) 
     };
 }(isa_list{});
 
-/// The same where kernels are compiled apart: `at(mode, isa)` points to the functions of a format. Those of
-/// formats of the caller's own come from the caller's file, for an ISA of the same name.
+/// The same with compiled kernels (CRUMB_COMPILED_KERNELS): `at(mode, isa)` points to the functions of a
+/// format. Those of the caller's own formats come from the caller's file, for an ISA of the same name.
 template <class Format>
 struct compiled_format {
     static const void* at(std::size_t mode, std::size_t isa) noexcept {

@@ -7,24 +7,24 @@
 
 namespace crumb::inline CRUMB_ABI::dispatch {
 
-/// The ISA whose functions an ISA uses where it has none of its own: the one that it names as `plain`, or
+/// The ISA whose functions an ISA uses where it has none of its own: the one that it names as `base_isa`, or
 /// itself.
 template <class Isa>
-struct plain_isa_of {
+struct base_isa_of {
     using type = Isa;
 };
 template <class Isa>
-requires requires { typename Isa::plain; }
-struct plain_isa_of<Isa> {
-    using type = typename Isa::plain;
+requires requires { typename Isa::base_isa; }
+struct base_isa_of<Isa> {
+    using type = typename Isa::base_isa;
 };
 template <class Isa>
-using plain_isa = typename plain_isa_of<Isa>::type;
+using own_or_base_isa = typename base_isa_of<Isa>::type;
 
 /// Specialized for each struct of functions: `of<Isa>` are those of an ISA.
 template <class Functions>
 struct function_table;
-/// The same where kernels are compiled apart: `at(isa)` points to a struct of functions.
+/// The same with compiled kernels (CRUMB_COMPILED_KERNELS): `at(isa)` points to a struct of functions.
 template <class Functions>
 struct compiled_table;
 

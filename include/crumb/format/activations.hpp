@@ -11,14 +11,14 @@ namespace crumb::inline CRUMB_ABI {
 /// Inputs that share a scale in int8 panels, and in the activations that are multiplied with them.
 inline constexpr std::size_t panel_inputs = 512;
 
-/// Rows in the block that begins at a row with `left` rows from it to the end: full blocks of `row_block`,
-/// then one of 8 if that fits, then the rest.
+/// Rows in the block that begins where `left` rows remain: full blocks of `row_block`, then one of 8 if that
+/// fits, then one of all that remain.
 constexpr std::size_t rows_of_block(std::size_t left, std::size_t row_block) noexcept {
     return left >= row_block ? row_block : left >= 8 ? 8 : left;
 }
 
-/// How the codes and scales of a block of h rows lie within a group of 32 inputs. With h = 1 all orders are
-/// plain.
+/// The order of codes and scales of a block of h rows within a group of 32 inputs. With h = 1 every order is
+/// input by input.
 enum class activation_order : std::uint8_t {
     chunks, ///< chunk by chunk of 8 inputs: 8 codes of each row; scales row by row
     pairs,  ///< pair by pair of rows: the pair's four chunks, 64 bytes; the last of an odd number of rows: 32
@@ -28,15 +28,15 @@ enum class activation_order : std::uint8_t {
 /// Layout of m rows of k activations. Rows stand in blocks of h rows (see `rows_of_block`). A block that
 /// begins at row r has its codes at byte r * k_padded, 32 inputs after 32 inputs; and its scales (starts,
 /// shifts) at element r * groups (twice that where scales stand twice), group by group. With h = 1 codes lie
-/// in plain order, with h >= 2 sixteen bytes are what SMMLA takes from a pair of rows.
+/// input by input, with h >= 2 sixteen bytes are an SMMLA operand of a pair of rows.
 struct activation_layout {
     std::size_t k = 0;              ///< inputs per row
     std::size_t row_block = 8;      ///< rows of a full block: 1, 2, 4, 8 or 16
-    int offset = 0;                 ///< that the kernel adds to weight codes; 0: no starts, no shifts
+    int offset = 0;                 ///< added to weight codes by the kernel; 0: no starts, no shifts
     std::size_t group = group_size; ///< inputs that share a scale: 32, or `panel_inputs`
     activation_order order = activation_order::chunks;
-    /// Bits of the weights' codes that codes and starts are made for by `kernel::quantize_absorbed`: 4 or 2,
-    /// row_block is 1; or 0.
+    /// Bits of the weights' codes in absorbed products, 4 or 2, with row_block 1 (see
+    /// `kernel::quantize_absorbed`); 0 in all others.
     int absorbed = 0;
 
     /// Groups of inputs that share a scale.
@@ -106,8 +106,7 @@ constexpr block_position position_in_block(activation_order order, std::size_t i
         p.code = i / 2 * 2 * group_size + (alone ? 0 : 8 * (i % 2));
         p.chunk_stride = alone ? 8 : 16;
     }
-    // Beside a row that stands alone, the second copy of a scale has no reader, and a block of one row is
-    // plain.
+    // Nothing reads the second copy of the scale of a single row, and a block of one row is in input order.
     p.scale_copies = order == activation_order::twin_pairs && height > 1 ? 2 : 1;
     p.scale = i * p.scale_copies;
     p.scale_stride = height * p.scale_copies;

@@ -1,4 +1,4 @@
-// What the codebook formats have in common: blocks of indices with scales that carry the selector.
+// The blocks of codebook formats: indices with scales that carry the selector.
 #pragma once
 
 #include <crumb/format/index_codes.hpp>
@@ -37,7 +37,7 @@ struct stored_indices {
     }
 };
 
-/// A group of 32 with a half as its scale.
+/// A group of 32 with an fp16 scale.
 template <int Bits, int Selectors>
 struct codebook_group {
     struct block {

@@ -19,7 +19,7 @@ struct index_codes {
     static_assert((Bits == 2 || Bits == 3 || Bits == 4) && Selectors >= 0 && Bits + Selectors <= 4);
     static constexpr int bits = Bits;
     static constexpr int selector_bits = Selectors;
-    /// Without a selector, a nibble holds two indices of 2 bits.
+    /// Whether a nibble holds two indices.
     static constexpr bool paired = Bits == 2 && Selectors == 0;
     static constexpr std::size_t rows = 4; ///< register rows of nibbles
     static constexpr std::size_t bytes = std::size_t{Bits} * tile_row_bytes;

@@ -1,4 +1,4 @@
-// What packed bytes have to hold before a kernel runs on them, and the checks of it.
+// Invariants of packed bytes that kernels rely on, and their checks.
 #pragma once
 
 #include <crumb/core/half.hpp>
@@ -11,41 +11,37 @@
 
 namespace crumb::inline CRUMB_ABI {
 
-// The invariants of each packed kind. Whoever makes an object out of bytes checks all of its lines once, in
-// release builds, and kernels rely on them; docs/layouts.md has the layouts.
+// The invariants of each packed kind. Whoever makes an object out of bytes checks them once, in release
+// builds as well, and kernels rely on them; docs/layouts.md has the layouts.
 //
-//     kind, made by                 invariant                                                   check
-//     all                           tag, version and format; aligned; as many bytes as the
-//     read_packed_header,
-//                                   header says, which are those of the shape; no size packed_layout::of,
-//                                   overflows                                                   check_buffer
-//     packed_view<F>::open          reserved bytes are 0                                        check_zero
-//                                   scales are finite halves; or exponents are at most          check_scales
-//                                   `largest_exponent`, so that every weight is a finite float
-//                                   check_exponents
-//     nested_view::open             reserved bytes and those behind the levels are 0            check_zero
-//                                   2 <= seed <= parent <= 4; levels of seed .. parent ascend   check_levels
-//                                   scales and corrections are finite                           check_scales
-//     neuron_rows::open             known codecs; reserved bytes of header and lines are 0      check_zero
-//                                   thresholds and ranges are no NaN; padded thresholds hold check_thresholds
-//                                   everything, as no record stands behind them
-//                                   slopes, intercepts, biases, weights or their scales are     check_line,
-//                                   finite                                                      check_row
-//     pq_codebooks::make            as many entries, scales and metrics as the sets take; pq_codebooks::make
-//                                   scales finite and >= 0, metrics finite; centroids
-//                                   within `largest_centroid`; two tables that are added
-//                                   stay within signed bytes
-//     restore (of a kv_cache)       model, codec, codebooks and shape are the cache's; lengths  restore
-//                                   agree; scales, means and origins, halves and floats of      check_scales,
-//                                   tokens are finite                                           check_floats
-//     folded_ffn::plan              fold, predictor, neurons, bounds, up, down have the shape
-//     folded_ffn::plan
-//                                   that the caller gives
-//     learned_schedule::plan        sizes agree; parameters are finite learned_schedule::plan
+//  made by                 invariant                                           check
+//  all                     tag, version and format; alignment; the size in     read_packed_header,
+//                          the header is that of the shape and that of the     packed_layout::of,
+//                          bytes; no size overflows                            check_buffer
+//  packed_view<F>::open    reserved bytes are 0                                check_zero
+//                          scales are finite; exponents are at most            check_scales,
+//                          `largest_exponent`: every weight is a finite float  check_exponents
+//  nested_view::open       reserved bytes, and those after the levels, are 0   check_zero
+//                          2 <= seed <= parent <= 4; levels ascend             check_levels
+//                          scales and corrections are finite                   check_scales
+//  neuron_rows::open       known codecs; reserved bytes are 0                  check_zero
+//                          thresholds and ranges are not NaN; the padding of   check_thresholds
+//                          thresholds holds everything
+//                          slopes, intercepts, biases, weights and their       check_line,
+//                          scales are finite                                   check_row
+//  pq_codebooks::make      sizes agree; scales are finite and >= 0; metrics    pq_codebooks::make
+//                          are finite; centroids are within
+//                          `largest_centroid`; sums of additive entries fit a
+//                          signed byte
+//  restore (of kv_cache)   model, codec, codebooks and shape are the cache's;  restore,
+//                          lengths agree; scales, means, origins and tokens    check_scales,
+//                          are finite                                          check_floats
+//  folded_ffn::plan        all parts have the network's shape                  folded_ffn::plan
+//  learned_schedule::plan  sizes agree; parameters are finite                  learned_schedule::plan
 //
 // Codes need no check: every pattern of bits stands for an entry of its table.
 
-/// Refuses bytes that are not 0; `what` is what the message calls them.
+/// Refuses bytes that are not 0; the message calls them `what`.
 inline status check_zero(std::span<const std::byte> bytes, const char* what) noexcept {
     for (std::size_t i = 0; i < bytes.size(); ++i)
         if (bytes[i] != std::byte{0})
@@ -54,7 +50,7 @@ inline status check_zero(std::span<const std::byte> bytes, const char* what) noe
     return {};
 }
 
-/// Refuses halves that are infinite or NaN. `at` is aligned to 2.
+/// Refuses fp16 numbers that are infinite or NaN. `at` is aligned to 2.
 inline status check_scales(const void* at, std::size_t count, const char* what) noexcept {
     constexpr std::size_t block = 64;
     const auto* bytes = static_cast<const std::byte*>(at);
@@ -97,8 +93,8 @@ inline status check_exponents(const std::uint8_t* at, std::size_t count, const c
     return {};
 }
 
-/// Refuses thresholds low <= x < high that are NaN, and those behind the first `count` of `padded` that do
-/// not hold everything.
+/// Refuses NaN in thresholds low <= x < high, and padding (numbers `count` to `padded`) that does not hold
+/// everything.
 inline status check_thresholds(const float* low, const float* high, std::size_t count,
                                std::size_t padded) noexcept {
     constexpr float infinity = std::numeric_limits<float>::infinity();

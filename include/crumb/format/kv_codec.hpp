@@ -1,4 +1,4 @@
-// How a cache stores keys and values: codecs.
+// Codecs: how a cache stores keys and values.
 #pragma once
 
 #include <crumb/config.hpp>
@@ -10,13 +10,13 @@ namespace crumb::inline CRUMB_ABI {
 
 enum class kv_kind : std::uint8_t {
     f32,     ///< floats
-    f16,     ///< halves
-    q8_0,    ///< per token and 32 channels: x = d c, -127 <= c <= 127, d a half
+    f16,     ///< fp16
+    q8_0,    ///< per token and 32 channels: x = d c, -127 <= c <= 127, d fp16
     uniform, ///< x = z + d c, c >= 0: keys per channel and 32 tokens, values per token and 32 channels (KIVI)
     pq       ///< product quantization, see `kv_codec`
 };
 
-/// What keys and values become. Product quantization (MILLION) cuts the vector of a head into
+/// How keys and values are encoded. Product quantization (MILLION) cuts the vector of a head into
 /// head_size / dims sub-vectors and stores for each the index of a centroid:
 ///     x[j * dims + i] = mean[b][j * dims + i] + s[t] * channel_scale[j * dims + i] * entry[j][i][code[j][t]]
 /// where b is the token's block of `kv_mean_tokens` and s the token's scale; without `residual`, mean = 0
@@ -26,7 +26,7 @@ struct kv_codec {
     std::uint8_t bits = 16; ///< of a code. pq: 4, 6 or 8; uniform: 2 or 4; q8_0: 8; f16: 16; f32: 32
     std::uint8_t dims = 1;  ///< channels of a code: pq: 1, 2 or 4
     bool additive = false;  ///< pq with 8 bits: two tables of 16 entries, which are summed
-    bool residual = false;  ///< pq: means of blocks and a scale per token are taken out
+    bool residual = false;  ///< pq: codes of (x - mean of a block) / scale of a token
 
     friend constexpr bool operator==(const kv_codec&, const kv_codec&) = default;
 
@@ -41,8 +41,8 @@ struct kv_codec {
         return {kv_kind::pq, bits, dims, additive, residual};
     }
 
-    /// Whether tokens are stored as they come, without sinks and window.
-    constexpr bool is_plain() const noexcept { return kind == kv_kind::f32 || kind == kv_kind::f16; }
+    /// Whether tokens are stored as floats or fp16, without sinks and window.
+    constexpr bool is_uncoded() const noexcept { return kind == kv_kind::f32 || kind == kv_kind::f16; }
     /// Whether codes stand for entries of trained tables.
     constexpr bool has_codebooks() const noexcept { return kind == kv_kind::pq; }
     /// Entries of a component's table: 2^bits, or twice 16.
@@ -67,7 +67,7 @@ constexpr bool is_known(const kv_codec& c) noexcept {
     return false;
 }
 
-/// The codecs that have a name of their own: what `pq4`, `pq3` and `pq2` mean, beside the plain forms.
+/// The named codecs, `pq4`, `pq3` and `pq2` among them.
 struct named_kv_codec {
     const char* name;
     kv_codec codec;

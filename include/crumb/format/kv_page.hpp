@@ -1,4 +1,4 @@
-// Where the parts of all layers and kv heads lie in a page of a cache.
+// Layout of a page of a cache: the parts of all layers and kv heads.
 #pragma once
 
 #include <crumb/format/kv_part.hpp>

@@ -1,4 +1,4 @@
-// Where 256 tokens of a head's keys or values, and their codes, lie.
+// Layout of a part: 256 tokens of a head's keys or values.
 #pragma once
 
 #include <crumb/core/half.hpp>
@@ -16,14 +16,14 @@ inline constexpr std::size_t kv_mean_tokens = 32;
 /// Channels of a token that share a scale (`q8_0`), or a scale and an origin (`uniform`, values).
 inline constexpr std::size_t kv_group_channels = 32;
 
-/// Where the keys or the values of one head lie in their part of a page. All offsets are multiples of
+/// Layout of the keys or the values of one head in a part of a page. All offsets are multiples of
 /// `alignment`, in bytes.
 ///
-///     f32, f16  floats or halves [256][head_size]
-///     q8_0      halves d [256][groups] | int8 [256][head_size]
-///     uniform   keys:   halves d [8][head_size], z [8][head_size] | codes [head_size][row]
-///               values: halves d [groups][256], z [groups][256]   | codes [head_size][row]
-///     pq        halves mean [8][head_size] | halves s [256] | codes [head_size / dims][row]
+///     f32, f16  floats or fp16 [256][head_size]
+///     q8_0      fp16 d [256][groups] | int8 [256][head_size]
+///     uniform   keys:   fp16 d [8][head_size], z [8][head_size] | codes [head_size][row]
+///               values: fp16 d [groups][256], z [groups][256]   | codes [head_size][row]
+///     pq        fp16 mean [8][head_size] | fp16 s [256] | codes [head_size / dims][row]
 ///
 /// A row holds one code of 256 tokens, in 4 blocks of 64 that share no byte. 8 bits: byte t. 4 bits: 32 bytes
 /// per block, byte i has token i of the block in its low nibble and token i + 32 in the high one. 2 bits: 16
@@ -43,14 +43,14 @@ class kv_part_layout {
     constexpr std::size_t groups() const noexcept {
         return (head_size_ + kv_group_channels - 1) / kv_group_channels;
     }
-    /// Codes of a token that lie in rows of their own.
+    /// Rows of codes: the codes of a token, one per row.
     constexpr std::size_t rows() const noexcept { return head_size_ / codec_.dims; }
     /// Bytes of a row.
     constexpr std::size_t row_bytes() const noexcept { return kv_part_tokens * codec_.bits / 8; }
 
-    /// Bytes before the scales of tokens: means, where there are.
+    /// Bytes before the scales of tokens: the means, if the codec has them.
     constexpr std::size_t scales_offset() const noexcept {
-        return codec_.kind == kv_kind::pq && codec_.residual ? halves(mean_blocks * head_size_) : 0;
+        return codec_.kind == kv_kind::pq && codec_.residual ? fp16_bytes(mean_blocks * head_size_) : 0;
     }
     /// `uniform`: bytes before the origins z.
     constexpr std::size_t origins_offset() const noexcept { return codes_offset() / 2; }
@@ -58,11 +58,11 @@ class kv_part_layout {
     constexpr std::size_t codes_offset() const noexcept {
         switch (codec_.kind) {
         case kv_kind::q8_0:
-            return halves(kv_part_tokens * groups());
+            return fp16_bytes(kv_part_tokens * groups());
         case kv_kind::uniform:
-            return 2 * halves(keys_ ? mean_blocks * head_size_ : kv_part_tokens * groups());
+            return 2 * fp16_bytes(keys_ ? mean_blocks * head_size_ : kv_part_tokens * groups());
         case kv_kind::pq:
-            return codec_.residual ? scales_offset() + halves(kv_part_tokens) : 0;
+            return codec_.residual ? scales_offset() + fp16_bytes(kv_part_tokens) : 0;
         default:
             return 0;
         }
@@ -83,7 +83,7 @@ class kv_part_layout {
     static constexpr std::size_t mean_blocks = kv_part_tokens / kv_mean_tokens;
 
   private:
-    static constexpr std::size_t halves(std::size_t n) noexcept {
+    static constexpr std::size_t fp16_bytes(std::size_t n) noexcept {
         return round_up(n * sizeof(half), alignment);
     }
 

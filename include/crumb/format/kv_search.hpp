@@ -22,8 +22,8 @@ namespace crumb::inline CRUMB_ABI {
 
 /// Bounds of the grid: of the centroids and of the residuals.
 inline constexpr int kv_grid_entry = 682, kv_grid_residual = 1023;
-/// Scales of tokens below this are 0, as halves are.
-inline constexpr float kv_least_scale = 0x1p-25f;
+/// Scales of tokens below this are 0, as they round to 0 in fp16.
+inline constexpr float kv_min_scale = 0x1p-25f;
 
 /// The int8 number of a code: an entry, or the sum of two.
 constexpr int kv_entry(const kv_codec& codec, const std::int8_t* entries, unsigned code) noexcept {
@@ -54,24 +54,24 @@ constexpr float kv_weighted_centroid(const kv_codec& codec, const pq_tables& tab
     return kv_weighted(codec, tables, j, i, c);
 }
 
-/// The gain of a sub-space whose largest |w[i]| is `most`: the largest power of two with most * gain <= 682,
+/// The gain of a sub-space whose largest |w[i]| is `max`: the largest power of two with max * gain <= 682,
 /// within 2^-100 to 2^100; 1 if all are 0.
-inline float kv_gain_of(float most) noexcept {
-    if (!(most > 0))
+inline float kv_gain_of(float max) noexcept {
+    if (!(max > 0))
         return 1;
     int exponent = 0;
-    const float fraction = std::frexp(most, &exponent);
+    const float fraction = std::frexp(max, &exponent);
     const int bits = (fraction * 1024 <= static_cast<float>(kv_grid_entry) ? 10 : 9) - exponent;
     return std::ldexp(1.0f, std::clamp(bits, -100, 100));
 }
 
 /// The gain of sub-space j.
 inline float kv_grid_gain(const kv_codec& codec, const pq_tables& tables, std::size_t j) noexcept {
-    float most = 0;
+    float max = 0;
     for (unsigned code = 0; code < 1u << codec.bits; ++code)
         for (std::size_t i = 0; i < codec.dims; ++i)
-            most = std::max(most, std::fabs(kv_weighted_centroid(codec, tables, j, i, code)));
-    return kv_gain_of(most);
+            max = std::max(max, std::fabs(kv_weighted_centroid(codec, tables, j, i, code)));
+    return kv_gain_of(max);
 }
 
 /// e[i] of w[i].
@@ -81,14 +81,14 @@ inline int kv_grid_centroid(float w, float gain) noexcept {
 
 /// r[i] of y[i].
 inline int kv_grid_value(float y, float inverse_scale, float gain) noexcept {
-    constexpr float most = kv_grid_residual;
-    return static_cast<int>(std::nearbyint(std::clamp(y * inverse_scale * gain, -most, most)));
+    constexpr float max = kv_grid_residual;
+    return static_cast<int>(std::nearbyint(std::clamp(y * inverse_scale * gain, -max, max)));
 }
 
-/// The finite half nearest to `x`.
+/// The finite fp16 number nearest to `x`.
 constexpr half kv_half(float x) noexcept {
-    constexpr float most = 65504;
-    return to_half(x > most ? most : x < -most ? -most : x);
+    constexpr float max = 65504;
+    return to_half(x > max ? max : x < -max ? -max : x);
 }
 
 } // namespace crumb::inline CRUMB_ABI

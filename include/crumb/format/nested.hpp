@@ -18,17 +18,16 @@ namespace crumb::inline CRUMB_ABI {
 /// own: with j = k % 16 / 4, the third bit of input k of channel c is in byte 4 c + k % 4 at bit {0, 2, 1,
 /// 3}[j] + (k < 16 ? 0 : 4), the fourth at {1, 3, 0, 2}[j] + (k < 16 ? 0 : 4).
 ///
-/// So rows come together without a shift: with 3 bits, row j takes the half of a nibble that its pair is in
-/// from the first plane and the other half from the second; with 4 bits, one bit-select of the second and the
-/// third plane makes the other halves of two rows first. In which order the bits of an index end up differs
-/// from row to row, and so do the tables.
+/// So rows are merged without a shift. A nibble takes its pair from the first plane and its other two bits
+/// from the further planes; with 4 bits, a bit-select merges the second and third plane for two rows first.
+/// The order of the bits in a nibble differs from row to row, and so do the tables.
 template <int Bits>
 struct plane_codes {
     static_assert(Bits == 3 || Bits == 4);
     static constexpr int bits = Bits;
     static constexpr int selector_bits = 0;
     static constexpr bool paired = false;
-    static constexpr std::size_t planes = Bits - 2;          ///< beside the first
+    static constexpr std::size_t planes = Bits - 2;          ///< after the first
     static constexpr std::size_t rows = 4;                   ///< register rows of nibbles
     static constexpr std::size_t bytes = 2 * tile_row_bytes; ///< of the first plane, per tile and group
     static constexpr std::size_t table_entries = 16;
@@ -52,7 +51,7 @@ struct plane_codes {
     }
 };
 
-/// Nested weights at one precision, as kernels see them. 2 bits lie as those of `u2`, whose kernels serve.
+/// Nested weights at one precision, as kernels see them. 2 bits lie as in `u2` and use its kernels.
 struct nested3 {
     static constexpr const char* name = "nested3";
     using scales = half_scales;
@@ -68,8 +67,8 @@ using precision_list = type_list<u2, nested3, nested4>;
 /// Calls F(name) for every precision with kernels of its own.
 #define CRUMB_FOR_EACH_PRECISION(F) F(nested3) F(nested4)
 
-/// What kernels look the indices of a precision up in: a table of 16 entries per register row of nibbles, or
-/// those of `index_codes<2, 0>` for 2 bits.
+/// The lookup tables of a precision: 16 entries per register row of nibbles; for 2 bits those of
+/// `index_codes<2, 0>`.
 using nested_tables = std::array<std::int8_t, 64>;
 template <class Precision>
 constexpr nested_tables nested_lookup_tables(const nested_levels& l) noexcept {
@@ -90,7 +89,7 @@ constexpr nested_tables nested_lookup_tables(const nested_levels& l) noexcept {
 
 /// Sizes of packed nested weights. The streams: a header, the levels, the corrections of each precision, all
 /// scales, then the planes; scales and planes are ordered by tile of 16 channels and by group within the
-/// tile. Precision p reads the first p - 1 planes, so a prefix of the bytes. Ragged n and k are padded with
+/// tile. Precision p reads the first p - 1 planes, a prefix of the bytes. Ragged n and k are padded with
 /// zeros.
 struct nested_layout {
     static constexpr std::size_t levels_offset = sizeof(packed_header);
@@ -102,7 +101,7 @@ struct nested_layout {
 
     /// Bytes that a product at a precision reads.
     std::size_t bytes_at(int bits) const noexcept {
-        return bits == most_nested_bits ? bytes : plane_offset[bits - 1];
+        return bits == max_nested_bits ? bytes : plane_offset[bits - 1];
     }
     static result<nested_layout> of(std::size_t n, std::size_t k, int parent) noexcept {
         const auto size = packed_units::of(n, k);
@@ -124,9 +123,9 @@ struct nested_layout {
     }
 };
 
-/// Bytes of packed nested weights with `parent` bits; 0 if shape or bits are absurd.
+/// Bytes of packed nested weights with `parent` bits; 0 if the shape or the bits are out of range.
 inline std::size_t nested_packed_bytes(std::size_t n, std::size_t k, int parent) noexcept {
-    if (parent < fewest_nested_bits || parent > most_nested_bits)
+    if (parent < min_nested_bits || parent > max_nested_bits)
         return 0;
     const auto layout = nested_layout::of(n, k, parent);
     return layout ? layout->bytes : 0;
@@ -162,7 +161,7 @@ class nested_view {
             return s;
         constexpr std::size_t levels_end = nested_layout::levels_offset + sizeof v.levels_.levels;
         if (auto s = check_zero(bytes.subspan(levels_end, nested_layout::corrections_offset - levels_end),
-                                "nested weights, behind the levels");
+                                "nested weights, after the levels");
             !s)
             return s;
         const auto layout = nested_layout::of(header.n, header.k, v.levels_.parent);
@@ -177,8 +176,8 @@ class nested_view {
         v.n_ = header.n;
         v.k_ = header.k;
         v.layout_ = *layout;
-        const auto precisions = static_cast<std::size_t>(v.levels_.parent - fewest_nested_bits + 1);
-        if (auto s = check_scales(v.corrections(fewest_nested_bits), precisions * v.tiles() * tile_channels,
+        const auto precisions = static_cast<std::size_t>(v.levels_.parent - min_nested_bits + 1);
+        if (auto s = check_scales(v.corrections(min_nested_bits), precisions * v.tiles() * tile_channels,
                                   "nested weights, corrections");
             !s)
             return s;
@@ -188,7 +187,7 @@ class nested_view {
             return s;
         return v;
     }
-    /// The same for n x k weights, as the caller needs them.
+    /// The same; an error unless they are n x k weights.
     static result<nested_view> open(std::span<const std::byte> bytes, std::size_t n, std::size_t k) noexcept {
         auto v = open(bytes);
         if (v && (v->n() != n || v->k() != k))
@@ -205,14 +204,14 @@ class nested_view {
     std::size_t bytes() const noexcept { return layout_.bytes; }
     /// Bytes that a product at a precision reads, header included.
     std::size_t bytes_at(int bits) const noexcept { return layout_.bytes_at(bits); }
-    /// 16 halves per tile and group.
+    /// 16 fp16 scales per tile and group.
     const half* scales() const noexcept {
         return reinterpret_cast<const half*>(base_ + layout_.scales_offset);
     }
-    /// A half per channel of all tiles, at a precision.
+    /// Corrections at a precision: fp16, one per channel of all tiles.
     const half* corrections(int bits) const noexcept {
         return reinterpret_cast<const half*>(base_ + nested_layout::corrections_offset) +
-               static_cast<std::size_t>(bits - fewest_nested_bits) * layout_.tiles * tile_channels;
+               static_cast<std::size_t>(bits - min_nested_bits) * layout_.tiles * tile_channels;
     }
     /// Plane 0: 128 bytes of pairs per tile and group; planes 1 and 2: 64 bytes of third and fourth bits.
     const std::uint8_t* plane(std::size_t i) const noexcept {
@@ -272,7 +271,7 @@ inline result<nested_view> pack(const nested_storage_view& w, std::span<std::byt
             if (!is_finite(w.scales[row * layout->groups + g]))
                 return status::error(errc::not_finite,
                                      "nested weights: scale of row %zu, group %zu is not finite", row, g);
-        for (int bits = fewest_nested_bits; bits <= w.levels.parent; ++bits)
+        for (int bits = min_nested_bits; bits <= w.levels.parent; ++bits)
             if (!is_finite(w.correction(row, bits)))
                 return status::error(errc::not_finite,
                                      "nested weights: correction of row %zu at %d bits is not finite", row,
@@ -301,8 +300,8 @@ inline result<nested_view> pack(const nested_storage_view& w, std::span<std::byt
     };
     for (std::size_t row = 0; row < w.n; ++row) {
         const std::size_t channel = row % tile_channels;
-        for (int bits = fewest_nested_bits; bits <= w.levels.parent; ++bits)
-            corrections[static_cast<std::size_t>(bits - fewest_nested_bits) * layout->tiles * tile_channels +
+        for (int bits = min_nested_bits; bits <= w.levels.parent; ++bits)
+            corrections[static_cast<std::size_t>(bits - min_nested_bits) * layout->tiles * tile_channels +
                         row] = w.correction(row, bits);
         for (std::size_t i = 0; i < w.k; ++i) {
             const std::size_t u = row / tile_channels * layout->groups + i / group_size, in = i % group_size;

@@ -13,7 +13,7 @@
 
 namespace crumb::inline CRUMB_ABI {
 
-/// How a row of weights is stored: as floats, halves, or blocks of a weight format.
+/// How a row of weights is stored: as floats, fp16, or blocks of a weight format.
 enum class row_codec : std::uint8_t { f32, f16, q8_0, q4_0, u2 };
 inline constexpr std::size_t row_codecs = 5;
 inline constexpr std::array<const char*, row_codecs> row_codec_names = {"f32", "f16", "q8_0", "q4_0", "u2"};
@@ -23,13 +23,13 @@ constexpr bool has_scales(row_codec codec) noexcept {
     return codec != row_codec::f32 && codec != row_codec::f16;
 }
 
-/// Whether rows are added with factors times scales that are rounded to whole steps, for so many rows
-/// together: see `kernel::neuron_adds`.
+/// Whether rows are added in integers: factors times scales are rounded to whole steps, for
+/// `rows_added_together` rows at a time (see `kernel::neuron_adds`).
 constexpr bool rounds_factors(row_codec codec) noexcept { return codec == row_codec::q4_0; }
 inline constexpr std::size_t rows_added_together = 16;
-inline constexpr float least_factor = 0x1p-100f; ///< times a scale; a group of smaller ones counts as 0
+inline constexpr float min_factor = 0x1p-100f; ///< min factor times scale; smaller groups count as 0
 
-/// What a codec stores 32 weights in: `block`, and whether it has a scale.
+/// The block of 32 weights of a codec, and whether it has a scale.
 template <row_codec C>
 struct row_block;
 template <>
@@ -79,8 +79,7 @@ constexpr std::size_t row_bytes(row_codec codec, std::size_t weights) noexcept {
            with_row_codec(codec, []<row_codec C>() { return row_block<C>::bytes; });
 }
 
-/// Stores a row of finite weights, rounded to nearest; what lies behind the row in its last block is 0 or
-/// counts for nothing.
+/// Stores a row of finite weights, rounded to nearest; padding of its last block is 0 or ignored.
 inline void encode_row(row_codec codec, const float* w, std::size_t weights, std::byte* out) noexcept {
     for (std::size_t first = 0; first < weights; first += group_size) {
         float x[group_size] = {};
@@ -145,12 +144,12 @@ inline status check_row(row_codec codec, const std::byte* row, std::size_t weigh
     });
 }
 
-/// What a fix needs of a neuron besides its weights: 32 bytes at the beginning of its record.
+/// Parameters of a neuron that a fix reads beside its weights: 32 bytes at the beginning of its record.
 struct neuron_line {
     float slope = 0;     ///< a of the line a u + b that stands for sigma(u) while u is in the range
     float intercept = 0; ///< b
-    float bias = 0;      ///< of the neuron's input; with the rest of a predictor: what its estimate lacks
-    float low = 0;       ///< the range is low <= u < high
+    float bias = 0; ///< of the neuron's input; with the residual of a predictor: minus that of its estimate
+    float low = 0;  ///< the range is low <= u < high
     float high = 0;
     float reserved[3] = {};
 };
@@ -173,8 +172,9 @@ struct neuron_shape {
     std::size_t outputs = 0;
     row_codec in = row_codec::f32;  ///< of input weights (a column of the paper's W1)
     row_codec out = row_codec::f32; ///< of output weights (a row of W2)
-    /// Whether the input weights are only what a predictor's weights lack: no second copy of W1 exists.
-    bool rest = false;
+    /// Whether the input weights are the residual W1 - P of a predictor's weights P, so that W1 is stored
+    /// once.
+    bool residual = false;
     friend bool operator==(const neuron_shape&, const neuron_shape&) = default;
 };
 
@@ -188,11 +188,11 @@ struct neuron_layout {
     std::size_t out_offset = 0, record_bytes = 0, records_offset = 0, bytes = 0;
 
     static result<neuron_layout> of(const neuron_shape& shape) noexcept {
-        constexpr std::size_t most = std::size_t{1} << 28;
+        constexpr std::size_t max = std::size_t{1} << 28;
         if (shape.neurons == 0 || shape.inputs == 0 || shape.outputs == 0)
             return status::error(errc::bad_shape, "neurons: %zu of %zu inputs and %zu outputs", shape.neurons,
                                  shape.inputs, shape.outputs);
-        if (shape.neurons > most || shape.inputs > most || shape.outputs > most)
+        if (shape.neurons > max || shape.inputs > max || shape.outputs > max)
             return status::error(errc::bad_shape,
                                  "neurons: %zu of %zu inputs and %zu outputs are beyond any memory",
                                  shape.neurons, shape.inputs, shape.outputs);
@@ -217,7 +217,7 @@ struct neuron_header {
     char magic[4] = {'C', 'R', 'M', 'N'};
     std::uint32_t version = current_version;
     std::uint64_t neurons = 0, inputs = 0, outputs = 0, bytes = 0;
-    std::uint8_t in = 0, out = 0, rest = 0;
+    std::uint8_t in = 0, out = 0, residual = 0;
     std::uint8_t reserved[21] = {};
 };
 static_assert(sizeof(neuron_header) == alignment);
@@ -240,12 +240,12 @@ class neuron_rows {
         if (header.version != expected.version)
             return status::error(errc::wrong_version, "neurons: layout version %u, this build reads %u",
                                  header.version, expected.version);
-        if (header.in >= row_codecs || header.out >= row_codecs || header.rest > 1)
-            return status::error(errc::corrupt, "neurons: codecs %u and %u, rest %u", header.in, header.out,
-                                 header.rest);
+        if (header.in >= row_codecs || header.out >= row_codecs || header.residual > 1)
+            return status::error(errc::corrupt, "neurons: codecs %u and %u, residual %u", header.in,
+                                 header.out, header.residual);
         const auto layout = neuron_layout::of({header.neurons, header.inputs, header.outputs,
                                                static_cast<row_codec>(header.in),
-                                               static_cast<row_codec>(header.out), header.rest != 0});
+                                               static_cast<row_codec>(header.out), header.residual != 0});
         if (!layout)
             return layout.error();
         if (layout->bytes != header.bytes)
@@ -311,7 +311,7 @@ class neuron_writer {
         header.bytes = layout->bytes;
         header.in = static_cast<std::uint8_t>(shape.in);
         header.out = static_cast<std::uint8_t>(shape.out);
-        header.rest = shape.rest ? 1 : 0;
+        header.residual = shape.residual ? 1 : 0;
         std::memset(buffer.data(), 0, layout->bytes);
         std::memcpy(buffer.data(), &header, sizeof header);
         neuron_writer w;
@@ -330,7 +330,7 @@ class neuron_writer {
     void line(std::size_t n, const neuron_line& line) const noexcept {
         std::memcpy(record(n), &line, sizeof line);
     }
-    /// Where rows of `row_bytes` bytes go.
+    /// The memory of a neuron's rows, `row_bytes` bytes each.
     std::byte* in(std::size_t n) const noexcept { return record(n) + sizeof(neuron_line); }
     std::byte* out(std::size_t n) const noexcept { return record(n) + layout_.out_offset; }
     result<neuron_rows> finish() const noexcept { return neuron_rows::open({base_, layout_.bytes}); }

@@ -25,9 +25,9 @@ inline constexpr std::size_t codebook_entries = [] {
 template <weight_format F>
 inline constexpr bool needs_codebooks = codebook_entries<F> != 0 && !has_table<F>;
 
-/// What kernels look indices up in. Formats whose nibbles are two indices without a selector have two tables:
-/// the entries of the upper and of the lower index of each nibble. With indices of 2 bits and a selector, the
-/// second has the selector in the upper half of a nibble.
+/// The lookup tables of a format's indices. If nibbles are two indices without a selector, there are two
+/// tables, for the upper and the lower index of a nibble. With indices of 2 bits and a selector, the second
+/// table has the selector in the upper two bits of a nibble.
 template <weight_format F>
 constexpr auto lookup_tables([[maybe_unused]] std::span<const std::int8_t> codebooks) noexcept {
     if constexpr (codebook_entries<F> == 0) {
@@ -49,17 +49,17 @@ constexpr auto lookup_tables([[maybe_unused]] std::span<const std::int8_t> codeb
 }
 
 /// Weights in storage order: row n (an output channel) is ceil(k / block_inputs) consecutive blocks, `stride`
-/// blocks apart. What lies behind k in the last block of a row counts for nothing.
+/// blocks apart. Padding after k in the last block of a row is ignored.
 template <weight_format F>
 struct storage_view {
     const typename F::block* blocks = nullptr;
     std::size_t n = 0;      ///< output channels
     std::size_t k = 0;      ///< input channels
     std::size_t stride = 0; ///< blocks from one row to the next, at least ceil(k / block_inputs)
-    std::span<const std::int8_t> codebooks = {}; ///< of formats that need them, to read weights
+    std::span<const std::int8_t> codebooks = {}; ///< to read weights of codebook formats
     float tensor_scale = 1;                      ///< of formats that have one
 
-    static constexpr std::size_t group_inputs = F::scales::group; ///< that share a scale
+    static constexpr std::size_t group_inputs = F::scales::group; ///< inputs that share a scale
     constexpr std::size_t groups() const noexcept { return (k + group_inputs - 1) / group_inputs; }
     /// The block that holds a group.
     constexpr const typename F::block& block(std::size_t row, std::size_t group) const noexcept {
@@ -71,7 +71,7 @@ struct storage_view {
     constexpr int code(std::size_t row, std::size_t i) const noexcept {
         return F::code(block(row, i / group_inputs), i % block_inputs<F>);
     }
-    /// What the code of weight i stands for: itself or an entry of a table.
+    /// The value of weight i's code: itself or an entry of a table.
     constexpr int value(std::size_t row, std::size_t i) const noexcept {
         const int c = code(row, i);
         if constexpr (needs_codebooks<F>)
@@ -151,7 +151,7 @@ struct packed_units {
     std::size_t groups = 0;
     std::size_t count() const noexcept { return tiles * groups; }
     static result<packed_units> of(std::size_t n, std::size_t k) noexcept {
-        // Weights of a petabyte overflow nothing that is computed of this, and exist nowhere.
+        // A petabyte: beyond any memory, and small enough that no size overflows.
         std::size_t units = 0;
         if (n <= (std::size_t{1} << 40) && k <= (std::size_t{1} << 40) &&
             multiply((n + tile_channels - 1) / tile_channels, (k + group_size - 1) / group_size, units) &&
@@ -198,7 +198,7 @@ struct packed_layout {
     }
 };
 
-/// Bytes of the packed form of n x k weights, header included; 0 if the shape is absurd.
+/// Bytes of the packed form of n x k weights, header included; 0 if the shape is out of range.
 template <weight_format F>
 std::size_t packed_bytes(std::size_t n, std::size_t k) noexcept {
     const auto layout = packed_layout<F>::of(n, k);
@@ -237,7 +237,7 @@ class packed_view {
             return s;
         return v;
     }
-    /// The same for n x k weights, as the caller needs them.
+    /// The same; an error unless they are n x k weights.
     static result<packed_view> open(std::span<const std::byte> bytes, std::size_t n, std::size_t k) noexcept {
         auto v = open(bytes);
         if (v && (v->n() != n || v->k() != k))
@@ -259,7 +259,7 @@ class packed_view {
                    ? reinterpret_cast<const std::uint8_t*>(base_ + sizeof(packed_header))
                    : nullptr;
     }
-    /// The stream of scales: 16 halves or signed bytes per tile and group.
+    /// The stream of scales: 16 fp16 numbers or signed bytes per tile and group.
     const typename packed_layout<F>::scale_unit* scales() const noexcept {
         return reinterpret_cast<const typename packed_layout<F>::scale_unit*>(base_ + layout_.scales_offset);
     }
@@ -330,7 +330,7 @@ result<packed_view<F>> pack(const storage_view<F>& w, std::span<std::byte> buffe
     return packed_view<F>::open(buffer.first(layout->bytes));
 }
 
-/// The stored block `index` of a row that packed weights were made from; zero what lies behind k.
+/// Block `index` of a row, as it was stored before packing; weights after k are zero.
 template <writable_format F>
 typename F::block unpack(const packed_view<F>& w, std::size_t row, std::size_t index) noexcept {
     const std::size_t tile = row / tile_channels, channel = row % tile_channels;

@@ -1,4 +1,4 @@
-// The trained tables of a product-quantized cache: what they consist of, and whether that fits together.
+// The trained codebooks of a product-quantized cache, and their check.
 #pragma once
 
 #include <crumb/format/invariants.hpp>
@@ -15,8 +15,8 @@ struct pq_tables {
     const float* metric = nullptr;
 };
 
-/// What codebooks for all layers and heads are made of. Those of layer l, head h lie at index l * layer_step
-/// + h * head_step; a step of 0 shares them. Keys and values follow each other.
+/// The arrays of codebooks for all layers and heads. Those of layer l, head h lie at index l * layer_step + h
+/// * head_step; a step of 0 shares them. Keys come before values.
 struct pq_codebook_parts {
     kv_codec codec;
     std::size_t head_size = 0;
@@ -27,8 +27,8 @@ struct pq_codebook_parts {
     std::span<const float> metric = {};   ///< per index: keys, then values, head_size * dims each; or empty
 };
 
-/// The largest magnitude of a centroid, plain or weighted, and of what a metric's row adds up to: the search
-/// for codes computes with them in floats and integers that hold no more (see `kv_gain_of`).
+/// The largest magnitude of a centroid, of a centroid times its metric, and of the sum of a metric's row: the
+/// search for codes must not overflow (see `kv_gain_of`).
 inline constexpr double largest_centroid = 0x1p100;
 
 /// Codebooks that were checked. Refers to the caller's numbers; copy it freely. A default one holds none.
@@ -36,7 +36,7 @@ class pq_codebooks {
   public:
     constexpr pq_codebooks() noexcept = default;
 
-    /// Refuses codecs without codebooks, sizes that do not agree, scales that are negative or not finite,
+    /// Refuses codecs without codebooks, mismatched sizes, scales that are negative or not finite,
     /// metrics that are not finite, centroids beyond `largest_centroid`, and additive tables whose entries
     /// may add up to more than a signed byte holds: kernels sum them in bytes.
     static result<pq_codebooks> make(const pq_codebook_parts& p) noexcept {
@@ -75,7 +75,7 @@ class pq_codebooks {
             if (const int sum = largest(p.entries.subspan(i, 16)) + largest(p.entries.subspan(i + 16, 16));
                 sum > 127)
                 return status::error(errc::corrupt,
-                                     "codebooks: entries %zu and following add up to %d, 127 is the most", i,
+                                     "codebooks: entries %zu and following add up to %d, the max is 127", i,
                                      sum);
         pq_codebooks b;
         b.parts_ = p;
@@ -86,7 +86,7 @@ class pq_codebooks {
     constexpr const kv_codec& codec() const noexcept { return parts_.codec; }
     constexpr std::size_t head_size() const noexcept { return parts_.head_size; }
     constexpr std::size_t sets() const noexcept { return parts_.sets; }
-    /// Whether there is a set for each of so many layers and heads.
+    /// Whether there is a set for every layer and head.
     constexpr bool serves(std::size_t layers, std::size_t heads) const noexcept {
         std::size_t of_layers = 0, of_heads = 0;
         return layers != 0 && heads != 0 && multiply(layers - 1, parts_.layer_step, of_layers) &&
@@ -107,25 +107,25 @@ class pq_codebooks {
     static status check_size(const pq_codebook_parts& p, std::size_t channels) noexcept {
         const std::size_t dims = p.codec.dims;
         for (std::size_t c = 0; c < channels; ++c) {
-            double plain = 128.0 * double{p.scales[c]}, row = 0, weighted = 0;
+            double unweighted = 128.0 * double{p.scales[c]}, row = 0, weighted = 0;
             for (std::size_t b = 0; b < dims && !p.metric.empty(); ++b) {
                 const double w = std::fabs(double{p.metric[c * dims + b]});
                 row += w;
                 weighted += w * 128.0 * double{p.scales[c / dims * dims + b]};
             }
-            if (const double most = std::fmax(plain, std::fmax(row, weighted)); most > largest_centroid)
+            if (const double max = std::fmax(unweighted, std::fmax(row, weighted)); max > largest_centroid)
                 return status::error(errc::corrupt,
                                      "codebooks: centroids of channel %zu may be as large as %g, %g is "
                                      "possible",
-                                     c, most, largest_centroid);
+                                     c, max, largest_centroid);
         }
         return {};
     }
     static constexpr int largest(std::span<const std::int8_t> entries) noexcept {
-        int most = 0;
+        int max = 0;
         for (const std::int8_t e : entries)
-            most = e > most ? e : -e > most ? -e : most;
-        return most;
+            max = e > max ? e : -e > max ? -e : max;
+        return max;
     }
     pq_codebook_parts parts_;
 };

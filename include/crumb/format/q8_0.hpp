@@ -26,7 +26,7 @@ struct q8_0 {
         for (std::size_t i = 0; i < group_size; ++i)
             b.q[i] = static_cast<std::int8_t>(code[i]);
     }
-    /// d = max |x| / 127, q = round(x / d), halves away from zero, as GGUF's reference quantizer.
+    /// d = max |x| / 127, q = round(x / d), ties away from zero, as GGUF's reference quantizer.
     static void encode(const float* x, block& b) noexcept {
         float amax = 0;
         for (std::size_t i = 0; i < group_size; ++i)

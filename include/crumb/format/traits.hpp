@@ -1,4 +1,4 @@
-// What a weight format has to say about itself, and the bit layouts that packed codes can have.
+// The concept of a weight format, and the bit layouts of packed codes.
 #pragma once
 
 #include <crumb/format/scales.hpp>

@@ -1,4 +1,4 @@
-// U2: uniform 2-bit codes, a half-precision scale per group. What codebooks are compared with.
+// U2: uniform 2-bit codes, a half-precision scale per group; the baseline of codebooks.
 #pragma once
 
 #include <crumb/format/codebook.hpp>
@@ -14,16 +14,16 @@ struct u2 : codebook_group<2, 0> {
     /// A codebook that every plan has.
     static constexpr std::int8_t codebooks[codes::table_entries] = {-3, -1, 1, 3};
 
-    /// The d of least squared error among 16 steps, q to nearest.
+    /// The d of smallest squared error among 16 candidates, q to nearest.
     static void encode(const float* x, block& b) noexcept {
-        float most = 0;
+        float max = 0;
         for (std::size_t i = 0; i < group_size; ++i)
-            most = std::fmax(most, std::fabs(x[i]));
+            max = std::fmax(max, std::fabs(x[i]));
         int code[group_size] = {};
         half best{};
-        double least = -1;
+        double min = -1;
         for (int step = 4; step < 20; ++step) {
-            const half d = to_half(most * float(step) / 48.0f);
+            const half d = to_half(max * float(step) / 48.0f);
             const float scale = to_float(d);
             int q[group_size];
             double error = 0;
@@ -32,8 +32,8 @@ struct u2 : codebook_group<2, 0> {
                 const double difference = double(x[i]) - double(scale) * (2 * q[i] - 3);
                 error += difference * difference;
             }
-            if (least < 0 || error < least) {
-                least = error;
+            if (min < 0 || error < min) {
+                min = error;
                 best = d;
                 for (std::size_t i = 0; i < group_size; ++i)
                     code[i] = q[i];

@@ -221,7 +221,7 @@ concept isa_scans = requires { typename I::pq; };
 template <class I>
 concept isa_rows = requires { typename I::four_rows; };
 
-/// All that kernels ask for.
+/// All that kernels need.
 template <class I>
 concept isa_primitives =
     isa_facts<I> && isa_registers<I> && isa_loads_and_stores<I> && isa_float_arithmetic<I> &&

@@ -12,7 +12,7 @@
 
 namespace crumb::inline CRUMB_ABI {
 #define CRUMB_ISA_ITEM(name, needs)                                                                          \
-    static_assert(isa_primitives<isa::name>, #name " lacks what isa/concept.hpp asks for");
+    static_assert(isa_primitives<isa::name>, #name " lacks what isa/concept.hpp requires");
 CRUMB_FOR_EACH_ISA(CRUMB_ISA_ITEM)
 #undef CRUMB_ISA_ITEM
 } // namespace crumb::inline CRUMB_ABI

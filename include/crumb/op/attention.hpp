@@ -9,7 +9,7 @@
 
 namespace crumb::inline CRUMB_ABI {
 
-/// What a plan of attention fixes.
+/// Sizes and scale of attention.
 struct attention_shape {
     std::size_t heads = 0;     ///< query heads
     std::size_t kv_heads = 0;  ///< heads of keys and values, a divisor of `heads`
@@ -22,9 +22,9 @@ struct attention_shape {
 /// head-major: head_size and max_tokens * head_size.
 template <class T>
 requires(std::same_as<T, float> || std::same_as<T, half>)
-struct cache_view {
+struct kv_array_view {
     const T* data = nullptr;
-    std::size_t tokens = 0; ///< that are filled
+    std::size_t tokens = 0; ///< filled ones
     std::size_t token_stride = 0;
     std::size_t head_stride = 0;
 };
@@ -73,8 +73,7 @@ class attention {
     /// Name of the ISA that `run` executes.
     const char* isa() const noexcept { return functions_->isa; }
 
-    /// Bytes of scratch memory that a call for `rows` rows needs; each thread its own. At most what 64 rows
-    /// need.
+    /// Bytes of scratch memory for a call with `rows` rows, per thread; 64 rows need the most.
     std::size_t scratch_bytes(std::size_t rows) const noexcept {
         const kernel::attention_scratch s{row_block(rows) * group(), round_up(shape_.head_size, 16)};
         return round_up(s.size() * sizeof(float), alignment);
@@ -84,7 +83,7 @@ class attention {
     /// `scratch`: scratch_bytes(rows of the part), aligned to `crumb::alignment`. Threads may run disjoint
     /// parts.
     template <class T>
-    void run(const matrix_view<const float>& q, const cache_view<T>& k, const cache_view<T>& v,
+    void run(const matrix_view<const float>& q, const kv_array_view<T>& k, const kv_array_view<T>& v,
              std::size_t position, const matrix_view<float>& y, std::span<std::byte> scratch,
              const attention_part& part = {}) const noexcept {
         CRUMB_CHECK(y.rows == q.rows && y.cols == q.cols, "attention::run: y has another shape than q");
@@ -101,7 +100,7 @@ class attention {
     /// Like `run`, but over the tokens of a range (those later than a row's own are ignored), and into the
     /// partial results number `split` of `partials`. Threads may run disjoint parts or splits.
     template <class T>
-    void partial(const matrix_view<const float>& q, const cache_view<T>& k, const cache_view<T>& v,
+    void partial(const matrix_view<const float>& q, const kv_array_view<T>& k, const kv_array_view<T>& v,
                  std::size_t position, range tokens, std::span<std::byte> partials, std::size_t split,
                  std::span<std::byte> scratch, const attention_part& part = {}) const noexcept {
         const std::size_t stride = partial_bytes(q.rows, 1);
@@ -112,7 +111,7 @@ class attention {
     }
 
     /// y from the first `splits` partial results, which together cover the tokens: the softmax over all of
-    /// them, with no approximation.
+    /// them, without approximation.
     void merge(std::span<const std::byte> partials, std::size_t splits, const matrix_view<float>& y,
                const attention_part& part = {}) const noexcept {
         const std::size_t stride = partial_bytes(y.rows, 1);
@@ -134,14 +133,13 @@ class attention {
     friend class kv_attention; // the same plan over another cache
 
     std::size_t group() const noexcept { return shape_.heads / shape_.kv_heads; }
-    /// Rows per pass over the tokens: as many as make `attention_queries` queries, of those there are.
+    /// Rows per pass over the tokens, at most `rows`, so that a kv head has `attention_queries` queries.
     std::size_t row_block(std::size_t rows) const noexcept {
-        const std::size_t most =
-            group() < kernel::attention_queries ? kernel::attention_queries / group() : 1;
-        return rows == 0 ? 1 : rows < most ? rows : most;
+        const std::size_t max = group() < kernel::attention_queries ? kernel::attention_queries / group() : 1;
+        return rows == 0 ? 1 : rows < max ? rows : max;
     }
 
-    /// All but keys and values; whether there is something to compute.
+    /// Fills `args` except keys and values; false if there is nothing to compute.
     bool describe(kernel::attention_query_args& args, const matrix_view<const float>& q, std::size_t position,
                   range tokens, const matrix_view<float>& y, float* partials, std::span<std::byte> scratch,
                   const attention_part& part) const noexcept {
@@ -164,7 +162,7 @@ class attention {
     }
 
     template <class T>
-    void start(const matrix_view<const float>& q, const cache_view<T>& k, const cache_view<T>& v,
+    void start(const matrix_view<const float>& q, const kv_array_view<T>& k, const kv_array_view<T>& v,
                std::size_t position, range tokens, const matrix_view<float>& y, float* partials,
                std::span<std::byte> scratch, const attention_part& part) const noexcept {
         kernel::attention_args<T> args;

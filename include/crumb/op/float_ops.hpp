@@ -1,4 +1,4 @@
-// What a transformer computes in floats around its products: norms, activations, softmax, rotary embedding.
+// The float operations of a transformer: norms, activation functions, softmax, rotary embedding.
 #pragma once
 
 #include <crumb/core/memory.hpp>
@@ -8,7 +8,7 @@
 
 namespace crumb::inline CRUMB_ABI {
 
-/// Which elements of a head a rotary embedding turns together.
+/// The pairs of elements that a rotary embedding rotates.
 enum class rope_pairing : std::uint8_t {
     interleaved, ///< (2i, 2i + 1): original LLaMA, GGUF's `llama` architecture
     half_split   ///< (i, i + dims / 2): GPT-NeoX, Hugging Face, most others
@@ -18,12 +18,12 @@ enum class rope_pairing : std::uint8_t {
 struct rope_options {
     std::size_t dims = 0;                ///< rotated elements of each head, even, at most the head size
     double base = 10000;                 ///< GGUF: rope.freq_base
-    double scale = 1;                    ///< 1 / GGUF's rope.scaling.factor where that is linear
+    double scale = 1;                    ///< 1 / GGUF's rope.scaling.factor of linear scaling
     std::span<const float> factors = {}; ///< empty, or dims / 2 divisors (GGUF: rope_freqs.weight)
     rope_pairing pairing = rope_pairing::interleaved;
 };
 
-/// Bytes of a table of cosines and sines; 0 if the sizes are absurd.
+/// Bytes of a table of cosines and sines; 0 if the sizes are out of range.
 constexpr std::size_t rope_table_bytes(std::size_t max_positions, std::size_t dims) noexcept {
     std::size_t floats = 0;
     if (!multiply(max_positions, dims, floats) || floats > (std::size_t{1} << 50))
@@ -88,11 +88,11 @@ class rope_table {
     rope_pairing pairing_ = rope_pairing::interleaved;
 };
 
-/// What takes part in a softmax.
+/// Options of a softmax.
 struct softmax_options {
     float scale = 1;                 ///< multiplies x
-    std::size_t valid = range{}.end; ///< columns of row 0 that take part; the results of others are 0
-    std::size_t valid_step = 0;      ///< how many more in each following row: 1 is a causal mask
+    std::size_t valid = range{}.end; ///< columns of row 0 in the softmax; the results of others are 0
+    std::size_t valid_step = 0;      ///< further columns per row: 1 is a causal mask
 };
 
 /// The float operations of one ISA. Matrices are rows of vectors; `rows` restricts a call to some of them, so
@@ -196,7 +196,7 @@ class float_ops {
                           table.pairing() == rope_pairing::interleaved, rows});
     }
 
-    /// y[i] = x[i] rounded to half precision, ties to even; what a half-precision cache is filled with.
+    /// y[i] = x[i] rounded to half precision, ties to even, as fp16 caches need it.
     void to_half(std::span<const float> x, half* y) const noexcept {
         functions().to_halves(x.data(), y, x.size());
     }

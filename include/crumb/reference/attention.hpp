@@ -1,4 +1,4 @@
-// Attention of one query in double precision: what the kernels are compared with.
+// Attention of one query in double precision, the reference of the kernels.
 #pragma once
 
 #include <crumb/core/half.hpp>
@@ -9,7 +9,7 @@
 
 namespace crumb::inline CRUMB_ABI::reference {
 
-/// What error bounds of attention are made of.
+/// Magnitudes from which error bounds of attention are made.
 struct attention_size {
     double score = 0; ///< max over tokens of sum over i of |scale q_i k_i|
     double value = 0; ///< max |v|
@@ -32,9 +32,9 @@ attention_size attention(const float* q, const T* k, std::size_t k_stride, const
         return s;
     };
     attention_size size;
-    double most = -std::numeric_limits<double>::infinity();
+    double max = -std::numeric_limits<double>::infinity();
     for (std::size_t t = 0; t < tokens; ++t) {
-        most = std::fmax(most, score(t));
+        max = std::fmax(max, score(t));
         double magnitude = 0;
         for (std::size_t i = 0; i < head_size; ++i) {
             magnitude += std::fabs(scale * double(q[i]) * number(k[t * k_stride + i]));
@@ -46,7 +46,7 @@ attention_size attention(const float* q, const T* k, std::size_t k_stride, const
         y[i] = 0;
     double total = 0;
     for (std::size_t t = 0; t < tokens; ++t) {
-        const double weight = std::exp(score(t) - most);
+        const double weight = std::exp(score(t) - max);
         total += weight;
         for (std::size_t i = 0; i < head_size; ++i)
             y[i] += weight * number(v[t * v_stride + i]);

@@ -1,4 +1,4 @@
-// Feed-forward networks in double precision: what folded ones are compared with.
+// Feed-forward networks in double precision, the reference of folded ones.
 #pragma once
 
 #include <crumb/core/view.hpp>
@@ -25,8 +25,8 @@ inline row_product multiply(row_codec codec, const std::byte* row, const float* 
     return p;
 }
 
-/// y = W2^T sigma(W1 x + b1) + b2 from the stored rows of neurons that are not the rest of a predictor; b1 as
-/// in their lines, `output_bias` (b2) may be null.
+/// y = W2^T sigma(W1 x + b1) + b2 from the stored rows of neurons that are not the residual of a predictor;
+/// b1 as in their lines, `output_bias` (b2) may be null.
 template <class Activation>
 std::vector<double> ffn(const neuron_rows& neurons, const float* x, const float* output_bias,
                         const Activation& activation) {
@@ -43,9 +43,9 @@ std::vector<double> ffn(const neuron_rows& neurons, const float* x, const float*
     return y;
 }
 
-/// What the fixes of a row add to xC + B: sum over n with !(low <= estimate < high) of (sigma(u) -
-/// (a u + b)) W2[n], and a bound on what rounding makes of it (see the kernels in kernel/ffn/kernels.hpp);
-/// `slope` bounds |sigma'|, `rounding` the relative error of sigma.
+/// The sum of a row's fixes, which is added to xC + B: sum over n with !(low <= estimate < high) of (sigma(u)
+/// - (a u + b)) W2[n], and a bound on its rounding error (see the kernels in kernel/ffn/kernels.hpp); `slope`
+/// bounds |sigma'|, `rounding` the relative error of sigma.
 struct ffn_fixes {
     std::vector<double> value, error, magnitude;
     std::size_t count = 0;
@@ -56,8 +56,8 @@ struct ffn_fix {
     std::size_t neuron = 0;
     double factor = 0, error = 0;
 };
-/// Adds to error[c] by how much whole steps of factors times scales move the sum over `fixes`, 16 at a time
-/// in their order: at most half a step and a few roundings of 127 steps for each code.
+/// Adds to error[c] the error of rounding factors times scales to whole steps, 16 `fixes` at a time in their
+/// order: at most half a step and a few roundings of 127 steps for each code.
 inline void add_step_errors(const neuron_rows& neurons, const std::vector<ffn_fix>& fixes,
                             std::vector<double>& error) {
     constexpr std::size_t together = rows_added_together;
@@ -70,15 +70,15 @@ inline void add_step_errors(const neuron_rows& neurons, const std::vector<ffn_fi
     for (std::size_t first = 0; first < fixes.size(); first += together) {
         const std::size_t end = std::min(first + together, fixes.size());
         for (std::size_t c = 0; c < error.size(); ++c) {
-            double most = double(least_factor), codes = 0;
+            double max = double(min_factor), codes = 0;
             for (std::size_t i = first; i < end; ++i) {
                 const double scale = size_of_scale(fixes[i].neuron, c);
-                most = std::max(most, (std::fabs(fixes[i].factor) + fixes[i].error) * scale);
+                max = std::max(max, (std::fabs(fixes[i].factor) + fixes[i].error) * scale);
                 if (scale != 0)
                     codes += std::fabs(double(row_weight(row_codec::q4_0, neurons.out(fixes[i].neuron), c))) /
                              scale;
             }
-            error[c] += codes * most * (.5 / 127 + 8 * 0x1p-23);
+            error[c] += codes * max * (.5 / 127 + 8 * 0x1p-23);
         }
     }
 }
@@ -87,7 +87,7 @@ template <class Activation>
 ffn_fixes fixes(const neuron_rows& neurons, const float* x, const float* estimates,
                 const Activation& activation, double slope, double rounding) {
     const neuron_shape& s = neurons.shape();
-    constexpr double eps = 0x1p-23; // twice that of FMA, for ISAs without
+    constexpr double eps = 0x1p-23; // twice that with FMA, for ISAs without
     const double groups = std::ceil(double(s.inputs) / 32);
     ffn_fixes out{std::vector<double>(s.outputs), std::vector<double>(s.outputs),
                   std::vector<double>(s.outputs), 0};
@@ -98,8 +98,9 @@ ffn_fixes fixes(const neuron_rows& neurons, const float* x, const float* estimat
         ++out.count;
         const neuron_line& line = neurons.line(n);
         const row_product p = multiply(s.in, neurons.in(n), x, s.inputs);
-        const double base = double(line.bias) + (s.rest ? double(estimates[n]) : 0.0);
-        const double size = std::fabs(double(line.bias)) + (s.rest ? std::fabs(double(estimates[n])) : 0.0);
+        const double base = double(line.bias) + (s.residual ? double(estimates[n]) : 0.0);
+        const double size =
+            std::fabs(double(line.bias)) + (s.residual ? std::fabs(double(estimates[n])) : 0.0);
         const double u = p.value + base;
         const double linear = double(line.slope) * u + double(line.intercept);
         const double factor = activation(u) - linear;

@@ -1,4 +1,4 @@
-// The float operations in double precision, one row at a time: what the kernels are compared with.
+// The float operations in double precision, one row at a time, the reference of the kernels.
 #pragma once
 
 #include <crumb/config.hpp>
@@ -59,14 +59,14 @@ inline void layer_norm(const float* x, const float* w, const float* bias, std::s
 
 /// y[i] = exp(scale x[i]) / sum of these over i < valid; 0 for the other i.
 inline void softmax(const float* x, std::size_t n, std::size_t valid, double scale, double* y) noexcept {
-    double most = -std::numeric_limits<double>::infinity();
+    double max = -std::numeric_limits<double>::infinity();
     for (std::size_t i = 0; i < valid; ++i)
-        most = std::fmax(most, scale * double(x[i]));
+        max = std::fmax(max, scale * double(x[i]));
     double sum = 0;
     for (std::size_t i = 0; i < valid; ++i)
-        sum += std::exp(scale * double(x[i]) - most);
+        sum += std::exp(scale * double(x[i]) - max);
     for (std::size_t i = 0; i < n; ++i)
-        y[i] = i < valid ? std::exp(scale * double(x[i]) - most) / sum : 0.0;
+        y[i] = i < valid ? std::exp(scale * double(x[i]) - max) / sum : 0.0;
 }
 
 /// Rotates pair i of one head at `position` by position * base^(-2i / dims), for the pairs (2i, 2i + 1) or

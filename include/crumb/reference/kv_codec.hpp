@@ -1,4 +1,4 @@
-// Cached keys and values in plain scalar code: what encoders write to the bit, and what the codes stand for.
+// Encoding and decoding of cached keys and values in scalar code; encoders write the same bits.
 #pragma once
 
 #include <crumb/core/status.hpp>
@@ -11,7 +11,7 @@
 
 namespace crumb::inline CRUMB_ABI::reference {
 
-/// How far coded tokens are from what they were; what error bounds of attention are made of.
+/// Errors of coded tokens, from which bounds of attention's error are made.
 struct kv_error {
     double component = 0; ///< max |x^ - x| of a component
     double norm = 0;      ///< max over tokens of the Euclidean norm of x^ - x
@@ -55,7 +55,7 @@ class kv_part {
     }
 
     /// Encodes block `block` of 4: 64 tokens, rows of `x` with head_size columns. Refuses other shapes, NaN
-    /// and infinity; nothing is written then. Halves that would be infinite become +-65504.
+    /// and infinity; nothing is written then. Numbers beyond fp16 become +-65504.
     status encode(std::size_t block, const matrix_view<const float>& x) {
         if (block >= kv_part_tokens / kv_block_tokens || x.rows != kv_block_tokens || x.cols != size())
             return status::error(errc::bad_shape, "kv codec: block %zu of %zu x %zu", block, x.rows, x.cols);
@@ -120,25 +120,25 @@ class kv_part {
         return static_cast<int>(kv_code(row(j), codec().bits, t));
     }
 
-    /// What pq codecs take out of 32 tokens before anything is looked up: mean = half((sum in order) / 32),
-    /// `rest` = x - mean, `scale` = root of the mean square of a token's rest, 0 below `kv_least_scale`.
-    /// Without residual: mean 0, scale 1.
+    /// Mean and scales of 32 tokens, which pq codecs take out before the search: mean = half((sum in order) /
+    /// 32), `centered` = x - mean, `scale` = root mean square of a token's centered values, 0 below
+    /// `kv_min_scale`. Without residual: mean 0, scale 1.
     static void take_out(bool residual, const matrix_view<const float>& x, half* mean,
-                         const matrix_view<float>& rest, float* scale) {
+                         const matrix_view<float>& centered, float* scale) {
         for (std::size_t i = 0; i < x.cols; ++i) {
             float sum = 0;
             for (std::size_t t = 0; t < x.rows; ++t)
                 sum += x.row(t)[i];
             mean[i] = residual ? kv_half(sum / static_cast<float>(x.rows)) : half{};
             for (std::size_t t = 0; t < x.rows; ++t)
-                rest.row(t)[i] = x.row(t)[i] - to_float(mean[i]);
+                centered.row(t)[i] = x.row(t)[i] - to_float(mean[i]);
         }
         for (std::size_t t = 0; t < x.rows; ++t) {
             double sum = 0;
             for (std::size_t i = 0; i < x.cols; ++i)
-                sum += double{rest.row(t)[i]} * double{rest.row(t)[i]};
+                sum += double{centered.row(t)[i]} * double{centered.row(t)[i]};
             const auto rms = static_cast<float>(std::sqrt(sum / static_cast<double>(x.cols)));
-            scale[t] = !residual ? 1.0f : rms < kv_least_scale ? 0.0f : rms;
+            scale[t] = !residual ? 1.0f : rms < kv_min_scale ? 0.0f : rms;
         }
     }
 
@@ -164,11 +164,11 @@ class kv_part {
         for (std::size_t t = 0; t < x.rows; ++t)
             for (std::size_t g = 0; g < layout_.groups(); ++g) {
                 const range channels = group(g);
-                float most = 0;
+                float max = 0;
                 for (std::size_t i = channels.begin; i < channels.end; ++i)
-                    most = std::max(most, std::fabs(x.row(t)[i]));
+                    max = std::max(max, std::fabs(x.row(t)[i]));
                 half& d = at<half>(0)[(first + t) * layout_.groups() + g];
-                d = kv_half(most / 127);
+                d = kv_half(max / 127);
                 for (std::size_t i = channels.begin; i < channels.end; ++i)
                     at<std::int8_t>(layout_.codes_offset())[(first + t) * size() + i] =
                         static_cast<std::int8_t>(rounded(x.row(t)[i], to_float(d), -127, 127));
@@ -177,7 +177,7 @@ class kv_part {
 
     /// z = half(min x), d = half((max x - min x) / (2^bits - 1)), c = round((x - z) / d); d = 0: c = 0.
     void encode_uniform(std::size_t first, const matrix_view<const float>& x) {
-        const int most = (1 << codec().bits) - 1;
+        const int max = (1 << codec().bits) - 1;
         const auto encode_group = [&](range tokens, range channels, std::size_t index) {
             float low = std::numeric_limits<float>::max(), high = -low;
             for (std::size_t t = tokens.begin; t < tokens.end; ++t)
@@ -186,13 +186,13 @@ class kv_part {
                     high = std::max(high, x.row(t)[i]);
                 }
             half &d = at<half>(0)[index], &z = at<half>(layout_.origins_offset())[index];
-            d = kv_half((high - low) / static_cast<float>(most));
+            d = kv_half((high - low) / static_cast<float>(max));
             z = kv_half(low);
             for (std::size_t t = tokens.begin; t < tokens.end; ++t)
                 for (std::size_t i = channels.begin; i < channels.end; ++i)
                     set_kv_code(
                         row(i), codec().bits, first + t,
-                        static_cast<unsigned>(rounded(x.row(t)[i] - to_float(z), to_float(d), 0, most)));
+                        static_cast<unsigned>(rounded(x.row(t)[i] - to_float(z), to_float(d), 0, max)));
         };
         if (layout_.keys()) {
             for (std::size_t t = 0; t < x.rows; t += kv_mean_tokens)
@@ -209,9 +209,9 @@ class kv_part {
     /// Codes by `kv_search.hpp` from the scale of `take_out`; the scale that is stored fits them best:
     /// s = half(sum y w / sum w^2), at least 0, and 0 if all w are 0.
     void encode_pq(std::size_t first, const matrix_view<const float>& x) {
-        std::vector<float> rest(kv_mean_tokens * size()), scale(kv_mean_tokens);
+        std::vector<float> centered(kv_mean_tokens * size()), scale(kv_mean_tokens);
         std::vector<half> mean(size());
-        const auto residual = matrix(rest.data(), kv_mean_tokens, size());
+        const auto residual = matrix(centered.data(), kv_mean_tokens, size());
         take_out(codec().residual, x, mean.data(), residual, scale.data());
         for (std::size_t t = 0; t < kv_mean_tokens; ++t) {
             double with = 0, own = 0;
@@ -241,13 +241,13 @@ class kv_part {
             r[i] = kv_grid_value(y[i], inverse_scale, gains_[j]);
         const std::int32_t* e = grid_.data() + (j << codec().bits) * codec().dims;
         unsigned best = 0;
-        std::int32_t least = std::numeric_limits<std::int32_t>::max();
+        std::int32_t min = std::numeric_limits<std::int32_t>::max();
         for (unsigned code = 0; code < 1u << codec().bits; ++code) {
             std::int32_t score = 0;
             for (std::size_t i = 0; i < codec().dims; ++i, ++e)
                 score += *e * *e - 2 * *e * r[i];
-            if (score < least) {
-                least = score;
+            if (score < min) {
+                min = score;
                 best = code;
             }
         }
@@ -297,11 +297,11 @@ class kv_part {
     range group(std::size_t g) const {
         return range{g * kv_group_channels, (g + 1) * kv_group_channels}.within(size());
     }
-    static int rounded(float x, float d, int least, int most) {
+    static int rounded(float x, float d, int min, int max) {
         if (!(d > 0))
             return 0;
         const float c = std::nearbyint(x / d);
-        return static_cast<int>(std::clamp(c, static_cast<float>(least), static_cast<float>(most)));
+        return static_cast<int>(std::clamp(c, static_cast<float>(min), static_cast<float>(max)));
     }
 
     kv_part_layout layout_;

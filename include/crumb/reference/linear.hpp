@@ -1,4 +1,4 @@
-// Products with quantized weights in double precision: what the kernels are compared with.
+// Products with quantized weights in double precision, the reference of the kernels.
 #pragma once
 
 #include <crumb/format/activations.hpp>
@@ -9,7 +9,7 @@
 
 namespace crumb::inline CRUMB_ABI::reference {
 
-/// A sum of products, and the sum of their magnitudes, of which error bounds are made.
+/// A sum of products, and the sum of their magnitudes, for error bounds.
 struct product {
     double value = 0;
     double magnitude = 0; ///< sum |w x|
@@ -40,7 +40,7 @@ struct activation_view {
     double scale(std::size_t row, std::size_t group) const noexcept {
         return double(activation_row::of(layout, codes, scales, rows, row).scale(group));
     }
-    /// What the codes stand for, in units of the scale. Absorbed: codes 0..15 lack a sixteenth of
+    /// The value of a code, in units of the scale. Absorbed: codes 0..15 lack a sixteenth of
     /// codes 16..31; for 2 bits see `kernel::quantize_absorbed`.
     double value(std::size_t row, std::size_t k) const noexcept {
         const double own = code(row, k);
@@ -49,7 +49,7 @@ struct activation_view {
             return at < 16 ? own + code(row, k + 16) / 16.0 : own;
         if (layout.absorbed == 0)
             return own;
-        // Of the pairs of a byte, from the upper to the lowest: 16, 20, 0, 4.
+        // The four codes of a byte, from the uppermost down, are those of inputs 16, 20, 0 and 4.
         const std::size_t first = k - at + at % 16 / 8 * 8 + at % 4;
         const double a = code(row, first + 16), b = code(row, first + 20), c = code(row, first);
         return at >= 16 ? (at % 8 < 4 ? a : b + a / 4)
@@ -73,7 +73,7 @@ product linear(const storage_view<F>& w, std::size_t n, const activation_view& x
     product p;
     for (std::size_t g = 0; g < w.groups(); ++g) {
         const double scale = double(to_float(w.scale(n, g))) * x.scale(row, g);
-        double sum = 0, magnitude = 0; // of multiples of 1/16 below 2^20: exact
+        double sum = 0, magnitude = 0; // exact: multiples of 1/16 below 2^20
         for (std::size_t k = g * group_size; k < std::min((g + 1) * group_size, w.k); ++k) {
             const double term = w.value(n, k) * x.value(row, k);
             sum += term;
@@ -85,8 +85,8 @@ product linear(const storage_view<F>& w, std::size_t n, const activation_view& x
     return p;
 }
 
-/// The product with the weights that int8 panels hold (see `kernel::panel_gemm`), and how far these are from
-/// the stored ones: sum |w' - w| |x|.
+/// The product with the weights w' of int8 panels (see `kernel::panel_gemm`), and a bound on its difference
+/// to that with the stored ones: sum |w' - w| |x|.
 struct panel_product : product {
     double requantized = 0;
 };
@@ -98,11 +98,11 @@ panel_product panel_linear(const storage_view<F>& w, std::size_t n, const activa
     panel_product p;
     for (std::size_t first = 0; first < w.groups(); first += span) {
         const std::size_t end = std::min(first + span, w.groups());
-        float most = smallest_scale;
+        float max = smallest_scale;
         for (std::size_t g = first; g < end; ++g)
-            most = std::fmax(most, std::fabs(to_float(w.scale(n, g))));
-        const float inverse = 127.0f / most;
-        const double scale = double(most * (float(1 << shift) / 127.0f));
+            max = std::fmax(max, std::fabs(to_float(w.scale(n, g))));
+        const float inverse = 127.0f / max;
+        const double scale = double(max * (float(1 << shift) / 127.0f));
         const double x_scale = x.scale(row, first / span);
         for (std::size_t k = first * group_size; k < std::min(end * group_size, w.k); ++k) {
             const int m = int(std::nearbyint(to_float(w.scale(n, k / group_size)) * inverse));

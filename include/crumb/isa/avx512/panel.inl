@@ -24,14 +24,14 @@ struct panel_run<isa::CRUMB_THIS_ISA, Format> {
     using f32 = typename I::f32;
     using P = typename shape::P;
     using dot = typename I::int8s; ///< multiplies the requantized codes
-    static constexpr std::size_t most_rows = I::panel_row_block;
+    static constexpr std::size_t max_rows = I::panel_row_block;
     static constexpr std::size_t panel_groups = panel_inputs / group_size;
     static constexpr std::size_t chunk_rows = 256; ///< whose totals wait beside a panel
 
     static void gemm(const linear_args& args) noexcept {
         const std::size_t begin = args.channels.begin / tile_channels;
         const std::size_t end = (args.channels.end + tile_channels - 1) / tile_channels;
-        for (std::size_t r = block_of(args.rows.begin, args.x_rows, most_rows).first; r < args.rows.end;
+        for (std::size_t r = block_of(args.rows.begin, args.x_rows, max_rows).first; r < args.rows.end;
              r += chunk_rows) {
             const std::size_t last = args.rows.end - r < chunk_rows ? args.rows.end : r + chunk_rows;
             const std::size_t t = tiles<I::panel_tiles>(args, begin, end, r, last);
@@ -57,7 +57,7 @@ struct panel_run<isa::CRUMB_THIS_ISA, Format> {
         alignas(64) float totals[chunk_rows * width];
         if (args.groups == 0)
             __builtin_memset(totals, 0, sizeof totals);
-        const std::size_t row_blocks = (last - first + most_rows - 1) / most_rows;
+        const std::size_t row_blocks = (last - first + max_rows - 1) / max_rows;
         const std::size_t share = round_up(panel_groups * shape::code_bytes / row_blocks, 64);
         for (; t + Tiles <= end; t += Tiles) {
             for (std::size_t g = 0; g < args.groups; g += panel_groups) {
@@ -68,10 +68,10 @@ struct panel_run<isa::CRUMB_THIS_ISA, Format> {
                 packed_operands<I, Format, P, panel<Tiles>::vectors> next(args, complete ? t + Tiles : t);
                 next.skip(complete ? 0 : g + groups);
                 for (std::size_t r = first, height; r < last; r += height) {
-                    height = block_of(r, args.x_rows, most_rows).height;
+                    height = block_of(r, args.x_rows, max_rows).height;
                     float* to = totals + (r - first) * width;
-                    next.ask((r - first) / most_rows * share, share);
-                    if (height == most_rows)
+                    next.prefetch((r - first) / max_rows * share, share);
+                    if (height == max_rows)
                         whole_block(args, p, r, g, groups, to);
                     else
                         last_block(args, p, r, height, g, groups, to);
@@ -142,7 +142,7 @@ struct panel_run<isa::CRUMB_THIS_ISA, Format> {
     template <std::size_t Tiles>
     static CRUMB_NOINLINE void whole_block(const linear_args& args, const panel<Tiles>& p, std::size_t r,
                                            std::size_t g, std::size_t groups, float* totals) noexcept {
-        multiply<most_rows>(args, p, r, most_rows, 0, g, groups, totals);
+        multiply<max_rows>(args, p, r, max_rows, 0, g, groups, totals);
     }
     /// Fewer rows than a block has: four at a time, then one. Filling the panel takes most of the time then.
     template <std::size_t Tiles>

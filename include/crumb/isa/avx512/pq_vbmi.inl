@@ -84,7 +84,7 @@ struct pq_vbmi : pq_avx512 {
         static CRUMB_INLINE void add(sums& s, const index& first, const index& second,
                                      const std::uint8_t* low, const std::uint8_t* high) noexcept {
             add_plane(s, first, second, load_tables<2>(low), load_tables<2>(low + 64), 1);
-            add_plane(s, first, second, load_tables<2>(high), load_tables<2>(high + 64), pq_most + 1);
+            add_plane(s, first, second, load_tables<2>(high), load_tables<2>(high + 64), pq_max + 1);
         }
         /// Two rows, or one at the end of an odd number.
         template <int Rows>
@@ -94,7 +94,7 @@ struct pq_vbmi : pq_avx512 {
             CRUMB_UNROLL
             for (int i = 0; i < 4; ++i) {
                 subtract(s.part[i], _mm512_permutexvar_epi8(at.part[i], lows), 1);
-                subtract(s.part[i], _mm512_permutexvar_epi8(at.part[i], highs), pq_most + 1);
+                subtract(s.part[i], _mm512_permutexvar_epi8(at.part[i], highs), pq_max + 1);
             }
         }
         /// out[t] = base + step * sum.

@@ -106,8 +106,8 @@ struct attention_pass<isa::CRUMB_THIS_ISA> {
     CRUMB_INLINE kv_rows<float> block() const noexcept { return {converted, padded}; }
 
     // With few queries memory is the limit, and the hardware does not foresee jumps from row to row: the
-    // values of a block are asked for while its keys are read, the next keys while the values are; a few at a
-    // time, because what is read waits behind them.
+    // values of a block are prefetched while its keys are read, the next keys while the values are; a few at
+    // a time, because what is read waits behind them.
     /// Asks for the lines of a row that begin in channels first .. last - 1.
     template <class T>
     static CRUMB_INLINE void prefetch(const T* r, std::size_t first, std::size_t last) noexcept {
@@ -170,8 +170,8 @@ struct attention_pass<isa::CRUMB_THIS_ISA> {
     template <int Queries, class T>
     CRUMB_INLINE void score_tile(kv_rows<T> k, std::size_t i, std::size_t n,
                                  kv_rows<T> ahead) const noexcept {
-        const bool asks = ahead.data != nullptr;
-        const kv_rows<T> next = asks ? ahead : k;
+        const bool has_next = ahead.data != nullptr;
+        const kv_rows<T> next = has_next ? ahead : k;
         for (std::size_t t = 0; t < n; t += 4) {
             decltype(k.row(0)) key[4], soon[4];
             CRUMB_UNROLL
@@ -185,7 +185,7 @@ struct attention_pass<isa::CRUMB_THIS_ISA> {
                 dot[j] = I::zero();
             const float* query = q + i * padded;
             for (std::size_t c = 0; c < padded; c += lanes) {
-                if (asks) {
+                if (has_next) {
                     CRUMB_UNROLL
                     for (std::size_t j = 0; j < 4; ++j)
                         prefetch(soon[j], c, c + lanes);

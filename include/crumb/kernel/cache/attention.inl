@@ -43,7 +43,7 @@ struct kv_attention_run<isa::CRUMB_THIS_ISA> {
                 if (args.skip_scratch != nullptr)
                     skipping(args, heads, r, rows);
                 else
-                    together(args, heads, r, rows);
+                    codes_by_heads(args, heads, r, rows);
             }
         }
     }
@@ -52,8 +52,8 @@ struct kv_attention_run<isa::CRUMB_THIS_ISA> {
     // Memory is fastest where it is read from end to end, and in short pages all heads lie beside each other.
     // But each head comes with tables and sums, which the first cache holds for one of them: a head goes
     // through a page, or through a few short ones, before the next one does.
-    static void together(const kv_attention_args& args, const range& heads, std::size_t r,
-                         std::size_t rows) noexcept {
+    static void codes_by_heads(const kv_attention_args& args, const range& heads, std::size_t r,
+                               std::size_t rows) noexcept {
         const auto of = [&](std::size_t h) { return pass(args, h, r, rows, h - heads.begin); };
         for (std::size_t h = heads.begin; h < heads.end; ++h)
             of(h).start(h + 1 < heads.end);

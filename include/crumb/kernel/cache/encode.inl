@@ -148,13 +148,13 @@ struct kv_encode_run<isa::CRUMB_THIS_ISA> {
     // ---- product quantization ----
     static constexpr std::size_t tokens = kv_block_tokens;
     static constexpr std::size_t products = static_cast<std::size_t>(I::products);
-    static constexpr std::size_t most_operands = 4 / products;
+    static constexpr std::size_t max_operands = 4 / products;
 
     /// Of a sub-space: centroids, and what keys (see kv_search.hpp) are made of, per code.
     struct grid {
         float w[4][256];
-        std::int32_t start[256];                 ///< 256 sum of e[i]^2 + code
-        std::int32_t factor[most_operands][256]; ///< -32 e[i]
+        std::int32_t start[256];                ///< 256 sum of e[i]^2 + code
+        std::int32_t factor[max_operands][256]; ///< -32 e[i]
         float gain;
     };
 
@@ -175,7 +175,7 @@ struct kv_encode_run<isa::CRUMB_THIS_ISA> {
             float scale = 1;
             if (codec.residual) {
                 scale = static_cast<float>(__builtin_sqrt(own[t] / static_cast<double>(size)));
-                scale = scale < kv_least_scale ? 0.0f : scale;
+                scale = scale < kv_min_scale ? 0.0f : scale;
             }
             inverse[t] = scale > 0 ? 1 / scale : 0.0f;
             own[t] = 0;
@@ -293,7 +293,7 @@ struct kv_encode_run<isa::CRUMB_THIS_ISA> {
             store_integers(g.start + code,
                            I::add_i32(I::round_to_i32(I::mul(squares, I::set1(256))),
                                       I::round_to_i32(I::add(first, I::set1(static_cast<float>(code))))));
-            for (std::size_t i = 0; i < most_operands; ++i)
+            for (std::size_t i = 0; i < max_operands; ++i)
                 store_integers(g.factor[i] + code, operand(e, i));
         }
     }
@@ -313,7 +313,7 @@ struct kv_encode_run<isa::CRUMB_THIS_ISA> {
         const f32 high = I::set1(static_cast<float>(kv_grid_residual)),
                   low = I::set1(-static_cast<float>(kv_grid_residual));
         for (std::size_t t = 0; t < tokens; t += 4 * lanes) {
-            typename I::i32 r[most_operands][4];
+            typename I::i32 r[max_operands][4];
             for (std::size_t v = 0; v < 4; ++v) {
                 const std::size_t at = t + v * lanes;
                 f32 x[4];
@@ -326,7 +326,7 @@ struct kv_encode_run<isa::CRUMB_THIS_ISA> {
                         x[i] = I::mul(x[i], I::set1(16));
                     }
                 }
-                for (std::size_t i = 0; i < most_operands; ++i)
+                for (std::size_t i = 0; i < max_operands; ++i)
                     r[i][v] = operand(x, i);
             }
             switch ((codec.dims + products - 1) / products) {
@@ -337,7 +337,7 @@ struct kv_encode_run<isa::CRUMB_THIS_ISA> {
                 best_of<2>(g, count, r, out + t);
                 break;
             default:
-                best_of<most_operands>(g, count, r, out + t);
+                best_of<max_operands>(g, count, r, out + t);
             }
         }
     }
@@ -361,10 +361,10 @@ struct kv_encode_run<isa::CRUMB_THIS_ISA> {
             }
         }
         for (std::size_t v = 0; v < 4; ++v) {
-            std::int32_t keys[lanes];
-            store_integers(keys, best[v]);
+            std::int32_t ranks[lanes];
+            store_integers(ranks, best[v]);
             for (std::size_t i = 0; i < lanes; ++i)
-                out[v * lanes + i] = static_cast<std::uint8_t>(keys[i] & 255);
+                out[v * lanes + i] = static_cast<std::uint8_t>(ranks[i] & 255);
         }
     }
 

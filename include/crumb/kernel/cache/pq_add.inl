@@ -63,11 +63,11 @@ struct pq_add_run<isa::CRUMB_THIS_ISA> {
             for (std::size_t p = 0; p < args.count; ahead = nullptr) {
                 const std::size_t left = args.count - p;
                 if (most >= 4 && left >= 4)
-                    p += some<most >= 4 ? 4 : 1>(args, p, ahead);
+                    p += add_planes<most >= 4 ? 4 : 1>(args, p, ahead);
                 else if (most >= 2 && left >= 2)
-                    p += some<most >= 2 ? 2 : 1>(args, p, ahead);
+                    p += add_planes<most >= 2 ? 2 : 1>(args, p, ahead);
                 else
-                    p += some<1>(args, p, ahead);
+                    p += add_planes<1>(args, p, ahead);
             }
         }
 
@@ -80,15 +80,15 @@ struct pq_add_run<isa::CRUMB_THIS_ISA> {
         }
 
         template <int Planes>
-        static CRUMB_INLINE std::size_t some(const pq_add_args& args, std::size_t p,
-                                             const std::uint8_t* ahead) noexcept {
-            constexpr int most_channels = channels(4, Planes);
+        static CRUMB_INLINE std::size_t add_planes(const pq_add_args& args, std::size_t p,
+                                                   const std::uint8_t* ahead) noexcept {
+            constexpr int max_channels = channels(4, Planes);
             switch (channels(args.codes.codec.dims, Planes)) {
             case 4:
-                by_steps<most_channels >= 4 ? 4 : 1, Planes>(args, p, ahead);
+                by_steps<max_channels >= 4 ? 4 : 1, Planes>(args, p, ahead);
                 break;
             case 2:
-                by_steps<most_channels >= 2 ? 2 : 1, Planes>(args, p, ahead);
+                by_steps<max_channels >= 2 ? 2 : 1, Planes>(args, p, ahead);
                 break;
             default:
                 by_steps<1, Planes>(args, p, ahead);

@@ -74,7 +74,7 @@ struct pq_codes {
     kv_codec codec;
     std::size_t head_size = 0;
     const std::uint8_t* codes = nullptr; ///< [rows][row bytes]
-    /// As many bytes that will be needed next: their lines are asked for while those of `codes` are read; or
+    /// As many bytes that will be needed next: their lines are prefetched while those of `codes` are read; or
     /// null.
     const std::uint8_t* ahead = nullptr;
     std::size_t first_block = 0, last_block = 0; ///< blocks of 64 tokens to read, half-open, of 4

@@ -182,7 +182,7 @@ struct pq_score_run<isa::CRUMB_THIS_ISA> {
                 score_units<tables, which_pass::second>(args.codes, from + tables, next, sums_of + tables);
             const std::size_t first = args.codes.first_block * kv_block_tokens,
                               last = args.codes.last_block * kv_block_tokens;
-            const f32 unit = I::set1(pq_most + 1);
+            const f32 unit = I::set1(pq_max + 1);
             for (std::size_t i = 0; i < std::size_t{Queries}; ++i) {
                 const f32 step = I::set1(queries[i].step), base = I::set1(queries[i].base);
                 const std::uint16_t *low = sums_of[2 * i], *high = sums_of[2 * i + 1];

@@ -15,9 +15,9 @@ struct pq_table_run<isa::CRUMB_THIS_ISA> {
     using I = isa::CRUMB_THIS_ISA;
     using f32 = typename I::f32;
     static constexpr std::size_t lanes = static_cast<std::size_t>(I::lanes);
-    static constexpr float whole = 127 * 257;                      ///< largest integer of a query
-    static constexpr float most_of_both = 128 * (pq_most + 1) - 1; ///< largest entry in both planes
-    static constexpr float tiny = 0x1p-90f;                        ///< queries below are taken for 0
+    static constexpr float whole = 127 * 257;                    ///< largest integer of a query
+    static constexpr float max_of_both = 128 * (pq_max + 1) - 1; ///< largest entry in both planes
+    static constexpr float tiny = 0x1p-90f;                      ///< queries below are taken for 0
 
     static void run(const pq_table_args& args) noexcept {
         switch (args.codec.dims) {
@@ -59,7 +59,7 @@ struct pq_table_run<isa::CRUMB_THIS_ISA> {
             const float widest = widest_range();
             if (widest == 0)
                 return finish(inverse, 1, 0);
-            const float steps = most_of_both / widest;
+            const float steps = max_of_both / widest;
             fill(steps);
             finish(inverse, steps, 1);
         }
@@ -145,9 +145,9 @@ struct pq_table_run<isa::CRUMB_THIS_ISA> {
             // Both are powers of two, by which the compiler would divide.
             const int row_shift = __builtin_ctzll(entries), table_shift = __builtin_ctzll(size);
             const std::size_t all = rows * entries;
-            const f32 by = I::set1(steps), planes = I::set1(pq_most + 1);
+            const f32 by = I::set1(steps), planes = I::set1(pq_max + 1);
             // Nearest to (x - 63.5) / 128 is x / 128 rounded down.
-            const f32 down = I::set1(0.5f * pq_most);
+            const f32 down = I::set1(0.5f * pq_max);
             alignas(64) float whole_part[32], x[32];
             alignas(32) std::int8_t codes[32];
             for (std::size_t at = 0; at < all; at += 32) {
@@ -162,7 +162,7 @@ struct pq_table_run<isa::CRUMB_THIS_ISA> {
                     I::store(x + i, y);
                     I::store(whole_part + i, I::sub(y, down));
                 }
-                I::round_group(whole_part, 1.0f / (pq_most + 1), codes);
+                I::round_group(whole_part, 1.0f / (pq_max + 1), codes);
                 for (std::size_t i = 0; i < 32; i += lanes)
                     I::store(x + i, I::sub(I::load(x + i), I::mul(I::load_integers(codes + i), planes)));
                 __builtin_memcpy(out.high + at, codes, n);

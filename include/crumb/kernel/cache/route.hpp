@@ -24,7 +24,7 @@ enum class kv_route : std::uint8_t {
 
 /// Products of a query with codes, and weights of tokens, are at most this: two of them add in a byte, and
 /// two products with bytes in 16 bits.
-inline constexpr int pq_most = 127;
+inline constexpr int pq_max = 127;
 
 /// The route of passes of up to `queries` queries. Codes are worth reading as they lie for a few queries; for
 /// more they are decoded once.
@@ -44,7 +44,7 @@ constexpr kv_route kv_route_of(const kv_codec& codec, std::size_t head_size, std
         break;
     }
     // Sums of looked-up bytes have 16 bits.
-    const std::size_t most = head_size / codec.dims * (codec.additive ? 2 : 1) * pq_most;
+    const std::size_t most = head_size / codec.dims * (codec.additive ? 2 : 1) * pq_max;
     return mode == kv_mode::fast && queries <= 16 && most <= 65535 ? kv_route::tables : kv_route::decoded;
 }
 

@@ -25,11 +25,11 @@ struct kv_scan<isa::CRUMB_THIS_ISA> {
     using f32 = typename I::f32;
     static constexpr std::size_t lanes = M::lanes;
     static constexpr std::size_t blocks = kv_part_layout::mean_blocks;
-    static constexpr float levels = static_cast<float>(pq_most);
+    static constexpr float levels = static_cast<float>(pq_max);
     /// Share of a part's weight that rounding may change before a second plane of weights is worth its time.
-    static constexpr float most_lost = 1.0f / 64;
+    static constexpr float max_loss = 1.0f / 64;
     /// Beyond this the sums of values would leave the range of floats: they are brought to a newer reference.
-    static constexpr float most_ahead = 40;
+    static constexpr float max_ahead = 40;
     static constexpr std::size_t far_enough = 16384; ///< bytes that prefetched codes are ahead
 
     const attention_pass<I>& pass;
@@ -63,9 +63,9 @@ struct kv_scan<isa::CRUMB_THIS_ISA> {
     /// read after them, or nothing.
     CRUMB_INLINE void attend(const kv_parts& here, std::size_t t, std::size_t first, std::size_t stop,
                              const kv_parts& next) const noexcept {
-        // Each step asks for what will be read soon, 16 KB ahead or more, so that memory is busy all the
+        // Each step prefetches what will be read soon, 16 KB ahead or more, so that memory is busy all the
         // time: scores for a part from its beginning on, sums of values for another one. Memory is fastest
-        // where it is asked for in the order in which it lies.
+        // where it is prefetched in the order in which it lies.
         const bool far = cache.values().bytes() >= far_enough;
         const std::byte *scores_ask = far ? here.values : next.keys,
                         *sums_ask = far ? next.keys : next.values;
@@ -78,19 +78,19 @@ struct kv_scan<isa::CRUMB_THIS_ISA> {
     }
 
     /// Scores tokens first .. stop - 1 of a part of keys, whose token 0 is t, and turns them into weights,
-    /// relative to the pass's maxima. `ahead`: a part to ask for, or null.
+    /// relative to the pass's maxima. `ahead`: a part to prefetch, or null.
     void score_part(const std::byte* keys, std::size_t t, std::size_t first, std::size_t stop,
                     const std::byte* ahead) const noexcept {
         // As many lines as there are codes; then what is left of the part.
-        const std::size_t asked = cache.keys().bytes() - cache.keys().codes_offset();
+        const std::size_t key_bytes = cache.keys().bytes() - cache.keys().codes_offset();
         args.scans->score(
             {codes(keys, cache.keys(), ahead, {first, stop}), queries, pass.queries, pass.scores});
-        finish_scores(keys, first, stop, ahead == nullptr ? nullptr : ahead + asked);
+        finish_scores(keys, first, stop, ahead == nullptr ? nullptr : ahead + key_bytes);
         pass.weigh(t, stop);
     }
 
     /// Adds looked-up values of some tokens of a part, with the planes that `round_weights` has made.
-    /// `ahead`: a part whose codes are asked for, or null.
+    /// `ahead`: a part whose codes are prefetched, or null.
     CRUMB_INLINE void add_values(const std::byte* values, std::size_t planes, range tokens,
                                  const std::byte* ahead) const noexcept {
         args.scans->add({codes(values, cache.values(),
@@ -160,7 +160,7 @@ struct kv_scan<isa::CRUMB_THIS_ISA> {
             std::int8_t* high = at.weights(work, 2 * i);
             float lost;
             // A quarter of a step is what a weight loses on average.
-            if (0.25f * step * static_cast<float>(stop) <= most_lost * I::sum(total)) {
+            if (0.25f * step * static_cast<float>(stop) <= max_loss * I::sum(total)) {
                 lost = round(w, end, step, high);
                 planes[count++] = {reinterpret_cast<const std::uint8_t*>(high), step * factor,
                                    at.sums(own, i)};
@@ -179,7 +179,7 @@ struct kv_scan<isa::CRUMB_THIS_ISA> {
     }
 
     /// o += sum over blocks of (sum of the block's weights) * mean. `ahead`: a part whose means and scales
-    /// are asked for, or null.
+    /// are prefetched, or null.
     void add_means(const std::byte* part, const kv_part_weights& weights, std::size_t first, std::size_t stop,
                    const std::byte* ahead) const noexcept {
         const std::size_t head = pass.piece(cache.values().codes_offset(), pass.vectors);
@@ -240,7 +240,7 @@ struct kv_scan<isa::CRUMB_THIS_ISA> {
     }
 
     /// From sums of tables to scores: s[t] * sum + q . mean, and -infinity for tokens before `first`.
-    /// `ahead`: where as many bytes are asked for as means and scales have, or null.
+    /// `ahead`: where as many bytes are prefetched as means and scales have, or null.
     void finish_scores(const std::byte* part, std::size_t first, std::size_t stop,
                        const std::byte* ahead) const noexcept {
         const float* s = nullptr;
@@ -303,7 +303,7 @@ struct kv_scan<isa::CRUMB_THIS_ISA> {
         kv_scan_state& state = states[i];
         if (state.reference == -__builtin_inff())
             state.reference = level;
-        if (level - state.reference > most_ahead) {
+        if (level - state.reference > max_ahead) {
             const float factor = M::exp_of(state.reference - level);
             float* sums = at.sums(own, i);
             for (std::size_t c = 0; c < at.sum_floats(); c += lanes)

@@ -49,7 +49,7 @@ struct kv_skip<isa::CRUMB_THIS_ISA> {
         }
         kv_skip_report report;
         report.blocks = (cache.coded + kv_block_tokens - 1) / kv_block_tokens;
-        const std::size_t limit = least_bin(report);
+        const std::size_t limit = min_bin(report);
         for (std::size_t p = 0; p < parts; ++p)
             add(p, limit, report);
         return report;
@@ -97,9 +97,9 @@ struct kv_skip<isa::CRUMB_THIS_ISA> {
     }
 
     /// The least bin of blocks that have to be read; turns masses into shares.
-    CRUMB_INLINE std::size_t least_bin(kv_skip_report& report) const noexcept {
+    CRUMB_INLINE std::size_t min_bin(kv_skip_report& report) const noexcept {
         const std::size_t n = pass.queries;
-        float sums[bins * kv_skip_scratch::most_queries] = {};
+        float sums[bins * kv_skip_scratch::max_queries] = {};
         for (std::size_t b = 0; b < report.blocks; ++b) {
             const kv_part_weights part = weights(b / part_blocks);
             float* share = masses(b);
@@ -172,7 +172,7 @@ struct kv_skip<isa::CRUMB_THIS_ISA> {
                     end = i + 1;
             const range tokens{b * kv_block_tokens,
                                end * kv_block_tokens < stop ? end * kv_block_tokens : stop};
-            // What comes next is asked for where it will be read as well.
+            // What comes next is prefetched where it will be read as well.
             const bool whole = b == 0 && end == part_blocks;
             scan.add_values(values, planes, tokens, whole ? next : nullptr);
             if (codec.residual)

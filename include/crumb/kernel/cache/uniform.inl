@@ -106,7 +106,7 @@ struct kv_uniform<isa::CRUMB_THIS_ISA> {
             for (std::size_t i = 0; i < pass.queries; ++i)
                 for (std::size_t half_block = 0; half_block < 2; ++half_block)
                     score_factors(part, i, b, half_block);
-            // Bytes of the values per channel, less than a line, to have asked for all of them by the last
+            // Bytes of the values per channel, less than a line, to have prefetched all of them by the last
             // block.
             const std::size_t each =
                 pass.piece(cache.values().bytes(), kv_part_tokens / kv_block_tokens * l.head_size());

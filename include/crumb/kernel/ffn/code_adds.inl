@@ -22,14 +22,14 @@ struct code_adds<isa::CRUMB_THIS_ISA> {
     using f32 = typename I::f32;
     using i32 = typename I::i32;
     using reader = row_reader<I, row_codec::q4_0>;
-    static constexpr std::size_t most_rows = rows_added_together, quads = most_rows / 4;
+    static constexpr std::size_t max_rows = rows_added_together, quads = max_rows / 4;
     static constexpr std::size_t window = 16; ///< groups whose factors are rounded together
     static constexpr int vectors = reader::vectors;
 
     /// What is behind `count` has to be a row, too, and its factor 0.
     struct rows {
-        const std::byte* at[most_rows];
-        float factors[most_rows];
+        const std::byte* at[max_rows];
+        float factors[max_rows];
         std::size_t count;
     };
 
@@ -87,7 +87,7 @@ struct code_adds<isa::CRUMB_THIS_ISA> {
     template <std::size_t Quads>
     static CRUMB_INLINE void round(const rows& r, std::size_t group, std::size_t count, float unusual,
                                    window_factors& w, std::size_t to) noexcept {
-        f32 x[4 * Quads], most = I::set1(least_factor);
+        f32 x[4 * Quads], most = I::set1(min_factor);
         CRUMB_UNROLL
         for (std::size_t i = 0; i < 4 * Quads; ++i) {
             x[i] = I::mul(I::set1(r.factors[i]), scales(r.at[i] + group * reader::bytes, count));

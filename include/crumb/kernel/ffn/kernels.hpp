@@ -64,7 +64,7 @@ struct neuron_tile_args {
     /// these neurons, and the largest magnitude of their codes.
     const std::int8_t* others = nullptr;
     const float* other_scales = nullptr;
-    float most_other = 0;
+    float max_other = 0;
 };
 
 // One specialization per ISA is compiled inside its target region.
@@ -126,7 +126,7 @@ void neuron_adds(const neuron_add_args& args) noexcept {
 
 /// Rows of `neurons` as packed q8_0 with these neurons as output channels and `columns` as inputs: tiles of
 /// 16 channels, see `packed_layout`. Exact: codes and scales are those of the rows. With `others`, both sums
-/// of weights: a channel and 32 inputs get the scale D = (most_other |d'| + 128 / U |d|) / 126, d and d' the
+/// of weights: a channel and 32 inputs get the scale D = (max_other |d'| + 128 / U |d|) / 126, d and d' the
 /// scales of row and others, U = 1, 16 and 42 for q8_0, q4_0 and u2, rounded to a half; a weight moves by at
 /// most .52 D.
 template <row_codec Codec, class Isa>

@@ -10,18 +10,18 @@ namespace crumb::inline CRUMB_ABI::kernel {
 /// prefetchers run; beyond four that costs more pages of memory at a time than it gains.
 template <>
 struct line_prefetch<isa::CRUMB_THIS_ISA> {
-    static constexpr std::size_t most_rows = rows_added_together, together = 4;
+    static constexpr std::size_t max_rows = rows_added_together, together = 4;
 
-    const std::byte* rows[most_rows];
+    const std::byte* rows[max_rows];
     std::size_t count = 0, left = 0; ///< rows; lines of all
     std::size_t per_step = 0;        ///< in 1 / 256 of a line
     std::size_t bytes = 0;           ///< of a row
-    std::size_t first = 0, last = 0; ///< rows that are asked for together
+    std::size_t first = 0, last = 0; ///< rows that are prefetched together
     std::size_t row = 0, offset = 0, due = 0;
 
-    /// What comes in with the neurons begin .. begin + most_rows - 1 of the list, in so many steps.
+    /// What comes in with the neurons begin .. begin + max_rows - 1 of the list, in so many steps.
     CRUMB_INLINE line_prefetch(const neuron_args& args, std::size_t begin, std::size_t steps) noexcept {
-        for (; count < most_rows && begin + count < args.next_count; ++count)
+        for (; count < max_rows && begin + count < args.next_count; ++count)
             rows[count] = args.records + args.next[begin + count] * args.record_bytes + args.next_offset;
         bytes = round_up(args.next_bytes, alignment);
         last = together < count ? together : count;

@@ -67,8 +67,8 @@ struct neuron_rows_run<isa::CRUMB_THIS_ISA, Codec> {
     using f32 = typename I::f32;
     using reader = row_reader<I, Codec>;
     static constexpr int vectors = reader::vectors;
-    static constexpr std::size_t most_adds = rows_added_together; ///< rows that share a pass over y
-    static constexpr int most_dots = I::lanes == 16 ? 4 : 2;      ///< rows that share loads of x
+    static constexpr std::size_t max_adds = rows_added_together; ///< rows that share a pass over y
+    static constexpr int max_dots = I::lanes == 16 ? 4 : 2;      ///< rows that share loads of x
 
     static void dots(const neuron_dot_args& args) noexcept {
         for (std::size_t i = 0; i < args.count; i += share)
@@ -76,14 +76,14 @@ struct neuron_rows_run<isa::CRUMB_THIS_ISA, Codec> {
     }
 
     static void adds(const neuron_add_args& args) noexcept {
-        for (std::size_t i = 0; i < args.count; i += most_adds) {
-            const std::size_t here = args.count - i < most_adds ? args.count - i : most_adds;
+        for (std::size_t i = 0; i < args.count; i += max_adds) {
+            const std::size_t here = args.count - i < max_adds ? args.count - i : max_adds;
             const std::size_t groups = (args.outputs.end - args.outputs.begin + group_size - 1) / group_size;
             line_prefetch<I> next(args, i, groups);
             if constexpr (rounds_factors(Codec)) {
                 using sums = code_adds<I>;
                 typename sums::rows rows;
-                for (std::size_t r = 0; r < most_adds; ++r) {
+                for (std::size_t r = 0; r < max_adds; ++r) {
                     const std::size_t n = i + (r < here ? r : 0);
                     rows.at[r] = row(args, n);
                     rows.factors[r] = r < here ? args.factors[n] : 0.0f;
@@ -101,7 +101,7 @@ struct neuron_rows_run<isa::CRUMB_THIS_ISA, Codec> {
 
     static CRUMB_INLINE void dots(const neuron_dot_args& args, std::size_t first,
                                   std::size_t count) noexcept {
-        constexpr std::size_t most = most_dots;
+        constexpr std::size_t most = max_dots;
         const std::size_t groups = (args.inputs + group_size - 1) / group_size;
         const std::size_t products = count / most + count % most; // of some rows each
         line_prefetch<I> next(args, first, products * ((groups + 1) / 2));
@@ -109,14 +109,14 @@ struct neuron_rows_run<isa::CRUMB_THIS_ISA, Codec> {
         if constexpr (reader::scaled && multiplies_codes<I>) {
             if (args.quantized.codes != nullptr) {
                 for (; i + most <= first + count; i += most)
-                    dot_codes<most_dots>(args, i, next);
+                    dot_codes<max_dots>(args, i, next);
                 for (; i < first + count; ++i)
                     dot_codes<1>(args, i, next);
                 return;
             }
         }
         for (; i + most <= first + count; i += most)
-            dot<most_dots>(args, i, next);
+            dot<max_dots>(args, i, next);
         for (; i < first + count; ++i)
             dot<1>(args, i, next);
     }
@@ -215,13 +215,13 @@ struct neuron_rows_run<isa::CRUMB_THIS_ISA, Codec> {
     static CRUMB_NOINLINE void add(const neuron_add_args& args, std::size_t i, std::size_t count,
                                    line_prefetch<I>& next) noexcept {
         constexpr std::size_t window = scale_window<1>::groups;
-        const std::byte* at[most_adds];
+        const std::byte* at[max_adds];
         for (std::size_t r = 0; r < count; ++r)
             at[r] = row(args, i + r);
         const float* factors = args.factors + i;
         const std::size_t begin = args.outputs.begin / group_size;
         const std::size_t end = (args.outputs.end + group_size - 1) / group_size;
-        scale_window<most_adds> scales;
+        scale_window<max_adds> scales;
         for (std::size_t first = begin; first < end; first += window) {
             const std::size_t here = end - first < window ? end - first : window;
             for (std::size_t r = 0; r < count; ++r)

@@ -24,7 +24,7 @@ struct neuron_tiles_run<isa::CRUMB_THIS_ISA, Codec> {
     static constexpr std::size_t half_bytes = tile_bytes / 2; ///< of a tile: 16 inputs
     /// Codes times this use the range of a byte.
     static constexpr int unit = Codec == row_codec::q8_0 ? 1 : Codec == row_codec::q4_0 ? 16 : 42;
-    static constexpr float most_code = 128; ///< in that unit, at most
+    static constexpr float max_code = 128; ///< in that unit, at most
 
     static void inputs(const neuron_tile_args& args) noexcept {
         const std::size_t first = args.columns.begin / group_size;
@@ -55,17 +55,18 @@ struct neuron_tiles_run<isa::CRUMB_THIS_ISA, Codec> {
             const std::size_t next = first + 2 * group_size <= count ? group_size : 0; // neurons
             const std::byte* at = args.records + (args.neurons.begin + first) * args.record_bytes +
                                   args.row_offset + args.columns.begin / group_size * block_bytes;
-            for (std::size_t b = 0; b < blocks; b += most_blocks) {
+            for (std::size_t b = 0; b < blocks; b += max_blocks) {
                 const auto* from = reinterpret_cast<const std::uint8_t*>(at + b * block_bytes);
-                const std::size_t some = smaller(blocks - b, most_blocks);
+                const std::size_t some = smaller(blocks - b, max_blocks);
                 // Records are further apart than any prefetcher of the hardware looks.
-                const record_prefetch asked(from + next * args.record_bytes, args.record_bytes, next,
-                                            some * block_bytes, some);
+                const record_prefetch prefetches(from + next * args.record_bytes, args.record_bytes, next,
+                                                 some * block_bytes, some);
                 if (here == group_size)
                     blocks_of_outputs<group_size>(args, g, groups, {from, args.record_bytes, here}, b, some,
-                                                  asked);
+                                                  prefetches);
                 else
-                    blocks_of_outputs<0>(args, g, groups, {from, args.record_bytes, here}, b, some, asked);
+                    blocks_of_outputs<0>(args, g, groups, {from, args.record_bytes, here}, b, some,
+                                         prefetches);
             }
         }
     }
@@ -179,11 +180,11 @@ struct neuron_tiles_run<isa::CRUMB_THIS_ISA, Codec> {
     }
 
     /// Adds a tile of other weights to one of codes in their unit.
-    static CRUMB_INLINE void add(const std::int8_t* others, const float* other_scales, float most_other,
+    static CRUMB_INLINE void add(const std::int8_t* others, const float* other_scales, float max_other,
                                  std::uint8_t* codes, half* scales) noexcept {
         float own[tile_channels], inverse[tile_channels];
         // A bound on the sum's magnitude, and room for rounding.
-        const f32 mine = I::set1(most_code / 126), theirs = I::set1(most_other / 126);
+        const f32 mine = I::set1(max_code / 126), theirs = I::set1(max_other / 126);
         CRUMB_UNROLL
         for (std::size_t c = 0; c < tile_channels; c += I::lanes) {
             const f32 s = I::mul(I::load(scales + c), I::set1(1.0f / unit));
@@ -229,12 +230,12 @@ struct neuron_tiles_run<isa::CRUMB_THIS_ISA, Codec> {
             P::store_tile(codes, low);
             P::store_tile(codes + half_bytes, high);
             if (args.others != nullptr)
-                add(args.others + i * tile_bytes, args.other_scales + i * tile_channels, args.most_other,
+                add(args.others + i * tile_bytes, args.other_scales + i * tile_channels, args.max_other,
                     codes, scales + g * tile_channels);
         }
     }
 
-    static constexpr std::size_t most_blocks = 32;
+    static constexpr std::size_t max_blocks = 32;
 
     /// A group of neurons times some blocks of 32 columns, from block `first` on.
     template <std::size_t Rows>
@@ -243,12 +244,12 @@ struct neuron_tiles_run<isa::CRUMB_THIS_ISA, Codec> {
                                                  std::size_t first, std::size_t blocks,
                                                  record_prefetch next) noexcept {
         constexpr std::size_t lanes = I::lanes;
-        half scales[group_size][most_blocks];
+        half scales[group_size][max_blocks];
         for (std::size_t n = 0; n < group_size; ++n)
             for (std::size_t b = 0; b < blocks; ++b)
                 scales[n][b] = rows.scale(n, b);
-        half all[most_blocks]; // the scales of tiles
-        std::int16_t factors[group_size][most_blocks];
+        half all[max_blocks]; // the scales of tiles
+        std::int16_t factors[group_size][max_blocks];
         for (std::size_t b = 0; b < blocks; b += lanes) {
             f32 most = I::zero();
             for (std::size_t n = 0; n < group_size; ++n)
@@ -275,10 +276,10 @@ struct neuron_tiles_run<isa::CRUMB_THIS_ISA, Codec> {
                 reg x[2];
                 read(rows, n, b, x);
                 if constexpr (Codec == row_codec::q8_0) {
-                    x[0] = P::scaled(x[0], factors[n] + b, most_blocks);
-                    x[1] = P::scaled(x[1], factors[n] + b, most_blocks);
+                    x[0] = P::scaled(x[0], factors[n] + b, max_blocks);
+                    x[1] = P::scaled(x[1], factors[n] + b, max_blocks);
                 } else {
-                    const reg scaled = P::scaled(table, factors[n] + b, most_blocks);
+                    const reg scaled = P::scaled(table, factors[n] + b, max_blocks);
                     x[0] = P::look_up(scaled, x[0]);
                     x[1] = P::look_up(scaled, x[1]);
                 }

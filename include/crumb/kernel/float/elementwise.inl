@@ -13,7 +13,7 @@ struct elementwise_run<isa::CRUMB_THIS_ISA, Function> {
     using M = math<I>;
     using f32 = typename I::f32;
 
-    static void plain(const elementwise_args& args) noexcept {
+    static void ungated(const elementwise_args& args) noexcept {
         for (std::size_t r = args.rows.begin; r < args.rows.end; ++r) {
             const float* x = args.x.row(r);
             float* y = args.y.row(r);

@@ -84,7 +84,7 @@ struct rope_run;
 /// y[r, c] = Function(x[r, c]).
 template <class Function, class Isa>
 void apply(const elementwise_args& args) noexcept {
-    elementwise_run<Isa, Function>::plain(args);
+    elementwise_run<Isa, Function>::ungated(args);
 }
 
 /// y[r, c] = Function(x[r, c]) * up[r, c].

@@ -1,4 +1,4 @@
-// Blocks of rows, and results stored within the ranges that a call asks for. Loops: blocks of rows.
+// Blocks of rows, and results stored within the ranges of a call. Loops: blocks of rows.
 #if !defined(CRUMB_THIS_ISA)
 #include <crumb/isa/editor.hpp>
 #endif

@@ -113,7 +113,7 @@ struct panel_operands;
 template <class Isa, class Format, class Product, int Vectors>
 struct kept_operands;
 template <class Isa, class Format, class Product, int Vectors>
-struct asking_operands;
+struct prefetching_operands;
 /// Micro-kernels. ISAs with their own have, without the final factor, `single` that writes the 16 channels of
 /// a tile times one row to out[c], and `block` that writes the tile times a block of rows to out[16 r + c].
 template <class Isa, class Format>

@@ -40,7 +40,7 @@ struct linear_run<isa::CRUMB_THIS_ISA, Format, Tile> {
         if constexpr (I::panel_rows != 0) {
             while (args.groups != 0 && args.rows.end - r >= I::panel_rows) {
                 const std::size_t last =
-                    args.rows.end - r < most_panel_rows ? args.rows.end : r + most_panel_rows;
+                    args.rows.end - r < max_panel_rows ? args.rows.end : r + max_panel_rows;
                 std::size_t t = panels<block_tiles>(args, begin, end, r, last);
                 if constexpr (block_tiles > 2)
                     t = panels<2>(args, t, end, r, last);
@@ -86,10 +86,10 @@ struct linear_run<isa::CRUMB_THIS_ISA, Format, Tile> {
     // With few registers, selectors leave none for a second tile.
     static constexpr std::size_t single_tiles = I::registers < 32 && has_selectors ? 1 : I::single_tiles;
     static constexpr std::size_t block_tiles = I::block_tiles;
-    static constexpr std::size_t least_stream = 32768; ///< bytes of codes that passes read without a jump
-    static constexpr std::size_t panel_groups = 8;     ///< a panel of so many leaves room for rows in L1
+    static constexpr std::size_t min_stream = 32768; ///< bytes of codes that passes read without a jump
+    static constexpr std::size_t panel_groups = 8;   ///< a panel of so many leaves room for rows in L1
     static_assert(I::panel_rows == 0 || I::panel_rows >= 2 * I::row_block);
-    static constexpr std::size_t most_panel_rows =
+    static constexpr std::size_t max_panel_rows =
         128; ///< whose totals are kept beside a panel; a multiple of every row_block
 
     static std::size_t tile_end(const linear_args& args) noexcept {
@@ -106,7 +106,7 @@ struct linear_run<isa::CRUMB_THIS_ISA, Format, Tile> {
             for (; t + Tiles <= end; t += Tiles)
                 block<1, Tiles>(args, t, 0);
         } else {
-            std::size_t apart = 1 + least_stream / (args.groups * shape::code_bytes + 1);
+            std::size_t apart = 1 + min_stream / (args.groups * shape::code_bytes + 1);
             while (t + Tiles <= end) {
                 apart = apart < (end - t) / Tiles ? apart : (end - t) / Tiles;
                 for (const std::size_t last = t + apart; t < last; ++t)
@@ -162,10 +162,10 @@ struct linear_run<isa::CRUMB_THIS_ISA, Format, Tile> {
         constexpr std::size_t width = Tiles * tile_channels;
         using packed = packed_operands<I, Format, Q, vectors>;
         using kept = kept_operands<I, Format, Q, vectors>;
-        using asking = asking_operands<I, Format, Q, vectors>;
+        using prefetching = prefetching_operands<I, Format, Q, vectors>;
         using panel = panel_operands<I, Format, Q, vectors>;
         alignas(64) std::uint8_t memory[panel_groups * panel::group_bytes];
-        alignas(64) float totals[most_panel_rows * width];
+        alignas(64) float totals[max_panel_rows * width];
         for (; t + Tiles <= end; t += Tiles) {
             packed from(args, t);
             for (std::size_t g = 0; g < args.groups; g += panel_groups) {
@@ -182,7 +182,7 @@ struct linear_run<isa::CRUMB_THIS_ISA, Format, Tile> {
                         if (r == first)
                             panel_block<Rows, Tiles>(args, kept{from, next, memory}, r, g, groups, to);
                         else if (r == first + I::row_block)
-                            panel_block<Rows, Tiles>(args, asking{{memory}, next}, r, g, groups, to);
+                            panel_block<Rows, Tiles>(args, prefetching{{memory}, next}, r, g, groups, to);
                         else
                             panel_block<Rows, Tiles>(args, panel{memory}, r, g, groups, to);
                     } else {

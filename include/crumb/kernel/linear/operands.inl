@@ -147,8 +147,8 @@ struct packed_reader<isa::CRUMB_THIS_ISA, Format, Vectors> {
 
     /// Asks for an eighth of what is read some groups later: all at once would fill the line buffers, and
     /// loads wait behind that. Where the first tile's stream ends, what follows in memory has been read as
-    /// the second tile's. Scales not into the first level, since their lines are asked for several times.
-    CRUMB_INLINE void ask(int eighth) const noexcept {
+    /// the second tile's. Scales not into the first level, since their lines are prefetched several times.
+    CRUMB_INLINE void prefetch(int eighth) const noexcept {
         if constexpr (I::prefetch_bytes != 0) {
             constexpr std::size_t ahead = I::prefetch_bytes / shape::code_bytes; // groups
             constexpr int lines = tiles * static_cast<int>(shape::code_bytes / 64);
@@ -192,7 +192,7 @@ struct packed_reader<isa::CRUMB_THIS_ISA, Format, Vectors> {
         }
     }
     /// Asks for `bytes` bytes of each tile's codes from byte `at` on, and for their scales.
-    CRUMB_INLINE void ask(std::size_t at, std::size_t bytes) const noexcept {
+    CRUMB_INLINE void prefetch(std::size_t at, std::size_t bytes) const noexcept {
         if constexpr (I::prefetch_bytes != 0) {
             for (const std::size_t end = at + bytes; at < end; at += 64) {
                 CRUMB_UNROLL

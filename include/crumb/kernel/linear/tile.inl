@@ -22,7 +22,7 @@ struct panel_operands<isa::CRUMB_THIS_ISA, Format, Product, Vectors> {
     const std::uint8_t* at;
 
     CRUMB_INLINE void begin_group() const noexcept {}
-    CRUMB_INLINE void ask(int) const noexcept {}
+    CRUMB_INLINE void prefetch(int) const noexcept {}
     template <int X>
     CRUMB_INLINE operand_type operand(int row, int v) const noexcept {
         return Product::load_operand(at + operand_at<X>(row, v));
@@ -54,7 +54,7 @@ struct kept_operands<isa::CRUMB_THIS_ISA, Format, Product, Vectors> {
         for (int v = 0; v < Vectors; ++v)
             I::store(reinterpret_cast<float*>(to + panel::scales_at) + v * I::lanes, from.scale(v));
     }
-    CRUMB_INLINE void ask(int) const noexcept {}
+    CRUMB_INLINE void prefetch(int) const noexcept {}
     template <int X>
     CRUMB_INLINE typename Product::operand operand(int row, int v) const noexcept {
         const auto o = from.template operand<X>(row, v);
@@ -71,7 +71,7 @@ struct kept_operands<isa::CRUMB_THIS_ISA, Format, Product, Vectors> {
 
 /// The panel for the second block of rows.
 template <class Format, class Product, int Vectors>
-struct asking_operands<isa::CRUMB_THIS_ISA, Format, Product, Vectors>
+struct prefetching_operands<isa::CRUMB_THIS_ISA, Format, Product, Vectors>
     : panel_operands<isa::CRUMB_THIS_ISA, Format, Product, Vectors> {
     using panel = panel_operands<isa::CRUMB_THIS_ISA, Format, Product, Vectors>;
     packed_operands<isa::CRUMB_THIS_ISA, Format, Product, Vectors> next;
@@ -174,7 +174,7 @@ struct linear_tile<isa::CRUMB_THIS_ISA, Format> {
     static CRUMB_INLINE void register_row(const Operands& w, int row, const std::int8_t* x,
                                           typename Product::acc* s) noexcept {
         const int four = row + X * shape::rows; // of the group's eight times four inputs
-        w.ask(row * shape::per_row + X);
+        w.prefetch(row * shape::per_row + X);
         typename Product::operand o[Vectors];
         CRUMB_UNROLL
         for (int v = 0; v < Vectors; ++v)
@@ -189,7 +189,7 @@ struct linear_tile<isa::CRUMB_THIS_ISA, Format> {
         if constexpr (Rows * Vectors >= 4)
             CRUMB_HOLD_LOADS();
         // With few registers, products that are put off keep their operands alive until some are spilled.
-        // With one row, they would let all that is asked for come at once.
+        // With one row, they would let all prefetches be sent at once.
         if constexpr ((I::registers < 32 || Rows == 1) && requires { Product::pin(s[0]); }) {
             CRUMB_UNROLL
             for (int i = 0; i < Rows * Vectors; ++i)

@@ -7,7 +7,7 @@
 
 namespace crumb::inline CRUMB_ABI {
 
-/// Two tables of 16 vectors and how they came about.
+/// Two tables of 16 vectors, and their errors during training.
 struct additive_tables {
     static constexpr std::size_t entries = 16;
 
@@ -18,8 +18,8 @@ struct additive_tables {
 };
 
 /// Trains both tables jointly: points go to the nearest of all 256 sums low[a] + high[b], and both tables
-/// become the least-squares solution for these codes, in turns. Starts are (1) k-means, then k-means of what
-/// it leaves; (2) in two dimensions, one table per dimension. Both try some rounds on few of the points, then
+/// become the least-squares solution for these codes, alternating. Starts are (1) k-means, then k-means of
+/// its residuals; (2) in two dimensions, one table per dimension. Both try some rounds on some of the points;
 /// the better one goes on with more and ends with all.
 class additive_search {
   public:
@@ -38,10 +38,10 @@ class additive_search {
                     tables = std::move(other);
             }
         }
-        if (const point_set some = p_.some(most_points); some.size() < p_.size())
-            (void)additive_search(some, o_).improve(tables, o_.most_rounds);
-        auto errors = improve(tables, p_.size() > most_points ? last_rounds : o_.most_rounds);
-        // What one table loses the other gains: ranges around 0 leave the int8 grid the most room.
+        if (const point_set some = p_.some(max_points); some.size() < p_.size())
+            (void)additive_search(some, o_).improve(tables, o_.max_rounds);
+        auto errors = improve(tables, p_.size() > max_points ? last_rounds : o_.max_rounds);
+        // A constant may move between the tables: ranges around 0 use the int8 grid best.
         const Eigen::Index size = additive_tables::entries;
         for (Eigen::Index i = 0; i < tables.cols(); ++i) {
             const auto high = tables.col(i).segment(size, size);
@@ -57,12 +57,12 @@ class additive_search {
     static constexpr Eigen::Index width = point_set::width, lanes = point_set::lanes;
     static constexpr Eigen::Index vectors = 4; ///< of points at once, against the latency of minima
     static constexpr float momentum = 0.9f;
-    static constexpr std::size_t trial_points = 2048, trial_rounds = 6, most_points = 4096, last_rounds = 5;
+    static constexpr std::size_t trial_points = 2048, trial_rounds = 6, max_points = 4096, last_rounds = 5;
 
     kmeans_options start_options(std::uint64_t salt) const {
         kmeans_options o;
         o.centroids = additive_tables::entries;
-        o.most_rounds = 20;
+        o.max_rounds = 20;
         o.tolerance = 1e-3;
         o.seed = o_.seed * 4 + salt;
         return o;
@@ -98,8 +98,8 @@ class additive_search {
         return tables;
     }
 
-    /// Error before the first and after every round. Rounds go on beyond a solution, the way that it went
-    /// itself, as long as that helps: codes follow the tables slowly.
+    /// Error before the first and after every round. A round extrapolates: it moves beyond the solution in
+    /// the same direction as long as that helps, since codes follow the tables slowly.
     std::vector<double> improve(point_set::planes& tables, std::size_t rounds) const {
         std::vector<double> errors;
         point_set::planes now = tables, solution;
@@ -173,28 +173,28 @@ class additive_search {
     static void best_highs(const batch (*part)[vectors], const float* products, Eigen::Index r,
                            Eigen::ArrayXi& nearest) {
         constexpr Eigen::Index size = additive_tables::entries;
-        const batch most(std::numeric_limits<float>::infinity());
+        const batch max(std::numeric_limits<float>::infinity());
         batch best[vectors], which[vectors];
         CRUMB_UNROLL
         for (Eigen::Index v = 0; v < vectors; ++v) {
-            best[v] = most;
+            best[v] = max;
             which[v] = batch(0.0f);
         }
         for (Eigen::Index b = 0; b < size; ++b) {
-            batch least[vectors];
+            batch min[vectors];
             CRUMB_UNROLL
-            for (batch& l : least)
-                l = most;
+            for (batch& l : min)
+                l = max;
             CRUMB_UNROLL
             for (Eigen::Index a = 0; a < size; ++a, products += width) {
                 const batch product = batch::load_unaligned(products);
                 CRUMB_UNROLL
                 for (Eigen::Index v = 0; v < vectors; ++v)
-                    least[v] = xsimd::min(part[a][v] + product, least[v]);
+                    min[v] = xsimd::min(part[a][v] + product, min[v]);
             }
             CRUMB_UNROLL
             for (Eigen::Index v = 0; v < vectors; ++v) {
-                const batch sum = least[v] + part[size + b][v];
+                const batch sum = min[v] + part[size + b][v];
                 which[v] = xsimd::select(sum < best[v], batch(static_cast<float>(b)), which[v]);
                 best[v] = xsimd::min(sum, best[v]);
             }
@@ -239,7 +239,7 @@ class additive_search {
 
     /// Least squares: entry e of the 32 has the equation sum over f of n(e, f) t[f] = sum of the points of e,
     /// where n counts the points whose codes have both. A constant can move between the tables, and entries
-    /// may be unused: a small pull towards what they are decides.
+    /// may be unused: a small pull towards their present values decides.
     void solve(const Eigen::ArrayXi& nearest, point_set::planes& tables) const {
         const int size = static_cast<int>(additive_tables::entries);
         Eigen::MatrixXd counts = Eigen::MatrixXd::Zero(2 * size, 2 * size);
@@ -266,7 +266,7 @@ class additive_search {
     const kmeans_options& o_;
 };
 
-/// Trains tables for the n rows of `x`; of the options, `centroids` does not count. Weights and metric as in
+/// Trains tables for the n rows of `x`; ignores `kmeans_options::centroids`. Weights and metric as in
 /// `point_set::make`.
 inline result<additive_tables> train_additive_tables(const matrix_view<const float>& x,
                                                      const kmeans_options& options = {},

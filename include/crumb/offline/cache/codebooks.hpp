@@ -10,25 +10,25 @@
 
 namespace crumb::inline CRUMB_ABI {
 
-/// Whose keys (or values) have codebooks in common.
+/// Which keys (or values) share codebooks.
 enum class kv_sharing : std::uint8_t {
-    none,   ///< each layer and head has its own
-    heads,  ///< the heads of a layer share
-    layers, ///< the same heads of all layers share
-    all     ///< there is one
+    none,   ///< none: one per layer and head
+    heads,  ///< all heads of a layer
+    layers, ///< the same head in all layers
+    all     ///< all layers and heads
 };
 
 /// Parameters of `train_kv_codebooks`.
 struct kv_training_options {
     kv_sharing sharing = kv_sharing::none;
-    std::size_t most_samples = 8192; ///< tokens per codebook; of more, evenly spaced ones are taken
-    std::size_t most_rounds = 10;
+    std::size_t max_samples = 8192; ///< max tokens per codebook, evenly spaced
+    std::size_t max_rounds = 10;
     std::uint64_t seed = 1;
     /// Whether the samples' second moments become `pq_tables::metric`. All layers need them then.
     bool weighted = false;
     std::function<void(std::size_t done, std::size_t all)> progress = {}; ///< after every codebook
-    /// Calls f(0), ..., f(n - 1) in any order, at once if it likes; empty: one after the other. Results are
-    /// the same. `progress` is called from where f runs, by one thread at a time.
+    /// Calls f(0), ..., f(n - 1) in any order, in parallel if it likes; empty: one after the other. Results
+    /// are the same. `progress` is called where f runs, by one thread at a time.
     std::function<void(std::size_t n, const std::function<void(std::size_t)>& f)> for_each = {};
 };
 
@@ -41,7 +41,7 @@ struct kv_codebooks {
     std::vector<float> scales;
     std::vector<float> metric; ///< or empty
 
-    /// For a cache; none where the codec has none.
+    /// For a cache; empty if the codec has no codebooks.
     result<pq_codebooks> view() const noexcept {
         if (!codec.has_codebooks())
             return pq_codebooks();
@@ -80,7 +80,7 @@ struct kv_codebooks {
     }
 };
 
-/// What `train_kv_codebooks` consists of: one codebook at a time.
+/// The steps of `train_kv_codebooks`, one codebook at a time.
 class kv_codebook_trainer {
   public:
     static result<kv_codebooks> train(const kv_samples& samples, const kv_codec& codec,
@@ -102,7 +102,7 @@ class kv_codebook_trainer {
             out.metric.resize(2 * out.sets * shape.head_size * codec.dims);
         if (const auto view = out.view(); !view)
             return view.error();
-        if (o.most_samples == 0)
+        if (o.max_samples == 0)
             return status::error(errc::invalid_argument, "kv codebooks: no samples are allowed");
         for (std::size_t l = 0; l < shape.layers; ++l)
             if (samples.blocks(l) == 0 ||
@@ -164,12 +164,12 @@ class kv_codebook_trainer {
         return {};
     }
 
-    /// Tokens as codes see them: without mean, divided by their scale.
+    /// Tokens without their block's mean, divided by their scale: the input of codes.
     void collect() {
         std::size_t blocks = 0;
         for (const member& m : members_)
             blocks += samples_.blocks(m.layer);
-        const std::size_t all = blocks * kv_mean_tokens, wanted = std::min(all, o_.most_samples);
+        const std::size_t all = blocks * kv_mean_tokens, wanted = std::min(all, o_.max_samples);
         std::vector<float> rest(kv_mean_tokens * size_), scale(kv_mean_tokens);
         std::vector<half> mean(size_);
         x_.reserve(wanted * size_);
@@ -225,12 +225,12 @@ class kv_codebook_trainer {
             }
         kmeans_options k;
         k.centroids = out_.codec.entries();
-        // Few centroids converge slowly, and their rounds are cheap.
+        // A few centroids converge slowly, and their rounds are cheap.
         const bool few = k.centroids <= 64 && !out_.codec.additive;
-        k.most_rounds = few ? o_.most_rounds * std::max<std::size_t>(1, 128 / k.centroids) : o_.most_rounds;
+        k.max_rounds = few ? o_.max_rounds * std::max<std::size_t>(1, 128 / k.centroids) : o_.max_rounds;
         k.tolerance = k.centroids <= 64 ? 1e-5 : 1e-4;
         k.seed = (o_.seed * 2 * out_.sets + n_) * size_ + j;
-        // Beyond that, points make a codebook dearer, not better.
+        // More points make training longer and codebooks no better.
         const std::size_t step = std::max<std::size_t>(1, rows / (256 * k.centroids));
         const matrix_view<const float> view{points.data(), (rows + step - 1) / step, dims, step * dims};
         std::vector<float> centers;
@@ -258,11 +258,11 @@ class kv_codebook_trainer {
     void store(std::size_t channel, const Eigen::VectorXd& values) {
         constexpr Eigen::Index low = additive_tables::entries;
         const bool additive = out_.codec.additive;
-        const double most =
+        const double max =
             additive ? values.head(low).cwiseAbs().maxCoeff() + values.tail(low).cwiseAbs().maxCoeff()
                      : values.cwiseAbs().maxCoeff();
         // Two numbers may both be rounded up.
-        const auto scale = static_cast<float>(most / (additive ? 126 : 127));
+        const auto scale = static_cast<float>(max / (additive ? 126 : 127));
         out_.scales[n_ * size_ + channel] = scale;
         std::int8_t* to = out_.entries.data() + (n_ * size_ + channel) * out_.codec.entries();
         for (Eigen::Index e = 0; e < values.size(); ++e)
@@ -282,8 +282,8 @@ class kv_codebook_trainer {
     std::vector<float> x_; ///< rows of head_size
 };
 
-/// Trains codebooks on samples: per set, keys and values, and sub-space, k-means (or additive tables) of what
-/// codes stand for, then int8 entries with a scale per channel. Additive entries keep
+/// Trains codebooks on samples: per set, keys and values, and sub-space, k-means (or additive tables) of the
+/// tokens without mean and scale, then int8 entries with a scale per channel. Additive entries keep
 /// max |low| + max |high| <= 127. Refuses codecs without codebooks, and layers without a whole block.
 inline result<kv_codebooks> train_kv_codebooks(const kv_samples& samples, const kv_codec& codec,
                                                const kv_training_options& options = {}) {

@@ -1,7 +1,7 @@
 // Keys and values of a calibration run, from which codebooks are trained.
 #pragma once
 
-#include <crumb/core/status.hpp>
+#include <crumb/core/memory.hpp>
 #include <crumb/core/view.hpp>
 #include <crumb/format/kv_part.hpp>
 #include <crumb/offline/common/random.hpp>
@@ -14,7 +14,7 @@
 
 namespace crumb::inline CRUMB_ABI {
 
-/// Sizes of what a cache holds.
+/// Sizes of a cache's contents.
 struct kv_shape {
     std::size_t layers = 0, kv_heads = 0, head_size = 0;
     constexpr std::size_t width() const noexcept { return kv_heads * head_size; }
@@ -26,24 +26,24 @@ struct kv_shape {
 /// are fed the same tokens keep the same blocks.
 class kv_samples {
   public:
-    /// Memory grows up to layers * most_blocks * 64 * width floats, which must fit into size_t. Refuses
+    /// Memory grows up to layers * max_blocks * 64 * width floats, which must fit into size_t. Refuses
     /// zeros.
-    static result<kv_samples> make(const kv_shape& shape, std::size_t most_blocks, std::uint64_t seed = 1) {
+    static result<kv_samples> make(const kv_shape& shape, std::size_t max_blocks, std::uint64_t seed = 1) {
         std::size_t bytes = sizeof(float) * 2 * kv_mean_tokens;
         bool fits = true;
-        for (const std::size_t n : {shape.layers, shape.kv_heads, shape.head_size, most_blocks})
+        for (const std::size_t n : {shape.layers, shape.kv_heads, shape.head_size, max_blocks})
             fits = n != 0 && fits && multiply(bytes, n, bytes);
         if (!fits)
             return status::error(errc::invalid_argument,
                                  "kv samples: %zu layers, %zu heads of %zu, %zu blocks", shape.layers,
-                                 shape.kv_heads, shape.head_size, most_blocks);
-        return kv_samples(shape, most_blocks, seed);
+                                 shape.kv_heads, shape.head_size, max_blocks);
+        return kv_samples(shape, max_blocks, seed);
     }
 
     const kv_shape& shape() const noexcept { return shape_; }
 
-    /// The next tokens of all layers begin a sequence. Its first `skipped` tokens are no samples: sinks,
-    /// which are not encoded. Blocks that are not whole yet are dropped.
+    /// The next tokens of all layers begin a sequence. Its first `skipped` tokens, the sinks, are not
+    /// sampled, as they are not encoded. Incomplete blocks are dropped.
     void begin_sequence(std::size_t skipped = 0) {
         for (layer_samples& l : layers_) {
             l.skip = skipped;
@@ -52,7 +52,7 @@ class kv_samples {
     }
 
     /// The next tokens of a layer: n x width keys, after rotary embedding, and values. Refuses other shapes,
-    /// NaN and infinity; nothing is kept then.
+    /// NaN and infinity, and keeps nothing then.
     status add(std::size_t layer, const matrix_view<const float>& keys,
                const matrix_view<const float>& values) {
         const std::size_t width = shape_.width();
@@ -136,8 +136,8 @@ class kv_samples {
     };
     using matrix_rows = Eigen::Matrix<float, Eigen::Dynamic, Eigen::Dynamic, Eigen::RowMajor>;
 
-    kv_samples(const kv_shape& shape, std::size_t most_blocks, std::uint64_t seed)
-        : shape_(shape), most_blocks_(most_blocks), layers_(shape.layers, layer_samples(seed)) {}
+    kv_samples(const kv_shape& shape, std::size_t max_blocks, std::uint64_t seed)
+        : shape_(shape), max_blocks_(max_blocks), layers_(shape.layers, layer_samples(seed)) {}
 
     static Eigen::Map<const matrix_rows, 0, Eigen::OuterStride<>> rows(const matrix_view<const float>& m) {
         return {m.data, static_cast<Eigen::Index>(m.rows), static_cast<Eigen::Index>(m.cols),
@@ -150,9 +150,9 @@ class kv_samples {
 
     void keep(layer_samples& l) {
         std::size_t place = l.kept;
-        if (++l.seen > most_blocks_)
+        if (++l.seen > max_blocks_)
             place = l.random.below(l.seen);
-        if (place >= most_blocks_)
+        if (place >= max_blocks_)
             return;
         if (place == l.kept) {
             ++l.kept;
@@ -163,7 +163,7 @@ class kv_samples {
     }
 
     kv_shape shape_;
-    std::size_t most_blocks_;
+    std::size_t max_blocks_;
     std::vector<layer_samples> layers_;
 };
 

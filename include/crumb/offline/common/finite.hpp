@@ -10,7 +10,7 @@
 
 namespace crumb::inline CRUMB_ABI {
 
-/// Refuses NaN and infinity; `name` is what the message calls the matrix.
+/// Refuses NaN and infinity; the message calls the matrix `name`.
 inline status check_finite(const matrix_view<const float>& m, const char* name) noexcept {
     for (std::size_t r = 0; r < m.rows; ++r) {
         bool finite = true;

@@ -10,9 +10,8 @@
 
 namespace crumb::inline CRUMB_ABI {
 
-/// Writes at most 255 ascending numbers t, times `scale`, to the nearest integers within -127 .. 127 that are
-/// distinct and ascend: where several would be one, the larger ones are moved up, and down again at 127.
-/// `out` is as long as t.
+/// Writes at most 255 ascending numbers t, times `scale`, to the nearest distinct ascending integers within
+/// -127 .. 127: of equal ones the larger move up, and at 127 the smaller move down. `out` is as long as t.
 inline void put_on_int8_grid(std::span<const double> t, double scale, std::span<std::int8_t> out) noexcept {
     int last = -128;
     for (std::size_t i = 0; i < t.size(); ++i) {

@@ -1,4 +1,4 @@
-// k-means: centroids that points are near to.
+// k-means clustering.
 #pragma once
 
 #include <crumb/offline/common/point_set.hpp>
@@ -11,26 +11,26 @@ namespace crumb::inline CRUMB_ABI {
 /// Parameters of `kmeans`.
 struct kmeans_options {
     std::size_t centroids = 256;
-    std::size_t most_rounds = 12;
+    std::size_t max_rounds = 12;
     double tolerance = 1e-4; ///< rounds end when the error falls by less than this share
     std::uint64_t seed = 1;
     std::function<void(std::size_t done, std::size_t all)> progress = {}; ///< after every round
 };
 
-/// Centroids and how they came about.
+/// Centroids, and their errors during training.
 struct kmeans_result {
     std::size_t dims = 0;
     std::vector<float> centroids; ///< [kmeans_options::centroids][dims]
     std::vector<double> errors;   ///< mean weighted squared distance after each assignment; falls
-    /// Centroids that were chosen; those behind repeat the last one. Fewer than asked for if the points have
-    /// fewer different values.
+    /// Distinct centroids, fewer than requested if the points have fewer distinct values; further ones repeat
+    /// the last.
     std::size_t distinct = 0;
 };
 
 /// Lloyd's algorithm from k-means++ seeds (Arthur, Vassilvitskii 2007): the first centroid is a point drawn
 /// by weight, each further one is drawn by weight x squared distance from the nearest before it; then points
-/// go to the nearest centroid (the first among equals), and centroids become weighted means, in turns. A
-/// centroid that no point is nearest to moves to the point with the largest error.
+/// go to the nearest centroid (the first of equally near ones), and centroids become weighted means,
+/// alternating. A centroid without points moves to the point with the largest error.
 class kmeans_search {
   public:
     kmeans_search(const point_set& points, const kmeans_options& o) : p_(points), o_(o), random_(o.seed) {}
@@ -50,10 +50,10 @@ class kmeans_search {
                 break;
             centroids.topRows(used) = now;
             out.errors.push_back(p_.in_units(error));
-            const bool done = round == o_.most_rounds || !(error > 0) ||
+            const bool done = round == o_.max_rounds || !(error > 0) ||
                               (round != 0 && out.errors.back() > before * (1 - o_.tolerance));
             if (o_.progress)
-                o_.progress(done ? o_.most_rounds : round, o_.most_rounds);
+                o_.progress(done ? o_.max_rounds : round, o_.max_rounds);
             if (done)
                 break;
             update(now);
@@ -67,7 +67,7 @@ class kmeans_search {
     std::size_t seed(point_set::planes& centroids) {
         const auto wanted = static_cast<Eigen::Index>(o_.centroids);
         centroids.resize(wanted, static_cast<Eigen::Index>(p_.dims()));
-        // A point's chance, and the chances of 64 together: a draw looks at blocks first.
+        // The probabilities of points, and of blocks of 64: a draw goes through blocks first.
         Eigen::ArrayXf nearest = Eigen::ArrayXf::Ones(p_.weights().size());
         Eigen::ArrayXf chance = p_.weights();
         Eigen::ArrayXd sums(p_.blocks());
@@ -83,7 +83,7 @@ class kmeans_search {
         return o_.centroids;
     }
 
-    /// The point at which the chances before it add up to `left`; never one without a chance.
+    /// The point up to which probabilities add up to `left`; never one of probability 0.
     static Eigen::Index draw(const Eigen::ArrayXf& chance, const Eigen::ArrayXd& sums, double left) {
         Eigen::Index block = 0, last = 0;
         for (Eigen::Index b = 0; b < sums.size(); ++b) {
@@ -137,8 +137,8 @@ class kmeans_search {
     Eigen::ArrayXf distance_;
 };
 
-/// Clusters the n rows of `x`; weights and metric as in `point_set::make`. The same on every run with the
-/// same seed.
+/// Clusters the n rows of `x`; weights and metric as in `point_set::make`. Deterministic for
+/// a seed.
 inline result<kmeans_result> kmeans(const matrix_view<const float>& x, const kmeans_options& options = {},
                                     std::span<const float> weights = {}, std::span<const float> metric = {}) {
     if (options.centroids == 0 || options.centroids > 65536)

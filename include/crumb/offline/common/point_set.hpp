@@ -1,4 +1,4 @@
-// Points to be clustered, in the order that a search for nearest centroids wants, and that search.
+// Points to be clustered, dimension by dimension, and the search for nearest centroids.
 #pragma once
 
 #include <crumb/core/status.hpp>
@@ -71,11 +71,11 @@ class point_set {
     double mean(std::size_t dim) const noexcept { return mean_[dim]; }
     double scale(std::size_t dim) const noexcept { return scale_[dim]; }
 
-    /// Lowers the squared distances `least` of a block's points to those from a row of `centroids`, which has
-    /// a column per dimension (`first`: whatever they are), and writes `chance`, these times weights. Returns
-    /// the sum of the chances.
+    /// Updates `min`, the squared distances of a block's points from the nearest centroid so far, with a row
+    /// of `centroids` (`first`: sets them), and writes `chance`, `min` times weights. Returns the sum of
+    /// `chance`.
     double approach(Eigen::Index block, const planes& centroids, Eigen::Index row, bool first,
-                    Eigen::ArrayXf& least, Eigen::ArrayXf& chance) const {
+                    Eigen::ArrayXf& min, Eigen::ArrayXf& chance) const {
         batch sum(0.0f);
         for (Eigen::Index r = block * lanes; r < (block + 1) * lanes; r += width) {
             batch d(0.0f);
@@ -84,8 +84,8 @@ class point_set {
                 d = d + t * t;
             }
             if (!first)
-                d = xsimd::min(d, batch::load_unaligned(&least[r]));
-            d.store_unaligned(&least[r]);
+                d = xsimd::min(d, batch::load_unaligned(&min[r]));
+            d.store_unaligned(&min[r]);
             d = d * batch::load_unaligned(&weights_[r]);
             d.store_unaligned(&chance[r]);
             sum = sum + d;
@@ -93,17 +93,17 @@ class point_set {
         return double{total(sum)};
     }
 
-    /// Where each point's nearest centroid is, the first among equals, and its squared distance. Points
+    /// Each point's nearest centroid, the first of equally near ones, and its squared distance. Points
     /// beyond `size` are searched as well. Returns the sum of weight x distance.
     double assign(const planes& centroids, Eigen::ArrayXi& nearest, Eigen::ArrayXf& distance) const {
         nearest.resize(weights_.size());
         distance.resize(weights_.size());
-        // Copies of the last one fill its group: they are never the first among equals.
+        // Copies of the last one fill its group: they are never the first of equally near ones.
         const Eigen::Index count = (centroids.rows() + group - 1) / group * group;
         planes all(count, centroids.cols());
         all.topRows(centroids.rows()) = centroids;
         all.bottomRows(count - centroids.rows()).rowwise() = centroids.row(centroids.rows() - 1);
-        // Repeated: SSE has no operands that are.
+        // Broadcast to registers, as SSE has no broadcast operands.
         std::vector<float> spread;
         spread.reserve(static_cast<std::size_t>(all.size() * width));
         for (Eigen::Index k = 0; k < count; ++k)
@@ -139,9 +139,9 @@ class point_set {
         return double{total(sum)};
     }
 
-    /// At most about `most` of the points, evenly spaced; all if those have no weight.
-    point_set some(std::size_t most) const {
-        const std::size_t step = (size_ + most - 1) / most;
+    /// About `max` of the points at most, evenly spaced; all if those have no weight.
+    point_set some(std::size_t max) const {
+        const std::size_t step = (size_ + max - 1) / max;
         point_set p = *this;
         if (step <= 1)
             return p;
@@ -196,7 +196,7 @@ class point_set {
   private:
     point_set() = default;
 
-    /// Centroids of which only the least distance is kept at first.
+    /// Centroids in a group: at first only a group's smallest distance is kept.
     static constexpr Eigen::Index group = 16;
     static_assert(group % width == 0 && lanes % (4 * width) == 0);
 
@@ -217,10 +217,10 @@ class point_set {
             }
             const float* c = spread;
             for (Eigen::Index k = 0; k < count; k += group) {
-                batch least[Vectors];
+                batch min[Vectors];
                 CRUMB_UNROLL
                 for (int v = 0; v < Vectors; ++v)
-                    least[v] = batch(std::numeric_limits<float>::infinity());
+                    min[v] = batch(std::numeric_limits<float>::infinity());
                 for (Eigen::Index n = 0; n < group; ++n, c += dims * width)
                     CRUMB_UNROLL
                 for (int v = 0; v < Vectors; ++v) {
@@ -235,12 +235,12 @@ class point_set {
                                         batch::load_unaligned(from + i * values_.rows() + v * width);
                         sum = sum + d * d;
                     }
-                    least[v] = xsimd::min(sum, least[v]);
+                    min[v] = xsimd::min(sum, min[v]);
                 }
                 CRUMB_UNROLL
                 for (int v = 0; v < Vectors; ++v) {
-                    which[v] = xsimd::select(least[v] < best[v], batch(static_cast<float>(k)), which[v]);
-                    best[v] = xsimd::min(least[v], best[v]);
+                    which[v] = xsimd::select(min[v] < best[v], batch(static_cast<float>(k)), which[v]);
+                    best[v] = xsimd::min(min[v], best[v]);
                 }
             }
             CRUMB_UNROLL
@@ -260,10 +260,10 @@ class point_set {
                 sums[v] = sums[v] + d * d;
             }
         }
-        batch least = sums[0];
+        batch min = sums[0];
         for (Eigen::Index v = 1; v < group / width; ++v)
-            least = xsimd::min(least, sums[v]);
-        const float best = lowest(least);
+            min = xsimd::min(min, sums[v]);
+        const float best = lowest(min);
         static constexpr float order[group] = {0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15};
         batch where(static_cast<float>(group - 1));
         CRUMB_UNROLL
@@ -276,32 +276,32 @@ class point_set {
     static float lowest(const batch& x) noexcept {
         float all[width];
         x.store_unaligned(all);
-        float least = all[0];
+        float min = all[0];
         for (Eigen::Index i = 1; i < width; ++i)
-            least = all[i] < least ? all[i] : least;
-        return least;
+            min = all[i] < min ? all[i] : min;
+        return min;
     }
 
     void place(const matrix_view<const float>& x, std::span<const float> metric) {
         const std::size_t dims = x.cols;
         mean_.assign(dims, 0.0);
         scale_.assign(dims, 1.0);
-        double most = 0;
+        double max = 0;
         for (std::size_t i = 0; i < dims; ++i) {
             for (std::size_t r = 0; r < x.rows; ++r)
                 mean_[i] += double{x.row(r)[i]};
             mean_[i] /= static_cast<double>(x.rows);
             for (std::size_t r = 0; r < x.rows; ++r)
-                most = std::max(most, std::fabs(double{x.row(r)[i]} - mean_[i]));
+                max = std::max(max, std::fabs(double{x.row(r)[i]} - mean_[i]));
         }
         const double heaviest =
             metric.empty() ? 1.0 : double{*std::max_element(metric.begin(), metric.end())};
-        unit_ = (most > 0 ? 1 / most : 1.0) / std::sqrt(heaviest > 0 ? heaviest : 1.0);
+        unit_ = (max > 0 ? 1 / max : 1.0) / std::sqrt(heaviest > 0 ? heaviest : 1.0);
         values_ = planes::Zero(weights_.size(), static_cast<Eigen::Index>(dims));
         for (std::size_t i = 0; i < dims; ++i) {
             const double weight =
                 metric.empty() || !(heaviest > 0) ? 1.0 : std::max(double{metric[i]} / heaviest, 1e-12);
-            scale_[i] = (most > 0 ? 1 / most : 1.0) * std::sqrt(weight);
+            scale_[i] = (max > 0 ? 1 / max : 1.0) * std::sqrt(weight);
             for (std::size_t r = 0; r < x.rows; ++r)
                 values_(static_cast<Eigen::Index>(r), static_cast<Eigen::Index>(i)) =
                     static_cast<float>((double{x.row(r)[i]} - mean_[i]) * scale_[i]);

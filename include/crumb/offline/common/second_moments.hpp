@@ -44,15 +44,15 @@ class second_moments {
 
     /// The sums, k x k.
     matrix_type matrix() const { return sum_.template selfadjointView<Eigen::Lower>(); }
-    /// Mean input per column; 0 of no rows.
+    /// Mean input per column; 0 without rows.
     std::vector<float> mean() const {
         std::vector<float> out(k(), 0.0f);
         for (std::size_t i = 0; i < k() && rows_ != 0; ++i)
             out[i] = static_cast<float>(inputs_[index(i)] / static_cast<T>(rows_));
         return out;
     }
-    /// The sums of (x - mean) (x - mean)^T, k x k: what is left to quantizers whose outputs are corrected for
-    /// the mean input.
+    /// The sums of (x - mean) (x - mean)^T, k x k: for quantizers whose outputs are corrected for the mean
+    /// input.
     matrix_type centered() const {
         matrix_type h = matrix();
         if (rows_ != 0)

@@ -1,4 +1,4 @@
-// Histograms of many variables on grids that grow with what is seen.
+// Histograms of many variables on grids that grow with the data.
 #pragma once
 
 #include <crumb/core/memory.hpp>
@@ -17,7 +17,7 @@ struct count_bin {
 };
 
 /// One histogram per variable, each of at most `bins()` bins [k 2^e, (k + 1) 2^e) of its own e. A value that
-/// does not fit merges adjacent bins, so e is the least integer with
+/// does not fit merges adjacent bins, so e is the smallest integer with
 ///
 ///     floor(max / 2^e) - floor(min / 2^e) < bins,   e >= log2 of a float's last place at max |value|,
 ///
@@ -43,9 +43,9 @@ class streaming_histogram {
     }
 
     std::size_t variables() const noexcept { return grids_.size(); }
-    /// Most bins of a variable.
+    /// Max bins of a variable.
     std::size_t bins() const noexcept { return bins_; }
-    /// Bins of variable `n` from the one with its least value to the one with its greatest; 0 of no values.
+    /// Bins of variable `n` from that of its min to that of its max; 0 without values.
     std::size_t used(std::size_t n) const noexcept {
         const grid& g = grids_[n];
         return g.empty() ? 0 : static_cast<std::size_t>(g.last - g.first + 1);
@@ -60,13 +60,13 @@ class streaming_histogram {
         return std::ldexp(static_cast<double>(g.first + static_cast<std::int64_t>(i)), g.exponent);
     }
     double width(std::size_t n) const noexcept { return std::ldexp(1.0, grids_[n].exponent); }
-    /// The least and the greatest value; of no values, +infinity and -infinity.
+    /// Min and max; +infinity and -infinity without values.
     double min(std::size_t n) const noexcept { return grids_[n].min; }
     double max(std::size_t n) const noexcept { return grids_[n].max; }
-    /// The part of a bin where values can lie: an edge, or the least or greatest value.
+    /// The ends of a bin: its edges, or the min or max if that lies inside.
     double begin(std::size_t n, std::size_t i) const noexcept { return std::max(edge(n, i), min(n)); }
     double end(std::size_t n, std::size_t i) const noexcept { return std::min(edge(n, i + 1), max(n)); }
-    /// The middle of that part.
+    /// The middle of these ends.
     double center(std::size_t n, std::size_t i) const noexcept { return (begin(n, i) + end(n, i)) / 2; }
     /// The bin of a value from min(n) to max(n).
     std::size_t find(std::size_t n, double value) const noexcept {
@@ -102,7 +102,8 @@ class streaming_histogram {
             sum += bin(n, i).count;
         return sum;
     }
-    /// The value that a share `p` of all values lies below, values spread evenly within a bin; NaN of none.
+    /// The value that a share `p` of all values lies below, values spread evenly within a bin; NaN without
+    /// values.
     double quantile(std::size_t n, double p) const noexcept {
         const double target = std::clamp(p, 0.0, 1.0) * count(n);
         double below = 0;
@@ -133,7 +134,7 @@ class streaming_histogram {
         }
     };
 
-    /// Keys count on through a ring of `bins_` cells, so a window that moves leaves all bins in place.
+    /// Bin k lies in cell k modulo `bins_`, so that moving the window moves no bins.
     std::size_t slot(std::size_t n, std::int64_t key) const noexcept {
         return n * bins_ + (static_cast<std::size_t>(key) & (bins_ - 1));
     }
@@ -146,9 +147,9 @@ class streaming_histogram {
         grid& g = grids_[n];
         g.min = std::min(g.min, low);
         g.max = std::max(g.max, high);
-        const double most = std::max(std::fabs(g.min), std::fabs(g.max));
+        const double magnitude = std::max(std::fabs(g.min), std::fabs(g.max));
         g.exponent = std::max(old.empty() ? smallest : old.exponent,
-                              most > 0 ? std::ilogb(most) - last_place : smallest);
+                              magnitude > 0 ? std::ilogb(magnitude) - last_place : smallest);
         for (;; ++g.exponent) {
             g.scale = std::ldexp(1.0, -g.exponent);
             g.first = g.key(g.min);

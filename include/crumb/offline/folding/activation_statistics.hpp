@@ -1,4 +1,4 @@
-// What a layer's activation function does to the inputs that it meets, neuron by neuron.
+// Statistics of the inputs and outputs of a layer's activation function, per neuron.
 #pragma once
 
 #include <crumb/offline/common/finite.hpp>
@@ -20,8 +20,8 @@ struct activation_moments {
     }
 };
 
-/// Histograms of the values v by which a layer's neurons are tested, with the moments of (u, sigma(u)) per
-/// bin, so that the least-squares line of any run of bins is exact (TARDIS, 4.1 and 5.1). v is u itself or a
+/// Histograms of the tested values v of a layer's neurons, with the moments of (u, sigma(u)) per bin, so that
+/// the least-squares line of any run of bins is exact (TARDIS, 4.1 and 5.1). v is u itself or a
 /// predictor's estimate of it. Streams: memory is 48 bytes per neuron and bin, and parts of the data may come
 /// in any order, or be merged; results differ by rounding only.
 class activation_statistics {
@@ -38,7 +38,7 @@ class activation_statistics {
     std::size_t bins() const noexcept { return histogram_.bins(); }
     std::size_t rows() const noexcept { return rows_; }
 
-    /// Adds v, u and sigma(u), each rows x neurons. Refuses other shapes, NaN and infinity; nothing is added
+    /// Adds v, u and sigma(u), each rows x neurons. Refuses other shapes, NaN and infinity, and adds nothing
     /// then.
     status add(const matrix_view<const float>& tested, const matrix_view<const float>& inputs,
                const matrix_view<const float>& outputs) {
@@ -69,7 +69,7 @@ class activation_statistics {
         return {};
     }
 
-    /// Adds what `other` has seen. Refuses other numbers of neurons or bins.
+    /// Adds the data of `other`. Refuses other numbers of neurons or bins.
     status merge(const activation_statistics& other) {
         if (other.neurons() != neurons() || other.bins() != bins())
             return status::error(errc::bad_shape,
@@ -82,7 +82,7 @@ class activation_statistics {
 
     /// Bins, edges, extremes, and quantiles of v.
     const streaming_histogram<activation_moments>& histogram() const noexcept { return histogram_; }
-    /// The v that a share `p` of a neuron's rows lies below, rows spread evenly within a bin; NaN of no rows.
+    /// The quantile of v at share `p` of a neuron's rows, rows spread evenly within a bin; NaN without rows.
     double quantile(std::size_t neuron, double p) const noexcept { return histogram_.quantile(neuron, p); }
 
     /// Silverman's bandwidth 0.9 min(deviation, interquartile range / 1.34) rows^(-1/5) of the binned v, at
@@ -116,8 +116,7 @@ class activation_statistics {
         return out;
     }
 
-    /// Where the density of v is greatest among the centers of the bins: from where a range grows (TARDIS,
-    /// 5.1.1). NaN of no rows.
+    /// The bin center of largest density of v, from which a range grows (TARDIS, 5.1.1). NaN without rows.
     double centroid(std::size_t neuron) const {
         const std::size_t used = histogram_.used(neuron);
         if (used == 0)
@@ -129,13 +128,13 @@ class activation_statistics {
         // Beyond six bandwidths a kernel is below 2e-8.
         const auto reach = std::min(used - 1, static_cast<std::size_t>(6 * h) + 1);
         std::size_t best = 0;
-        double most = -1;
+        double max = -1;
         for (std::size_t i = 0; i < used; ++i) {
             double sum = 0;
             for (std::size_t j = i - std::min(i, reach); j <= std::min(i + reach, used - 1); ++j)
                 sum += histogram_.bin(neuron, j).count * kernel[i < j ? j - i : i - j];
-            if (sum > most) {
-                most = sum;
+            if (sum > max) {
+                max = sum;
                 best = i;
             }
         }
@@ -143,23 +142,23 @@ class activation_statistics {
     }
 
     /// The length of the shortest interval with `share` of a neuron's rows, over the length of the interval
-    /// with all (TARDIS, table 1); rows are spread evenly within a bin. 0 of a neuron that does not vary.
+    /// with all (TARDIS, table 1); rows are spread evenly within a bin. 0 if v does not vary.
     double shortest_share(std::size_t neuron, double share) const {
         const double span = histogram_.max(neuron) - histogram_.min(neuron);
         if (!(span > 0))
             return 0;
         // The distribution function is linear between edges, so a shortest interval has an end at an edge.
-        double least = span, below = 0;
+        double min = span, below = 0;
         for (std::size_t i = 0; i <= histogram_.used(neuron); ++i) {
             const double edge = i == 0 ? histogram_.min(neuron) : histogram_.end(neuron, i - 1);
             if (below + share <= 1)
-                least = std::min(least, quantile(neuron, below + share) - edge);
+                min = std::min(min, quantile(neuron, below + share) - edge);
             if (below - share >= 0)
-                least = std::min(least, edge - quantile(neuron, below - share));
+                min = std::min(min, edge - quantile(neuron, below - share));
             if (i < histogram_.used(neuron))
                 below += weight(neuron, i);
         }
-        return std::max(least, 0.0) / span;
+        return std::max(min, 0.0) / span;
     }
 
   private:

@@ -1,4 +1,4 @@
-// How much of each neuron is linear, when a mean over all neurons is given.
+// Coverage per neuron: the share of its inputs where it counts as linear, for a given mean.
 #pragma once
 
 #include <crumb/offline/folding/linear_range.hpp>
@@ -10,22 +10,22 @@ namespace crumb::inline CRUMB_ABI {
 /// The error curves of a layer's neurons, as `error_curve` makes them.
 struct layer_curves {
     std::span<const std::vector<curve_point>> neurons;
-    double weight = 1; ///< what a squared error of the layer's outputs costs the model
+    double weight = 1; ///< the model's loss per squared error of the layer's outputs
 };
 
 /// Parameters of `share_coverage`.
 struct coverage_options {
     double target = 0.85; ///< mean coverage over all neurons
-    double least = 0;     ///< of every neuron
-    double most = 1;      ///< of every neuron that has a point between `least` and `most`
+    double min = 0;       ///< of every neuron
+    double max = 1;       ///< of every neuron with a point between `min` and `max`
 };
 
-/// Which point of its curve every neuron takes.
+/// The point of its curve that every neuron takes.
 struct coverage {
     double multiplier = 0;                        ///< weighted error per unit of coverage, at the margin
     double mean = 0;                              ///< over all neurons
     double error = 0;                             ///< weighted, summed over all neurons
-    std::vector<std::vector<std::size_t>> points; ///< [layer][neuron]: which point of its curve
+    std::vector<std::vector<std::size_t>> points; ///< [layer][neuron]: point of its curve
     std::vector<double> layers;                   ///< mean over a layer's neurons: the paper's t_i
 };
 
@@ -87,8 +87,8 @@ inline void sum_up(std::span<const layer_curves> layers, coverage& c) {
     c.mean = covered / static_cast<double>(neurons);
 }
 
-/// Every neuron covers the same share: the first point of its curve that reaches `target`. What sharing is
-/// compared with. Errors as in `check_curves`, and targets outside 0 .. 1.
+/// Every neuron covers the same share: the first point of its curve that reaches `target`. The baseline of
+/// `share_coverage`. Errors as in `check_curves`, and targets outside 0 .. 1.
 inline result<coverage> uniform_coverage(std::span<const layer_curves> layers, double target) {
     if (const status s = check_curves(layers); !s)
         return s;
@@ -106,27 +106,27 @@ inline result<coverage> uniform_coverage(std::span<const layer_curves> layers, d
 
 /// Shares out coverage over the layers and neurons of a model (TARDIS, 5.1.1, adaptive thresholding):
 ///
-///     minimize sum over layers l and neurons n of w_l E_ln(t_ln),  mean t_ln = target,  least <= t_ln <=
-///     most
+///     minimize sum over layers l and neurons n of w_l E_ln(t_ln),  mean t_ln = target,  min <= t_ln <=
+///     max
 ///
 /// The paper minimizes sum E_i t_i with mean t_i = t, over layers, then over a layer's neurons. Its E_i are
 /// constants, and a linear objective has its minimum at a corner: those of small E_i would be covered fully,
-/// the others not at all, whatever the E_i, unless bounds keep them from it. Here E are the measured curves.
+/// the others not at all, unless bounds prevent it. Here E are the measured curves.
 /// They are convex, so one multiplier serves both levels: w_l E'_ln(t_ln) = multiplier wherever no bound
-/// holds, and the layers' t_i follow.
+/// is active, and the layers' t_i follow.
 ///
-/// Segments of the curves are taken by rising slope up to the first one that reaches the target: the least
-/// error of all choices of points whose mean is at least `mean`, which is above the target by less than one
-/// segment of one neuron. Coarse curves may keep the mean further away when a bound holds. Errors as in
-/// `check_curves`, and unless 0 <= least <= target <= most <= 1.
+/// Segments of the curves are taken by increasing slope until the target is reached. That is the smallest
+/// error of all choices with a mean of at least `mean`, which exceeds the target by less than one segment of
+/// one neuron. Coarse curves may keep the mean further away when a bound is active. Errors as in
+/// `check_curves`, and unless 0 <= min <= target <= max <= 1.
 inline result<coverage> share_coverage(std::span<const layer_curves> layers,
                                        const coverage_options& options = {}) {
     if (const status s = check_curves(layers); !s)
         return s;
     const coverage_options& o = options;
-    if (!(o.least >= 0 && o.least <= o.target && o.target <= o.most && o.most <= 1))
+    if (!(o.min >= 0 && o.min <= o.target && o.target <= o.max && o.max <= 1))
         return status::error(errc::invalid_argument, "coverage: target %g, at least %g, at most %g", o.target,
-                             o.least, o.most);
+                             o.min, o.max);
     struct segment {
         double slope;
         std::size_t layer, neuron, end; ///< `end`: its later point
@@ -138,11 +138,11 @@ inline result<coverage> share_coverage(std::span<const layer_curves> layers,
         out.points.emplace_back();
         for (std::size_t n = 0; n < layers[l].neurons.size(); ++n) {
             const auto& curve = layers[l].neurons[n];
-            const std::size_t first = first_covering(curve, o.least);
+            const std::size_t first = first_covering(curve, o.min);
             out.points[l].push_back(first);
             missing += o.target - curve[first].covered;
             double slope = 0;
-            for (std::size_t i = first + 1; i < curve.size() && curve[i].covered <= o.most; ++i) {
+            for (std::size_t i = first + 1; i < curve.size() && curve[i].covered <= o.max; ++i) {
                 // Rounding must not make a later segment cheaper than the one it follows.
                 slope = std::max(slope, layers[l].weight * (curve[i].error - curve[i - 1].error) /
                                             (curve[i].covered - curve[i - 1].covered));

@@ -1,4 +1,4 @@
-// Constant folding of a feed-forward network whose activation function is taken to be linear.
+// Constant folding of a feed-forward network with a linearized activation function.
 #pragma once
 
 #include <crumb/offline/common/finite.hpp>
@@ -46,7 +46,7 @@ inline matrix_d in_double(const matrix_view<const float>& m) {
         .cast<double>();
 }
 
-/// Rounds to `T`; refuses what is then infinite.
+/// Rounds to `T`; refuses infinite results.
 template <class T>
 result<folded_layer<T>> rounded(const matrix_d& c, const vector_d& b) {
     folded_layer<T> out;
@@ -73,7 +73,7 @@ result<folded_layer<T>> rounded(const matrix_d& c, const vector_d& b) {
 ///
 /// `up` is W1, h x d, `down` is W2^T, d_out x h; a bias may be empty, which is 0. Neurons of slope and
 /// intercept 0 add nothing. Computes in double and rounds to `T` in the end. Refuses shapes that disagree,
-/// NaN and infinity, and sums that do not fit a `T`.
+/// NaN and infinity, and sums beyond `T`.
 template <class T = float>
 result<folded_layer<T>> fold(const matrix_view<const float>& up, std::span<const float> up_bias,
                              const matrix_view<const float>& down, std::span<const float> down_bias,
@@ -125,7 +125,7 @@ result<folded_layer<T>> fold(const matrix_view<const float>& up, std::span<const
     return folding::rounded<T>(c, b);
 }
 
-/// ||W2 row n||^2 = sum over outputs of down[o][n]^2: what a squared error of neuron n's activation is worth.
+/// ||W2 row n||^2 = sum over outputs of down[o][n]^2: the weight of a squared error of neuron n's activation.
 inline std::vector<double> output_weights(const matrix_view<const float>& down) {
     std::vector<double> out(down.cols, 0.0);
     for (std::size_t r = 0; r < down.rows; ++r)
@@ -134,7 +134,7 @@ inline std::vector<double> output_weights(const matrix_view<const float>& down) 
     return out;
 }
 
-/// Least-squares correction of C and B for what the folded network, fixes included, still misses:
+/// Least-squares correction of C and B for the residuals r of the folded network with its fixes:
 ///
 ///     minimize sum over rows ||r - dC x - dB||^2 + ridge trace(Sxx) / d ||dC||^2
 ///
@@ -179,7 +179,7 @@ class fold_refit {
     }
 
     /// The correction to be added to the folded layer. `ridge` is a share of x's mean variance; 0 needs more
-    /// rows than inputs, and inputs that are independent. Inputs that do not vary leave dC = 0.
+    /// rows than inputs, and linearly independent inputs. Constant inputs leave dC = 0.
     result<folded_layer<double>> solve(double ridge = 1e-3) const {
         if (!std::isfinite(ridge) || ridge < 0)
             return status::error(errc::invalid_argument, "refit: ridge %g", ridge);
@@ -190,7 +190,7 @@ class fold_refit {
         const double energy = h.trace();
         h.noalias() -= x_ * x_.transpose() / n;
         folding::matrix_d change = xr_ - x_ * r_.transpose() / n; // dC^T
-        // Less than this is what rounding leaves of constants.
+        // Smaller variances are rounding errors of constants.
         if (h.trace() <= 1e-13 * energy) {
             change.setZero();
         } else {

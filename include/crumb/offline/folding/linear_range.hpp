@@ -1,4 +1,4 @@
-// Ranges in which a neuron's activation function is taken to be linear, and what that costs.
+// Ranges in which a neuron's activation function is replaced by a line, and their errors.
 #pragma once
 
 #include <crumb/offline/folding/activation_statistics.hpp>
@@ -9,15 +9,15 @@ namespace crumb::inline CRUMB_ABI {
 
 /// sigma(u) is replaced by slope u + intercept while the tested value v lies in [low, high) (TARDIS, 5.1.1).
 struct linear_range {
-    double low = 0;  ///< a float; -infinity where the range begins with the least v observed
-    double high = 0; ///< a float; +infinity where it ends with the greatest. low = high: nothing is linear
+    double low = 0;  ///< a float; -infinity if the range begins at the smallest v observed
+    double high = 0; ///< a float; +infinity if it ends at the largest. low = high: never linear
     double slope = 0;
     double intercept = 0;
-    double error = 0;   ///< mean over all rows of (sigma(u) - slope u - intercept)^2, 0 of those outside
+    double error = 0;   ///< mean over all rows of (sigma(u) - slope u - intercept)^2, rows outside count 0
     double covered = 0; ///< share of the rows inside
 };
 
-/// A share of rows that is linear and what it costs.
+/// A share of linear rows and its error.
 struct curve_point {
     static constexpr std::size_t nothing = static_cast<std::size_t>(-1);
 
@@ -26,8 +26,8 @@ struct curve_point {
     std::size_t range = nothing; ///< of the list the curve was made from; `nothing`: no row is linear
 };
 
-/// Fewest rows that ranges are made from.
-inline constexpr std::size_t least_range_rows = 32;
+/// Min rows to make ranges from.
+inline constexpr std::size_t min_range_rows = 32;
 
 /// Least-squares lines of all runs of bins of one neuron, by prefix sums. With cov and var over the run's
 /// rows, slope = cov(u, sigma) / var(u), intercept = mean(sigma) - slope mean(u), and the squared errors are
@@ -50,7 +50,7 @@ class range_lines {
     }
     /// The sum of squared errors there.
     double error(std::size_t begin, std::size_t end) const noexcept { return fit(begin, end).error; }
-    /// The whole result there.
+    /// The line and its error there.
     linear_range range(std::size_t begin, std::size_t end) const noexcept {
         linear_range r;
         if (!(rows(begin, end) > 0))
@@ -77,7 +77,7 @@ class range_lines {
             return {};
         const double u = (b.u - a.u) / n, s = (b.s - a.s) / n;
         const double uu = b.uu - a.uu - n * u * u, us = b.us - a.us - n * u * s, ss = b.ss - a.ss - n * s * s;
-        // What is left of u's squares when they cancel is rounding: up to about 1e-16 of all of them.
+        // Smaller variances are rounding errors: about 1e-16 of the sum of squares.
         if (uu <= 1e-13 * sums_.back().uu)
             return {0, s, std::max(ss, 0.0)};
         const double slope = us / uu;
@@ -89,18 +89,18 @@ class range_lines {
     std::vector<activation_moments> sums_;
 };
 
-/// Refuses neurons that there are not, and fewer rows than `least_range_rows`.
+/// Refuses neurons that do not exist, and fewer rows than `min_range_rows`.
 inline status check_range_search(const activation_statistics& s, std::size_t neuron) noexcept {
     if (neuron >= s.neurons())
         return status::error(errc::invalid_argument, "linear range of neuron %zu of %zu", neuron,
                              s.neurons());
-    if (s.rows() < least_range_rows)
+    if (s.rows() < min_range_rows)
         return status::error(errc::invalid_argument, "linear range of neuron %zu: %zu rows, %zu are needed",
-                             neuron, s.rows(), least_range_rows);
+                             neuron, s.rows(), min_range_rows);
     return {};
 }
 
-/// Nested ranges, each with its least-squares line, from the bin of the centroid to all that was observed:
+/// Nested ranges, each with its least-squares line, from the bin of the centroid to all of the data:
 /// every step takes in the bin to the left or to the right (up to the next one with rows), whichever adds
 /// less squared error per row (TARDIS, algorithm 1). A neuron that does not vary has one range: slope 0,
 /// intercept sigma(u), no error, everything covered. Errors as in `check_range_search`.
@@ -132,9 +132,10 @@ inline result<std::vector<linear_range>> search_ranges(const activation_statisti
     return out;
 }
 
-/// The lower convex hull of the points (covered, weight error) of `ranges` and (0, 0), covered rising: what
-/// may be chosen when coverage is shared out. The first point is (0, 0). `weight` is the neuron's
-/// ||W2 row||^2, by which its error reaches the outputs.
+/// The lower convex hull of the points (covered, weight error) of `ranges` and (0, 0), by increasing
+/// coverage: the points among which `share_coverage` chooses. The first point is (0, 0). `weight` is the
+/// neuron's
+/// ||W2 row||^2, the weight of its error in the outputs.
 inline std::vector<curve_point> error_curve(std::span<const linear_range> ranges, double weight) {
     std::vector<curve_point> points, hull(1);
     for (std::size_t i = 0; i < ranges.size(); ++i)
@@ -157,8 +158,8 @@ inline std::vector<curve_point> error_curve(std::span<const linear_range> ranges
     return hull;
 }
 
-/// The range that minimizes weight error + multiplier (1 - covered) among all runs of bins and none at all,
-/// of equals the one that covers most: exact where the greedy search may not be. O(bins^2). Errors as in
+/// The range that minimizes weight error + multiplier (1 - covered) over all runs of bins and the empty
+/// one, of equal ones the one that covers most: exact, unlike the greedy search. O(bins^2). Errors as in
 /// `check_range_search`; weight and multiplier must be finite and not negative.
 inline result<linear_range> best_range(const activation_statistics& s, std::size_t neuron, double weight,
                                        double multiplier) {
@@ -169,14 +170,14 @@ inline result<linear_range> best_range(const activation_statistics& s, std::size
                              multiplier);
     const range_lines lines(s, neuron);
     std::size_t begin = 0, end = 0;
-    double least = multiplier * lines.rows(), most = 0;
+    double min_cost = multiplier * lines.rows(), max_rows = 0;
     for (std::size_t i = 0; i < lines.bins(); ++i)
         for (std::size_t j = i + 1; j <= lines.bins(); ++j) {
             const double rows = lines.rows(i, j);
             const double cost = weight * lines.error(i, j) + multiplier * (lines.rows() - rows);
-            if (cost < least || (cost == least && rows > most)) {
-                least = cost;
-                most = rows;
+            if (cost < min_cost || (cost == min_cost && rows > max_rows)) {
+                min_cost = cost;
+                max_rows = rows;
                 begin = i;
                 end = j;
             }
@@ -184,13 +185,13 @@ inline result<linear_range> best_range(const activation_statistics& s, std::size
     return lines.range(begin, end);
 }
 
-/// The best ranges of every multiplier, covered rising: those on the lower convex hull of (covered, error) of
-/// all runs of bins. Takes the place of `search_ranges` where milliseconds per neuron do not matter.
+/// The best ranges of every multiplier, by increasing coverage: those on the lower convex hull of (covered,
+/// error) of all runs of bins. Replaces `search_ranges` if milliseconds per neuron do not matter.
 inline result<std::vector<linear_range>> best_ranges(const activation_statistics& s, std::size_t neuron) {
     if (const status bad = check_range_search(s, neuron); !bad)
         return bad;
     const range_lines lines(s, neuron);
-    // The hull lies below the line from nothing to everything.
+    // The hull lies below the line from coverage 0 to coverage 1.
     const double steepest = lines.error(0, lines.bins()) / lines.rows();
     std::vector<linear_range> runs;
     for (std::size_t i = 0; i < lines.bins(); ++i)

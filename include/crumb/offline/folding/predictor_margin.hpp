@@ -1,4 +1,4 @@
-// How far a predictor's estimate may be from a neuron's input: as measured, and at most.
+// Errors of a predictor's estimates: measured quantiles, and upper bounds.
 #pragma once
 
 #include <crumb/core/half.hpp>
@@ -30,7 +30,7 @@ class predictor_errors {
     std::size_t neurons() const noexcept { return histogram_.variables(); }
     std::size_t rows() const noexcept { return rows_; }
 
-    /// Adds v and u, each rows x neurons. Refuses other shapes, NaN and infinity; nothing is added then.
+    /// Adds v and u, each rows x neurons. Refuses other shapes, NaN and infinity, and adds nothing then.
     status add(const matrix_view<const float>& tested, const matrix_view<const float>& inputs) {
         if (tested.cols != neurons() || inputs.cols != neurons() || tested.rows != inputs.rows)
             return status::error(errc::bad_shape,
@@ -49,7 +49,7 @@ class predictor_errors {
         return {};
     }
 
-    /// Adds what `other` has seen. Refuses other numbers of neurons or bins.
+    /// Adds the data of `other`. Refuses other numbers of neurons or bins.
     status merge(const predictor_errors& other) {
         if (other.neurons() != neurons() || other.histogram_.bins() != histogram_.bins())
             return status::error(errc::bad_shape,
@@ -61,7 +61,7 @@ class predictor_errors {
     }
 
     /// Q_p(e), an edge of a bin or an extreme: at most a share `p` of the errors is less than `lower`, at
-    /// most 1 - p is greater than `upper`. 0 of no rows.
+    /// most 1 - p is greater than `upper`. 0 without rows.
     double lower(std::size_t neuron, double p) const noexcept {
         const std::size_t used = histogram_.used(neuron);
         double below = 0;
@@ -83,14 +83,14 @@ class predictor_errors {
         return used == 0 ? 0.0 : histogram_.min(neuron);
     }
 
-    /// Where v is to be tested so that at most a share `miss` of the inputs outside `r` passes for linear:
+    /// Thresholds of v such that at most a share `miss` of the inputs outside `r` counts as linear:
     ///
     ///     [low + Q_{1 - miss}(e), high + Q_miss(e))
     ///
     /// An input u < low passes only if v = u + e is not below the first threshold, so e > Q_{1 - miss}(e);
     /// one of u >= high only if v is below the second one, so e < Q_miss(e). That bounds the share where e
-    /// does not depend on u. Ends at infinity stay there; thresholds are rounded inwards. Thresholds that
-    /// meet: the neuron is never linear.
+    /// does not depend on u. Infinite ends stay infinite; thresholds are rounded inwards. If they meet, the
+    /// neuron is never linear.
     tested_range thresholds(std::size_t neuron, const linear_range& r, double miss) const noexcept {
         const double low = r.low + upper(neuron, 1 - miss), high = r.high + lower(neuron, miss);
         tested_range out = {static_cast<float>(low), static_cast<float>(high)};
@@ -111,7 +111,7 @@ class predictor_errors {
 /// Inputs that share a norm in `sound_bounds`.
 inline constexpr std::size_t bound_group = 32;
 
-/// The least half that is not below x >= 0; infinity beyond the largest one.
+/// x >= 0 rounded up to fp16; infinity beyond the largest number.
 inline half half_above(double x) noexcept {
     float f = static_cast<float>(x);
     if (double{f} < x)
@@ -131,15 +131,15 @@ struct bound_matrix {
     matrix_view<const half> view() const noexcept { return matrix(values.data(), neurons, 2 * groups); }
 };
 
-/// What no input can exceed. For weights w and their stored approximation w^, inputs x and x^ as the
-/// predictor rounds them, and groups g of 32 inputs, the last one of what is left,
+/// A bound on the estimate's error for every input. For weights w and their stored approximation w^, inputs x
+/// and x^ as the predictor rounds them, and groups g of 32 inputs, the last one possibly shorter,
 ///
 ///     |w.x - w^.x^| = |(w - w^).x + w^.(x - x^)| <= sum over g of E[n, g] X[g] + N[n, g] D[g]
 ///     E[n, g] = ||w_g - w^_g||,  N[n, g] = ||w^_g||,  X[g] = ||x_g||,  D[g] = ||x_g - x^_g||
 ///
-/// by the triangle inequality and Cauchy-Schwarz. E and N are rounded up to halves; the product is for
-/// `dense_linear<half>`. It holds in real numbers. In float, with eps = 2^-24 and gamma(n) = n eps / (1 - n
-/// eps), the caller adds
+/// by the triangle inequality and Cauchy-Schwarz. E and N are rounded up to fp16; the product is for
+/// `dense_linear<half>`. The bound holds in real numbers. In float, with eps = 2^-24 and gamma(n) = n eps /
+/// (1 - n eps), the caller adds
 ///
 ///     gamma(2 groups + 36) of the margin   for X and D (32 squares, a root) and the product, none of whose
 ///                                          terms is negative
@@ -147,7 +147,7 @@ struct bound_matrix {
 ///     gamma(d + 1) sum N (X + D)           if w^.x^ is; integer sums leave the few roundings of their scales
 ///
 /// and one eps of the magnitude for every bias that is added on the way; squares of inputs below 2^-63 would
-/// underflow. Refuses matrices of other shapes, NaN, infinity, and norms that do not fit a half.
+/// underflow. Refuses matrices of other shapes, NaN, infinity, and norms beyond fp16.
 inline result<bound_matrix> sound_bounds(const matrix_view<const float>& up,
                                          const matrix_view<const float>& approximation) {
     if (approximation.rows != up.rows || approximation.cols != up.cols)

@@ -13,11 +13,11 @@ namespace crumb::inline CRUMB_ABI {
 /// Parameters of `nested_descent`.
 struct nested_descent_options {
     std::size_t hot = 150; ///< passes with noise
-    std::size_t cold = 32; ///< most passes without; they end when nothing changes
+    std::size_t cold = 32; ///< max passes without noise; they end when nothing changes
     double from = 1.0; ///< temperature of the first pass with noise, as a share of the mean loss per weight
     double to = 0.3;   ///< that of the last one
     std::size_t rescale = 4; ///< scales are fitted again every so many passes; 0: never
-    std::uint64_t seed = 1;  ///< of the noise; every row has its own
+    std::uint64_t seed = 1;  ///< of the noise, which differs from row to row
 };
 
 /// Refuses temperatures that are not finite and positive.
@@ -31,11 +31,11 @@ inline status check_descent(const nested_descent_options& o) noexcept {
 /// Lowers sum_p lambda_p e_p H e_p^T, e_p = w_p - q_p, of rows that are quantized already, with codes and
 /// scales chosen one after another, given all others. With s_p = e_p H, another code q of column j makes it
 ///     sum_p lambda_p H_jj (q_pj + s_pj / H_jj - d T_p[q >> (parent - p)])^2
-/// and what does not depend on q. A pass with noise draws a code with odds exp(-loss / temperature), which
-/// leaves the nearest local minimum: where precisions disagree, one code at a time gets nowhere. Temperatures
+/// and what does not depend on q. A pass with noise draws a code with odds exp(-loss / temperature), to
+/// leave local minima: where precisions disagree, changing one code at a time does not. Temperatures
 /// fall geometrically; passes without noise take the best code, until none changes. A scale d becomes
 /// d + sum_p lambda_p u_p s_p / sum_p lambda_p u_p H u_p^T, u_p the group's levels, rounded to a half. A row
-/// that came out worse is left as it was.
+/// that became worse is left unchanged.
 ///
 /// Keeps a reference to the system, which has feedback. Immutable: threads may treat disjoint rows at a time.
 class nested_descent {
@@ -43,7 +43,7 @@ class nested_descent {
     using index = Eigen::Index;
 
   public:
-    /// Of every precision, rows in order (`feedback_system::in_order`); those not stored may be empty.
+    /// Targets of every precision, rows in order (`feedback_system::in_order`); empty if not stored.
     using chains = std::array<matrix_f, nested_precisions>;
 
     nested_descent(const feedback_system& system, const nested_levels& levels,
@@ -61,9 +61,9 @@ class nested_descent {
         for (float& g : noise_)
             g = static_cast<float>(std::log(-std::log(std::max(random.uniform(), 1e-9))));
         // Losses stay positive with noise.
-        const float least = *std::min_element(noise_.begin(), noise_.end());
+        const float min = *std::min_element(noise_.begin(), noise_.end());
         for (float& g : noise_)
-            g -= least;
+            g -= min;
     }
 
     /// Improves `rows` of `out`; row 0 of the targets belongs to the first of them.
@@ -89,7 +89,7 @@ class nested_descent {
     }
 
   private:
-    static constexpr std::size_t codes = std::size_t{1} << most_nested_bits;
+    static constexpr std::size_t codes = std::size_t{1} << max_nested_bits;
     static constexpr std::size_t noises = 8192; ///< a power of two
     static constexpr index g_size = static_cast<index>(group_size);
     using lanes = std::array<float, codes>;
@@ -178,7 +178,7 @@ class nested_descent {
                 for (std::size_t q = 0; q < codes; ++q)
                     cost[q] += temperature * noise[q];
             }
-            const std::size_t next = least(cost);
+            const std::size_t next = min(cost);
             if (next == now || (!IsHot && !(cost[next] < cost[now] * (1 - 1e-6f))))
                 continue;
             s.code[i] = static_cast<std::uint8_t>(next);
@@ -190,8 +190,9 @@ class nested_descent {
         return changed;
     }
 
-    /// The position of the least of positive numbers, to 19 bits: it takes the place of the last ones.
-    static std::size_t least(const lanes& cost) noexcept {
+    /// The index of the smallest of positive numbers, compared to 19 bits: the index replaces the lowest
+    /// bits.
+    static std::size_t min(const lanes& cost) noexcept {
         std::array<std::int32_t, codes> key = std::bit_cast<std::array<std::int32_t, codes>>(cost);
         constexpr std::int32_t mask = codes - 1;
         for (std::size_t q = 0; q < codes; ++q)
@@ -235,7 +236,7 @@ class nested_descent {
     const feedback_system& system_;
     nested_levels levels_;
     nested_descent_options options_;
-    precision_weights lambda_ = {}; ///< 0 for what is not stored
+    precision_weights lambda_ = {}; ///< 0 for precisions not stored
     std::array<lanes, nested_precisions> level_ = {};
     lanes barred_ = {};
     std::array<float, noises + codes> noise_ = {}; ///< -ln of exponential numbers, with the sign turned

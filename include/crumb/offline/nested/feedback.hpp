@@ -7,24 +7,24 @@ namespace crumb::inline CRUMB_ABI {
 
 /// Parameters of `nested_feedback`.
 struct nested_feedback_options {
-    /// What each precision's error counts. Fewest bits count for more than `even_precisions`, since models
-    /// take their errors, which are large, worse than in proportion.
+    /// Weight of each precision's error. Low precisions weigh more than in `even_precisions`: large errors
+    /// cost a model more than in proportion.
     precision_weights lambda = {4, 6, 16};
     std::size_t sweeps = 3;              ///< passes that choose every group again, given all others
     nested_descent_options descent = {}; ///< code by code after sweeps
-    double length_power = 1.0;           ///< how much of the length lost is given back; 0 for least squares
+    double length_power = 1.0;           ///< exponent of the length correction; 0 for least squares
     search_options search = {};
 };
 
-/// Quantizes rows w so that sum_p lambda_p (w_p - q_p) H (w_p - q_p)^T is small, where q_p is what the codes
-/// stand for at precision p, and w_p = gamma_p w gives the row back the length that p costs it.
+/// Quantizes rows w so that sum_p lambda_p (w_p - q_p) H (w_p - q_p)^T is small, where q_p are the codes'
+/// weights at precision p, and w_p = gamma_p w makes up for the length that p costs the row.
 ///
 /// Each precision has a chain of error feedback of its own (`feedback_system`): its errors, and its targets
-/// t_p. A column's code is the one of least sum_p lambda_p R_jj^2 (t_p - d T_p[code >> (parent - p)])^2. A
+/// t_p. A column's code minimizes sum_p lambda_p R_jj^2 (t_p - d T_p[code >> (parent - p)])^2. A
 /// group's scale is chosen by this loss when the group begins. Sweeps choose every group again, given all
-/// others: t_p = w_p,g + H_gg^-1 H_g,rest e_p,rest; `nested_descent` does so code by code. Lengths are taken
-/// after the first of several sweeps: where inputs have much in common, a row that is poorly quantized seems
-/// to have lost more than it has. Without feedback columns are independent, and there are no sweeps.
+/// others: t_p = w_p,g + H_gg^-1 H_g,others e_p,others; `nested_descent` does so code by code. Lengths are
+/// measured after the first of several sweeps: with correlated inputs, a poorly quantized row seems to lose
+/// more length than it does. Without feedback columns are independent, and there are no sweeps.
 ///
 /// Keeps a reference to the system. Immutable: threads may quantize disjoint rows at a time.
 class nested_feedback {
@@ -37,8 +37,8 @@ class nested_feedback {
         : system_(system), options_(options) {}
 
     /// Quantizes `rows` of `w` (n x k) into `out`, made by `nested_quantized::zeros` with w's shape. Refuses
-    /// other shapes, bad levels and options, and weights that are not finite or beyond a half's range; `out`
-    /// is untouched then.
+    /// other shapes, bad levels and options, and weights that are not finite or beyond fp16; `out` is
+    /// unchanged then.
     status quantize(const matrix_view<const float>& w, nested_quantized& out, range rows = {}) const {
         const std::size_t k = system_.k();
         if (w.cols != k || out.k != k || out.n != w.rows || out.codes.size() != out.n * k ||
@@ -238,10 +238,10 @@ class nested_feedback {
 };
 
 /// Fills the corrections of quantized weights: sum over i of (w_i - w_i at p bits) mean_i for every row and
-/// precision, rounded to halves, so that outputs are right on average. `mean`: of the k inputs; with it,
-/// quantizers get `second_moments::centered` instead of `matrix`. `exact`: n x k, 1 for weights without an
-/// error, which something else than `out` has; or empty. Refuses other shapes, NaN and corrections beyond a
-/// half's range; `out` is untouched then.
+/// precision, rounded to fp16, so that outputs are right on average. `mean`: of the k inputs; with it,
+/// quantizers get `second_moments::centered` instead of `matrix`. `exact`: n x k, 1 for weights that are
+/// stored elsewhere, without error; or empty. Refuses other shapes, NaN and corrections beyond fp16; `out` is
+/// unchanged then.
 inline status correct_means(const matrix_view<const float>& w, std::span<const float> mean,
                             nested_quantized& out, std::span<const std::uint8_t> exact = {}) {
     if (!exact.empty() && exact.size() != out.n * out.k)
@@ -252,7 +252,7 @@ inline status correct_means(const matrix_view<const float>& w, std::span<const f
                              out.n, out.k, w.rows, w.cols, mean.size());
     const nested_storage_view q = out;
     std::vector<half> corrections(out.corrections.size());
-    for (int p = fewest_nested_bits; p <= out.levels.parent; ++p)
+    for (int p = min_nested_bits; p <= out.levels.parent; ++p)
         for (std::size_t r = 0; r < out.n; ++r) {
             double sum = 0;
             for (std::size_t i = 0; i < out.k; ++i)
@@ -261,7 +261,7 @@ inline status correct_means(const matrix_view<const float>& w, std::span<const f
             const half c = to_half(static_cast<float>(sum));
             if (!is_finite(c))
                 return status::error(errc::not_finite, "correction of row %zu at %d bits is %g", r, p, sum);
-            corrections[static_cast<std::size_t>(p - fewest_nested_bits) * out.n + r] = c;
+            corrections[static_cast<std::size_t>(p - min_nested_bits) * out.n + r] = c;
         }
     out.corrections = std::move(corrections);
     return {};

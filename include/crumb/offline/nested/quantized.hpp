@@ -7,7 +7,7 @@
 
 namespace crumb::inline CRUMB_ABI {
 
-/// What quantizers of nested weights fill.
+/// Nested weights to be filled by quantizers.
 struct nested_quantized {
     std::size_t n = 0;
     std::size_t k = 0;
@@ -20,7 +20,7 @@ struct nested_quantized {
     operator nested_storage_view() const noexcept {
         return {codes.data(), scales.data(), corrections.data(), n, k, levels};
     }
-    /// Codes, scales and corrections 0.
+    /// All codes, scales and corrections 0.
     static nested_quantized zeros(const nested_levels& levels, std::size_t n, std::size_t k) {
         nested_quantized q;
         q.n = n;

@@ -6,18 +6,18 @@
 
 namespace crumb::inline CRUMB_ABI {
 
-/// Precisions that nested weights can have.
-inline constexpr std::size_t nested_precisions = most_nested_bits - fewest_nested_bits + 1;
+/// Number of precisions of nested weights.
+inline constexpr std::size_t nested_precisions = max_nested_bits - min_nested_bits + 1;
 
-/// What the squared error of 2, 3 and 4 bits counts beside that of the others; only ratios matter, and
-/// precisions that are not stored count for nothing. A bit more divides the error by about 4.
+/// Weights of the squared errors of 2, 3 and 4 bits; only ratios matter, and precisions that are not stored
+/// are ignored. A bit more divides the error by about 4.
 using precision_weights = std::array<float, nested_precisions>;
 inline constexpr precision_weights even_precisions = {1, 4, 16};
 
 /// Refuses weights of stored precisions that are not finite and positive.
 inline status check_precision_weights(const precision_weights& lambda, int seed, int parent) noexcept {
     for (int p = seed; p <= parent; ++p)
-        if (const float l = lambda[static_cast<std::size_t>(p - fewest_nested_bits)]; !(l > 0 && l < 1e12f))
+        if (const float l = lambda[static_cast<std::size_t>(p - min_nested_bits)]; !(l > 0 && l < 1e12f))
             return status::error(errc::invalid_argument, "nested weights: %d bits count %g", p, double{l});
     return {};
 }
@@ -30,17 +30,17 @@ inline level_set levels_at(const nested_levels& l, int bits) noexcept {
     return s;
 }
 
-/// One group as a least-squares problem: a `group_problem` for each precision p, of which only weight and
-/// mix are the same, and the same scale and codes for all. The loss is
+/// One group as a least-squares problem: a `group_problem` per precision p, with common weight and mix, and
+/// one scale and one set of codes for all. The loss is
 ///     sum_p lambda_p sum_i weight[i] (c_pi - d T_p[code_i >> (parent - p)])^2.
-/// Element 0 belongs to 2 bits; what is not stored may be null.
+/// Element 0 belongs to 2 bits; elements not stored may be null.
 struct nested_problem {
     std::array<const float*, nested_precisions> target = {}, own = {};
     const float* weight = nullptr;
     const float* mix = nullptr;
 };
 
-/// What was chosen for a group.
+/// The choice for a group.
 struct nested_choice {
     stored_scale scale;
     float error = std::numeric_limits<float>::infinity();
@@ -62,10 +62,10 @@ class nested_search {
     const nested_levels& levels() const noexcept { return levels_; }
     float lambda(int bits) const noexcept { return lambda_[slot(bits)]; }
     static constexpr std::size_t slot(int bits) noexcept {
-        return static_cast<std::size_t>(bits - fewest_nested_bits);
+        return static_cast<std::size_t>(bits - min_nested_bits);
     }
 
-    /// Evaluates the best scales of the highest and of the lowest precision by themselves, then, round by
+    /// Evaluates the best scales of the highest and of the lowest precision alone, then, round by
     /// round, scales near the best.
     nested_choice solve(const nested_problem& p) const {
         nested_choice best;
@@ -145,7 +145,7 @@ class nested_search {
         }
     }
 
-    /// Keeps what is better than `best`.
+    /// Replaces `best` by better candidates.
     void evaluate(const nested_problem& p, lane_set& l, nested_choice& best) const {
         alignas(64) row loss = {};
         alignas(64) std::uint8_t code[group_size][lanes];
@@ -203,14 +203,14 @@ class nested_search {
                 std::copy_n(a, lanes, at[q]);
             }
         }
-        alignas(64) row least, found;
-        std::copy_n(cost[0], lanes, least);
+        alignas(64) row min, found;
+        std::copy_n(cost[0], lanes, min);
         std::copy_n(at[0], lanes, found);
         for (std::size_t q = 1; q < std::size_t{1} << Seed; ++q) {
             for (std::size_t n = 0; n < lanes; ++n) {
-                const bool better = cost[q][n] < least[n];
+                const bool better = cost[q][n] < min[n];
                 found[n] = better ? at[q][n] : found[n];
-                least[n] = better ? cost[q][n] : least[n];
+                min[n] = better ? cost[q][n] : min[n];
             }
         }
         std::copy_n(found, lanes, code);

@@ -11,17 +11,17 @@ namespace crumb::inline CRUMB_ABI {
 
 /// Parameters of `train_nested`.
 struct nested_training_options {
-    int seed = fewest_nested_bits;              ///< the lowest precision
-    int parent = most_nested_bits;              ///< the highest
-    precision_weights lambda = even_precisions; ///< what each precision's error counts
-    std::size_t most_groups = 1u << 15;         ///< more are sampled down to this number
-    std::size_t most_rounds = 60;
+    int seed = min_nested_bits;                 ///< the lowest precision
+    int parent = max_nested_bits;               ///< the highest
+    precision_weights lambda = even_precisions; ///< weight of each precision's error
+    std::size_t max_groups = 1u << 15;          ///< max groups; of more, a sample is drawn
+    std::size_t max_rounds = 60;
     double tolerance = 2e-4; ///< training ends when the error falls by less than this share in a round
     std::uint64_t random_seed = 1;
     std::function<void(std::size_t done, std::size_t all)> progress = {}; ///< after every round
 };
 
-/// Trained tables and how they came about.
+/// Trained tables, and their errors during training.
 struct trained_nested {
     nested_levels levels;
     /// After each round: sum_p lambda_p sum a (w - q_p)^2 / sum_p lambda_p sum a w^2 over the sampled groups,
@@ -29,14 +29,15 @@ struct trained_nested {
     std::vector<double> errors;
 };
 
-/// Trains nested codebooks. (1) The table of the lowest precision is a codebook of its own
+/// Trains nested codebooks. (1) The table of the lowest precision is trained first
 /// (`train_codebooks`, one table). (2) Each precision above it splits every cell in two, by weighted 2-means
-/// of the weights over their groups' scales: incremental upscaling as in Any-Precision LLM. (3) In turns,
+/// of the weights over their groups' scales: incremental upscaling as in Any-Precision LLM. (3) Alternating,
 /// every group chooses scale, sign and codes for all precisions together, to lower sum_p lambda_p sum a (w -
 /// d T_p[code >> (parent - p)])^2, and every level becomes sum a w d / sum a d^2 over its cell, until the
-/// error stops falling. Tables are int8 all the time: distinct, ascending, with a largest magnitude of 127
+/// error stops falling. Tables are int8 in every round: distinct, ascending, with a largest magnitude of 127
 /// over all precisions. a is the importance as for `train_codebooks`. Refuses precisions outside 2 to 4 bits,
-/// lambda that is not finite and positive, NaN and infinity. Zeros only give even levels.
+/// lambda that is not finite and positive, NaN and infinity. Matrices of zeros only give evenly spaced
+/// levels.
 class nested_trainer {
   public:
     static result<trained_nested> train(std::span<const training_matrix> matrices,
@@ -48,7 +49,7 @@ class nested_trainer {
         if (const status s = check_precision_weights(o.lambda, o.seed, o.parent); !s)
             return s;
         splitmix64 random(o.random_seed);
-        const auto samples = sample_groups(matrices, o.most_groups, random);
+        const auto samples = sample_groups(matrices, o.max_groups, random);
         if (!samples)
             return samples.error();
         nested_trainer t(o, samples->energy);
@@ -59,8 +60,8 @@ class nested_trainer {
             return out;
         const auto seed = train_codebooks(matrices, {.entries = std::size_t{1} << o.seed,
                                                      .selector_bits = 0,
-                                                     .most_groups = o.most_groups,
-                                                     .most_rounds = o.most_rounds,
+                                                     .max_groups = o.max_groups,
+                                                     .max_rounds = o.max_rounds,
                                                      .tolerance = o.tolerance,
                                                      .seed = o.random_seed});
         if (!seed)
@@ -73,14 +74,14 @@ class nested_trainer {
     }
 
   private:
-    static constexpr std::size_t codes = std::size_t{1} << most_nested_bits;
+    static constexpr std::size_t codes = std::size_t{1} << max_nested_bits;
     static constexpr std::size_t all_levels = std::tuple_size_v<decltype(nested_levels::levels)>;
     using real_levels = std::array<double, all_levels>;
 
     struct group : group_sample {
         float d = 0;
     };
-    /// Of a code: S = sum_p lambda_p T_p and Q = sum_p lambda_p T_p^2. With the same target w for all
+    /// Sums of a code: S = sum_p lambda_p T_p and Q = sum_p lambda_p T_p^2. With the same target w for all
     /// precisions, the error is sum a (L w^2 - 2 d w S + d^2 Q), L = sum lambda_p.
     struct code_sums {
         std::array<float, codes> s = {}, q = {};
@@ -97,14 +98,13 @@ class nested_trainer {
 
     static real_levels uniform() {
         real_levels t = {};
-        const auto even = nested_levels::uniform(fewest_nested_bits, most_nested_bits);
+        const auto even = nested_levels::uniform(min_nested_bits, max_nested_bits);
         for (std::size_t i = 0; i < all_levels; ++i)
             t[i] = even.levels[i];
         return t;
     }
 
-    /// Writes the tables on the int8 grid, and 0 for precisions that do not exist. Returns what the numbers
-    /// were multiplied with.
+    /// Writes the tables on the int8 grid, and 0 for precisions that do not exist. Returns the factor.
     double put(nested_levels& l, const real_levels& t) const {
         const double scale = 127 / widest(t);
         l.levels = {};
@@ -114,7 +114,7 @@ class nested_trainer {
     }
     static constexpr std::size_t first(int bits) noexcept { return nested_levels::first_of(bits); }
 
-    // ---- the tables to begin with ----
+    // ---- the first tables ----
     real_levels upscale(const level_set& seed) {
         struct point {
             double x, weight;
@@ -175,13 +175,13 @@ class nested_trainer {
         return t;
     }
     double widest(const real_levels& t) const {
-        double most = 1e-30;
+        double max = 1e-30;
         for (std::size_t i = first(o_.seed); i < first(o_.parent + 1); ++i)
-            most = std::max(most, std::fabs(t[i]));
-        return most;
+            max = std::max(max, std::fabs(t[i]));
+        return max;
     }
 
-    // ---- in turns ----
+    // ---- alternation ----
     code_sums sums_of(const nested_levels& l) const {
         code_sums c;
         c.count = std::size_t{1} << o_.parent;
@@ -196,10 +196,10 @@ class nested_trainer {
         return c;
     }
 
-    /// The codes of least error at scale d, as S and Q of each weight.
+    /// The codes of smallest error at scale d, as S and Q of each weight.
     static void nearest(const code_sums& c, const group& g, float d, std::array<float, group_size>& s,
                         std::array<float, group_size>& q) {
-        std::array<float, group_size> x, cost, best_s, best_q; // known to alias nothing
+        std::array<float, group_size> x, cost, best_s, best_q; // local, so that nothing aliases them
         const float inverse = 2.0f / d;
         for (std::size_t i = 0; i < group_size; ++i) {
             x[i] = g.w[i] * inverse;
@@ -221,8 +221,8 @@ class nested_trainer {
         q = best_q;
     }
 
-    /// Alternates codes and d = sum a w S / sum a Q. The loss, less the constant L sum a w^2, is that of the
-    /// last scale with the codes before it; returns it.
+    /// Alternates codes and d = sum a w S / sum a Q. Returns the loss, without the constant
+    /// L sum a w^2, of the last scale with the codes before it.
     static double converge(const code_sums& c, const group& g, float& d, int steps) {
         std::array<float, group_size> s, q;
         double loss = 0;
@@ -248,28 +248,28 @@ class nested_trainer {
         return loss;
     }
 
-    /// Every group chooses; its former choice is among the candidates. Returns the relative error.
+    /// Every group chooses, with its previous choice among the candidates. Returns the relative error.
     double assign(const nested_levels& l) {
         const code_sums c = sums_of(l);
         constexpr std::array<float, 4> parts = {1.0f, 0.85f, 0.7f, 0.55f};
         double loss = 0;
         for (group& g : samples_) {
-            float most = 0;
+            float max = 0;
             for (std::size_t i = 0; i < g.size; ++i)
-                most = std::max(most, g.a[i] > 0 ? std::fabs(g.w[i]) : 0.0f);
+                max = std::max(max, g.a[i] > 0 ? std::fabs(g.w[i]) : 0.0f);
             float best = g.d;
-            double least = g.d != 0 ? converge(c, g, best, 4) : std::numeric_limits<double>::infinity();
+            double min = g.d != 0 ? converge(c, g, best, 4) : std::numeric_limits<double>::infinity();
             for (const float part : parts) {
                 for (const float sign : {1.0f, -1.0f}) {
-                    float d = sign * part * most / c.widest;
-                    if (const double now = converge(c, g, d, 3); now < least) {
-                        least = now;
+                    float d = sign * part * max / c.widest;
+                    if (const double now = converge(c, g, d, 3); now < min) {
+                        min = now;
                         best = d;
                     }
                 }
             }
             g.d = best;
-            loss += least;
+            loss += min;
         }
         return 1 + loss / (lambdas_ * energy_);
     }
@@ -281,10 +281,10 @@ class nested_trainer {
             for (std::size_t i = 0; i < g.size; ++i) {
                 const double x = 2 * double{g.w[i]} / double{g.d};
                 std::size_t best = 0;
-                double least = std::numeric_limits<double>::infinity();
+                double min = std::numeric_limits<double>::infinity();
                 for (std::size_t code = 0; code < c.count; ++code) {
-                    if (const double cost = double{c.q[code]} - x * double{c.s[code]}; cost < least) {
-                        least = cost;
+                    if (const double cost = double{c.q[code]} - x * double{c.s[code]}; cost < min) {
+                        min = cost;
                         best = code;
                     }
                 }

@@ -1,4 +1,4 @@
-// The fewest bits that hold a quality: by phase, and along the steps of decoding.
+// The min bits that hold a quality: by phase, and by decode step.
 #pragma once
 
 #include <crumb/op/schedule/precision_schedule.hpp>
@@ -12,11 +12,11 @@
 
 namespace crumb::inline CRUMB_ABI {
 
-/// The quality that has to be held: q >= reference - epsilon.
+/// The quality to be held: q >= reference - epsilon.
 struct quality_target {
     double reference = 0;
     double epsilon = 0;
-    constexpr double least() const noexcept { return reference - epsilon; }
+    constexpr double min() const noexcept { return reference - epsilon; }
 };
 
 /// Refuses targets that are not finite, and a negative epsilon.
@@ -27,22 +27,22 @@ inline status check_target(const quality_target& t) noexcept {
     return {};
 }
 
-/// Precisions of the two phases, and what finding them took.
+/// Precisions of the two phases, and the effort of finding them.
 struct phase_allocation {
-    bool held = false; ///< whether a pair holds the target; if none does, the pair of most bits
+    bool held = false; ///< whether a pair holds the target; if none does, the pair of max bits
     int prefill = 0;
     int decode = 0;     ///< at most `prefill`
     double quality = 0; ///< of that pair
     std::size_t evaluations = 0;
-    std::size_t space = 0; ///< pairs there are
+    std::size_t space = 0; ///< pairs in all
 };
 
 /// Measures pairs of (prefill, decode) bits on a calibration set; may fail.
 using phase_quality = std::function<result<double>(int prefill, int decode)>;
 
-/// The least pair decode <= prefill that holds the target (PMPD, 4.1). Least: fewest decode bits, which are
-/// paid for with every token, among those fewest prefill bits. If `monotone`, more bits in either phase are
-/// taken to be no worse, and pairs below one that fails are not measured; else all are, in order, until one
+/// The smallest pair decode <= prefill that holds the target (PMPD, 4.1): min decode bits, which every token
+/// reads, then min prefill bits. If `monotone`, more bits in either phase are
+/// assumed to be no worse, and pairs below one that fails are not measured; else all are, in order, until one
 /// holds. Refuses precisions that are not possible, bad targets, a quality that is NaN or null.
 inline result<phase_allocation> allocate_phases(const precision_range& stored, const quality_target& target,
                                                 const phase_quality& quality, bool monotone = true) {
@@ -57,7 +57,7 @@ inline result<phase_allocation> allocate_phases(const precision_range& stored, c
     out.space = levels * (levels + 1) / 2;
 
     status state;
-    std::array<double, most_nested_bits + 1> measured; // by bits of the prompt
+    std::array<double, max_nested_bits + 1> measured; // by bits of the prompt
     const auto holds = [&](int prefill, int decode) {
         double& known = measured[static_cast<std::size_t>(prefill)];
         if (std::isnan(known) && state) {
@@ -73,7 +73,7 @@ inline result<phase_allocation> allocate_phases(const precision_range& stored, c
         out.prefill = prefill;
         out.decode = decode;
         out.quality = known;
-        return out.held = known >= target.least();
+        return out.held = known >= target.min();
     };
     for (int decode = stored.seed; decode <= stored.parent && state && !out.held; ++decode) {
         measured.fill(std::numeric_limits<double>::quiet_NaN());
@@ -92,34 +92,34 @@ inline result<phase_allocation> allocate_phases(const precision_range& stored, c
 /// The schedules that a solver chooses from.
 struct schedule_space {
     precision_range stored = {};
-    /// That may be used, in falling order; empty: all that are stored.
+    /// Precisions to use, in decreasing order; empty: all that are stored.
     std::vector<int> precisions = {};
-    int prefill = most_nested_bits;
-    std::size_t length = 0; ///< most decode steps, the paper's OL
+    int prefill = max_nested_bits;
+    std::size_t length = 0; ///< max decode steps, the paper's OL
     std::size_t points = 0; ///< of the grid, the paper's N
 };
 
-/// What a solver has found.
+/// The result of a solver.
 struct solved_schedule {
-    bool held = false; ///< whether a schedule holds the target; if none does, most bits everywhere
+    bool held = false; ///< whether a schedule holds the target; if none does, max bits everywhere
     precision_schedule schedule;
     double quality = 0;
     double average_bits = 0;     ///< over all steps
-    std::size_t evaluations = 0; ///< that this search took, of `space`
-    std::size_t space = 0;       ///< schedules there are
+    std::size_t evaluations = 0; ///< of this search, of `space`
+    std::size_t space = 0;       ///< schedules in all
 };
 
 /// Measures a schedule, as the mean over a validation set; may fail.
 using schedule_quality = std::function<result<double>(const precision_schedule&)>;
 
 /// The static scheduler's solver (PMPD, 4.2 and 4.3): the switch points st(p) of the grid {0, OL / (N - 1),
-/// ..., OL}, p > q => st(p) <= st(q), of the fewest average bits whose quality holds the target. Remembers
-/// all qualities: no schedule is measured twice, for however many targets.
+/// ..., OL}, p > q => st(p) <= st(q), of the min average bits whose quality holds the target. Remembers all
+/// qualities: no schedule is measured twice, even for several targets.
 ///
-/// If `monotone`, more bits at any step are taken to be no worse. Then a schedule that fails rules out all
-/// that have at most its bits at every step, one that holds rules out all of as many bits or more, and the
-/// next one measured is the one that rules out most in the worse of both cases; for two precisions that is
-/// bisection. Else schedules are measured in the order of their bits until one holds.
+/// If `monotone`, more bits at any step are assumed to be no worse. Then a schedule that fails rules out all
+/// with at most its bits at every step, one that holds rules out all with as many bits or more, and the next
+/// one measured rules out most in the worse case; for two precisions that is bisection. Otherwise schedules
+/// are measured in the order of their bits until one holds.
 class schedule_solver {
   public:
     /// Refuses precisions that are not stored or do not fall, grids that `check_grid` refuses, more
@@ -142,19 +142,19 @@ class schedule_solver {
                 return status::error(errc::invalid_argument,
                                      "solver: %d bits; precisions have to be stored, %d to %d, and to fall",
                                      space.precisions[i], space.stored.seed, space.stored.parent);
-        const std::size_t most = space.precisions.size() > 2 ? 1 << 10 : 1 << 19;
-        if (space.points > most)
+        const std::size_t max = space.precisions.size() > 2 ? 1 << 10 : 1 << 19;
+        if (space.points > max)
             return status::error(errc::invalid_argument, "solver: %zu points, at most %zu are possible",
-                                 space.points, most);
+                                 space.points, max);
         return schedule_solver(std::move(space), std::move(quality));
     }
 
-    /// Schedules that there are.
+    /// Schedules in all.
     std::size_t space() const noexcept { return order_.size(); }
-    /// Of which so many have been measured, for all targets together.
+    /// Schedules measured, for all targets together.
     std::size_t evaluations() const noexcept { return evaluations_; }
 
-    /// The schedule of fewest bits that holds the target. Refuses bad targets, a quality that is NaN, and
+    /// The schedule of min bits that holds the target. Refuses bad targets, a quality that is NaN, and
     /// returns the error of a quality that fails.
     result<solved_schedule> solve(const quality_target& target, bool monotone = true) {
         if (const status s = check_target(target); !s)
@@ -177,7 +177,7 @@ class schedule_solver {
     }
 
   private:
-    static_assert(most_nested_bits - fewest_nested_bits <= 2, "a schedule has at most two switch points");
+    static_assert(max_nested_bits - min_nested_bits <= 2, "a schedule has at most two switch points");
     static constexpr std::size_t nowhere = std::numeric_limits<std::size_t>::max();
 
     /// A schedule: grid points at which the second and the third precision begin. With two precisions there
@@ -230,7 +230,7 @@ class schedule_solver {
             const auto q = measure(cell_of(c));
             if (!q)
                 return q.error();
-            if (*q >= target.least())
+            if (*q >= target.min())
                 return cell_of(c);
         }
         return nowhere;
@@ -241,7 +241,7 @@ class schedule_solver {
         std::vector<candidate> open = order_;
         std::size_t best = nowhere;
         const auto apply = [&](const candidate& c) {
-            if (quality_[cell_of(c)] >= target.least()) {
+            if (quality_[cell_of(c)] >= target.min()) {
                 best = cell_of(c);
                 open.erase(std::partition_point(open.begin(), open.end(),
                                                 [&](const candidate& x) { return x.bits < c.bits; }),
@@ -251,7 +251,7 @@ class schedule_solver {
                               [&](const candidate& x) { return x.first <= c.first && x.last <= c.last; });
             }
         };
-        // What earlier targets have measured comes first; what holds, by falling bits.
+        // Earlier measurements first, by decreasing bits.
         for (std::size_t i = order_.size(); i-- != 0;)
             if (const candidate c = order_[i]; !std::isnan(quality_[cell_of(c)]))
                 apply(c);
@@ -276,14 +276,14 @@ class schedule_solver {
         for (std::size_t a = 1; a <= rows_; ++a)
             for (std::size_t b = 1; b <= columns_; ++b)
                 at(a, b) += at(a - 1, b) + at(a, b - 1) - at(a - 1, b - 1);
-        std::size_t most = 0, chosen = 0, first = 0;
+        std::size_t max_ruled_out = 0, chosen = 0, first = 0;
         for (std::size_t i = 0; i < open.size(); ++i) {
             if (open[i].bits != open[first].bits)
                 first = i;
             const std::size_t ruled_out =
                 std::min(open.size() - first, at(open[i].first + 1, open[i].last + 1));
-            if (ruled_out > most) {
-                most = ruled_out;
+            if (ruled_out > max_ruled_out) {
+                max_ruled_out = ruled_out;
                 chosen = i;
             }
         }

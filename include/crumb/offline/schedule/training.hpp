@@ -27,8 +27,8 @@ inline result<std::size_t> switch_label(std::span<const double> scores, double f
     return std::min(static_cast<std::size_t>(at - scores.begin()), scores.size() - 1);
 }
 
-/// What a prompt has left, and the point of the grid that is right for it. The caller keeps the rows alive.
-/// Activations: the same rows twice.
+/// Keys and values of a prompt, and its label, a point of the grid. The caller keeps the rows alive.
+/// Activations are passed as both.
 struct schedule_sample {
     matrix_view<const float> keys, values; ///< T x (heads * head_size)
     std::size_t label = 0;
@@ -122,15 +122,15 @@ class schedule_network {
             .cast<double>();
     }
     static vector normalized(const vector& scores) {
-        const double most = scores.maxCoeff();
-        return scores.array() - (most + std::log((scores.array() - most).exp().sum()));
+        const double max = scores.maxCoeff();
+        return scores.array() - (max + std::log((scores.array() - max).exp().sum()));
     }
     vector logits(const vector& theta, const vector& x) const { return w2(theta) * x + b2(theta); }
 
     Eigen::Index heads_, size_, hidden_, points_;
 };
 
-/// Progress and course of training, after an epoch.
+/// Progress of training after an epoch.
 struct schedule_epoch {
     double loss = 0;          ///< mean weighted cross entropy of the samples trained on, during the epoch
     double held_out_loss = 0; ///< of those held out; 0 if there are none
@@ -155,15 +155,15 @@ struct trained_schedule {
     learned_shape shape;
     std::vector<float> query, w1, b1, w2, b2;
     std::vector<schedule_epoch> epochs; ///< those that were run
-    std::size_t best_epoch = 0;         ///< whose parameters these are: of least held-out loss, or the last
+    std::size_t best_epoch = 0;         ///< the epoch of these parameters: of min held-out loss, or the last
     double accuracy = 0;                ///< share of the samples trained on whose label is most probable
     double held_out_accuracy = 0;       ///< likewise of those held out; 0 if there are none
 
-    /// As the inference takes them; valid while this lives.
+    /// The parameters for `learned_schedule`; valid while this lives.
     learned_weights weights() const noexcept { return {query, w1, b1, w2, b2}; }
 };
 
-/// Draws, trains and measures; `train_schedule` checks what it gets.
+/// Draws samples, trains and measures; `train_schedule` checks the arguments.
 class schedule_trainer {
   public:
     schedule_trainer(const learned_shape& shape, std::span<const schedule_sample> samples,
@@ -213,8 +213,8 @@ class schedule_trainer {
         return o_.class_weights.empty() ? 1.0 : o_.class_weights[samples_[i].label];
     }
 
-    /// A query that looks at all tokens alike, values of zero mean and unit variance under it, and weights
-    /// that keep that variance (He et al. 2015).
+    /// A query of equal weights for all tokens, pooled values normalized to zero mean and unit variance, and
+    /// weights that keep that variance (He et al. 2015).
     void start() {
         theta_ = schedule_network::vector::Zero(network_.parameters());
         schedule_network::vector squares = schedule_network::vector::Zero(network_.width());
@@ -231,9 +231,9 @@ class schedule_trainer {
         first_ = second_ = schedule_network::vector::Zero(theta_.size());
     }
     void draw(Eigen::Map<schedule_network::rows> w) {
-        const double most = std::sqrt(6 / double(w.cols()));
+        const double max = std::sqrt(6 / double(w.cols()));
         for (Eigen::Index i = 0; i < w.size(); ++i)
-            w.data()[i] = most * (2 * random_.uniform() - 1);
+            w.data()[i] = max * (2 * random_.uniform() - 1);
     }
 
     double epoch() {
@@ -284,7 +284,7 @@ class schedule_trainer {
         return double(right) / double(of.size());
     }
 
-    /// The inference knows no centers and scales: they become part of the first layer.
+    /// Folds center and scale into the first layer, as inference has neither.
     void copy_parameters(trained_schedule& out) const {
         const schedule_network::vector& theta = theta_;
         const schedule_network::rows w1 = network_.w1(theta) * network_.scale.asDiagonal();
@@ -310,7 +310,7 @@ class schedule_trainer {
     double steps_ = 0;
 };
 
-/// What is wrong with the options, or nothing.
+/// An error if options are out of range.
 inline status check_options(const schedule_training_options& o, std::size_t points) noexcept {
     if (o.hidden == 0 || o.epochs == 0 || o.batch == 0)
         return status::error(errc::invalid_argument,
@@ -340,7 +340,7 @@ inline result<trained_schedule> train_schedule(std::span<const schedule_sample> 
     if (const status s = check_options(options, points); !s)
         return s;
     const learned_shape shape = {heads, head_size, options.hidden, points};
-    if (const status s = check_shape(shape); !s)
+    if (const status s = check_options(shape); !s)
         return s;
     for (std::size_t i = 0; i < samples.size(); ++i) {
         const schedule_sample& s = samples[i];

@@ -15,27 +15,28 @@ struct training_options {
     std::size_t entries = 4;              ///< levels per table: 2 to 16
     unsigned selector_bits = 2;           ///< 2^selector_bits tables
     scale_kind scales = scale_kind::half; ///< copied to the result; training takes scales as continuous
-    std::size_t most_groups = 1u << 15;   ///< more are sampled down to this number
-    std::size_t most_rounds = 60;
+    std::size_t max_groups = 1u << 15;    ///< max groups; of more, a sample is drawn
+    std::size_t max_rounds = 60;
     double tolerance = 2e-4; ///< training ends when the error falls by less than this share in a round
     std::uint64_t seed = 1;
     std::function<void(std::size_t done, std::size_t all)> progress = {}; ///< after every round
 };
 
-/// Trained tables and how they came about.
+/// Trained tables, and their errors during training.
 struct trained_codebooks {
     level_set levels;
     /// After each round: sum a (w - q)^2 / sum a w^2 over the sampled groups; falls monotonically.
     std::vector<double> errors;
 };
 
-/// Trains codebooks in two phases. (1) Groups are scaled to a largest magnitude of 1, turned so that their
-/// third moment is positive, sorted, and clustered (k-means on sorted values: their shapes), one cluster per
-/// table. (2) Each cluster gets a table by weighted k-means on its values; then all groups choose table, sign
-/// and scale d anew (d = sum a w t / sum a t^2) and levels become t = sum a w d / sum a d^2, in turns, until
-/// the weighted error sum a (w - d t)^2 stops falling. Tables are int8 all the time: distinct, ascending,
-/// with a largest magnitude of 127. a is the importance, divided by the matrix's mean a w^2, so that matrices
-/// count by their size. Refuses NaN and infinity. Matrices of zeros only give evenly spaced levels.
+/// Trains codebooks in two phases. (1) Groups are scaled to a largest magnitude of 1, with the sign that
+/// makes their third moment positive, sorted, and clustered (k-means on sorted values: their shapes), one
+/// cluster per table. (2) Each cluster gets a table by weighted k-means on its values; then all groups choose
+/// table, sign and scale d anew (d = sum a w t / sum a t^2) and levels become t = sum a w d / sum a d^2,
+/// alternating until the weighted error sum a (w - d t)^2 stops falling. Tables are int8 in every round:
+/// distinct, ascending, with a largest magnitude of 127. a is the importance, divided by the matrix's mean a
+/// w^2, so that matrices count by their size. Refuses NaN and infinity. Matrices of zeros only give evenly
+/// spaced levels.
 class codebook_trainer {
   public:
     static result<trained_codebooks> train(std::span<const training_matrix> matrices,
@@ -44,7 +45,7 @@ class codebook_trainer {
             return status::error(errc::invalid_argument, "codebooks: %zu levels, %u selector bits", o.entries,
                                  o.selector_bits);
         codebook_trainer t(o);
-        const auto samples = sample_groups(matrices, o.most_groups, t.random_);
+        const auto samples = sample_groups(matrices, o.max_groups, t.random_);
         if (!samples)
             return samples.error();
         t.energy_ = samples->energy;
@@ -76,27 +77,26 @@ class codebook_trainer {
         return s;
     }
 
-    /// Writes a table on the int8 grid: largest magnitude 127, ascending, distinct. Returns what the numbers
-    /// were multiplied with.
+    /// Writes a table on the int8 grid: largest magnitude 127, ascending, distinct. Returns the factor.
     static double put(level_set& s, std::size_t table, std::array<double, 16> t) {
         const std::span<double> level(t.data(), s.entries);
-        double most = 1e-30;
+        double max = 1e-30;
         std::sort(level.begin(), level.end());
         for (const double x : level)
-            most = std::max(most, std::fabs(x));
-        const double scale = 127 / most;
+            max = std::max(max, std::fabs(x));
+        const double scale = 127 / max;
         put_on_int8_grid(level, scale, {s.levels.data() + table * s.entries, s.entries});
         return scale;
     }
 
     // ---- phase 1: shapes ----
     static shape shape_of(const group& g) {
-        float most = 0, cubes = 0;
+        float max = 0, cubes = 0;
         for (std::size_t i = 0; i < g.size; ++i)
-            most = std::max(most, std::fabs(g.w[i]));
+            max = std::max(max, std::fabs(g.w[i]));
         shape sorted = {};
         for (std::size_t i = 0; i < g.size; ++i) {
-            sorted[i] = g.w[i] / most;
+            sorted[i] = g.w[i] / max;
             cubes += sorted[i] * sorted[i] * sorted[i];
         }
         if (cubes < 0)
@@ -128,7 +128,7 @@ class codebook_trainer {
         std::vector<shape> shapes(samples_.size());
         for (std::size_t i = 0; i < shapes.size(); ++i)
             shapes[i] = shape_of(samples_[i]);
-        // The first center is drawn, the others as well, far from those before them.
+        // The centers are drawn, each far from those before it.
         std::vector<shape> centers = {shapes[random_.below(shapes.size())]};
         std::vector<float> nearest(shapes.size(), std::numeric_limits<float>::infinity());
         while (centers.size() < tables) {
@@ -187,7 +187,7 @@ class codebook_trainer {
     }
 
     // ---- phase 2: all together ----
-    /// Every group chooses; its former choice is among the candidates. Returns the relative error.
+    /// Every group chooses, with its previous choice among the candidates. Returns the relative error.
     double assign(const level_set& s) {
         const group_search search(s, {.starts = s.entries > 4 ? std::size_t{5} : std::size_t{3}});
         double error = 0;

@@ -7,8 +7,9 @@
 
 namespace crumb::inline CRUMB_ABI {
 
-/// Columns in blocks of 256, blocks in groups of 32: what shares a scale stays together, in any order within
-/// and among each other. A ragged group is filled up with positions that have no column.
+/// Columns in blocks of 256, blocks in groups of 32: columns that share a scale stay together; the order
+/// within groups, within blocks and of blocks is free. A ragged group is padded with positions without
+/// column.
 struct column_order {
     /// A block, 256 columns or what is left of them.
     struct part {
@@ -20,10 +21,10 @@ struct column_order {
     std::vector<std::size_t> group_at; ///< group at each 32 positions
     std::vector<part> parts;
 
-    /// k columns as they lie.
+    /// k columns in ascending order.
     static column_order ascending(std::size_t k) { return column_order(k, {}); }
-    /// Blocks, groups and columns of most mean energy first, equal ones as they lie; a finite number per
-    /// column.
+    /// Blocks, groups and columns of largest mean energy first, equal ones ascending. `energy`: a finite
+    /// number per column.
     static column_order by_energy(std::span<const double> energy) {
         return column_order(energy.size(), energy);
     }

@@ -9,9 +9,9 @@ namespace crumb::inline CRUMB_ABI {
 /// Parameters of `error_feedback`.
 struct feedback_options {
     double damping = 0.01;     ///< added to the diagonal of H, as a share of its mean
-    bool reorder = true;       ///< blocks, groups and columns of most energy first
+    bool reorder = true;       ///< blocks, groups and columns of largest energy first
     std::size_t sweeps = 3;    ///< passes that choose every group again, given all others
-    double length_power = 1.0; ///< how much of the row's lost length is given back; 0 for least squares
+    double length_power = 1.0; ///< exponent of the length correction; 0 for least squares
     search_options search = {};
 };
 
@@ -40,8 +40,8 @@ class error_feedback {
     std::size_t k() const noexcept { return system_.k(); }
     const feedback_system& system() const noexcept { return system_; }
 
-    /// Quantizes `rows` of `w` into `out`, made by `leveled_matrix::zeros` with w's shape. Weights that are
-    /// not finite or beyond a half's range are refused; `out` may then be partly written.
+    /// Quantizes `rows` of `w` into `out`, made by `leveled_matrix::zeros` with w's shape. Refuses weights
+    /// that are not finite or beyond fp16; `out` may be partly written then.
     status quantize(const matrix_view<const float>& w, leveled_matrix& out, range rows = {}) const {
         if (w.cols != system_.k() || out.k != system_.k() || out.n != w.rows)
             return status::error(errc::bad_shape,
@@ -145,14 +145,14 @@ class error_feedback {
         group_search::candidates c;
         if (search.set().scales == scale_kind::half)
             return block(search, p, target, own, e, 0);
-        float most = 0;
+        float max = 0;
         for (std::size_t g = 0; g < p.groups; ++g)
             if (search.propose(target + g * group_size, system_.weight() + p.first + g * group_size, c) != 0)
-                most = std::max(most, std::fabs(c[0].d));
-        if (most == 0)
+                max = std::max(max, std::fabs(c[0].d));
+        if (max == 0)
             return block(search, p, target, own, e, 0);
-        // The exponent at which the largest scale just fits: a step lower was tried, and brings nothing.
-        const int exponent = std::clamp(static_cast<int>(std::ceil(std::log2(most / 127.0f))), -120, 120);
+        // The smallest exponent at which the largest scale fits; a step lower gains nothing.
+        const int exponent = std::clamp(static_cast<int>(std::ceil(std::log2(max / 127.0f))), -120, 120);
         return block(search, p, target, own, e, exponent);
     }
     block_result block(const group_search& search, const part& p, const float* target, const float* own,
@@ -210,7 +210,7 @@ class error_feedback {
                         out.exponent.empty()
                             ? 0
                             : out.exponent[row * out.blocks() + orig * group_size / scale_block];
-                    // What there is.
+                    // The present error of the group.
                     const Eigen::RowVectorXf now =
                         target.row(r) - (w.block(r, first, 1, g_size) - e.block(r, first, 1, g_size));
                     const float before =

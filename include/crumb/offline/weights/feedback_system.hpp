@@ -14,17 +14,17 @@ namespace crumb::inline CRUMB_ABI {
 /// mean diagonal of 1, its columns in the order in which they are quantized (`order`). With H = R R^T, R
 /// upper triangular,
 ///     (w - q) H (w - q)^T = sum_j R_jj^2 (w_j + sum_{i<j} R_ij / R_jj (w_i - q_i) - q_j)^2,
-/// so that a column is corrected by the errors of those before it. Positions without a column (the rest of a
+/// so that a column is corrected by the errors of those before it. Positions without a column (padding of a
 /// ragged group) have weight and mix 0. Immutable after `make`: threads may share it.
 class feedback_system {
   public:
     using matrix_f = Eigen::Matrix<float, Eigen::Dynamic, Eigen::Dynamic, Eigen::RowMajor>;
     using index = Eigen::Index;
-    /// Weights of a larger magnitude cannot be a half times a level of a magnitude of 1.
-    static constexpr float most_weight = 65504.0f;
+    /// Weights beyond fp16 cannot be an fp16 scale times a level of magnitude 1.
+    static constexpr float max_weight = 65504.0f;
 
     /// From H, k x k; its lower triangle is read. `damping` is added to the diagonal, as a share of its mean;
-    /// `reorder` puts blocks, groups and columns of most energy first.
+    /// `reorder` puts blocks, groups and columns of largest energy first.
     static result<feedback_system> make(const matrix_view<const double>& h, double damping = 0.01,
                                         bool reorder = true) {
         if (h.rows != h.cols || h.rows == 0)
@@ -91,8 +91,7 @@ class feedback_system {
     /// The column at a position, k for none.
     std::size_t column(std::size_t position) const noexcept { return order_.at[position]; }
 
-    /// Whether H has more than a diagonal. Otherwise `mix`, `h`, `solve` and what belongs to single groups do
-    /// not exist.
+    /// Whether H is not diagonal. Otherwise there is no `mix`, `h`, `solve`, and nothing of single groups.
     bool has_feedback() const noexcept { return mix_.size() != 0; }
     /// R_jj^2 per position; the importance without feedback.
     const float* weight() const noexcept { return weight_.data(); }
@@ -100,8 +99,8 @@ class feedback_system {
     const matrix_f& mix() const noexcept { return mix_; }
     /// H, its rows and columns in order.
     const matrix_f& h() const noexcept { return h_; }
-    /// H_gg^-1 of a group by itself, and the weights (32) and mix (32 x 32) of H_gg: for when all other
-    /// groups are fixed.
+    /// H_gg^-1 of a group, and the weights (32) and mix (32 x 32) of H_gg: for sweeps, where all other groups
+    /// are fixed.
     const matrix_f& solve(std::size_t group) const noexcept { return solve_[group]; }
     const float* own_weight(std::size_t group) const noexcept {
         return own_weight_.data() + group * group_size;
@@ -120,8 +119,8 @@ class feedback_system {
         return s;
     }
 
-    /// What a row with weights w has to be multiplied with to have its length back in its own direction after
-    /// it became q: (<w, Hw> / <w, Hq>)^power, from vectors in order.
+    /// The factor for weights w so that a row quantized to q keeps its length in the direction of w: (<w, Hw>
+    /// / <w, Hq>)^power, from vectors in order.
     float gain(const Eigen::RowVectorXf& w, const Eigen::RowVectorXf& q, double power) const {
         const double ww = static_cast<double>(product(w, w)), wq = static_cast<double>(product(w, q));
         if (!(wq > 0) || !(ww > 0))
@@ -139,11 +138,11 @@ class feedback_system {
         return v;
     }
 
-    /// Refuses rows of weights that are not finite or beyond a half's range.
+    /// Refuses rows of weights that are not finite or beyond fp16.
     status check_weights(const matrix_view<const float>& w, range rows) const {
         for (std::size_t r = rows.begin; r < rows.end; ++r)
             for (std::size_t i = 0; i < order_.k; ++i)
-                if (!(std::fabs(w.row(r)[i]) <= most_weight))
+                if (!(std::fabs(w.row(r)[i]) <= max_weight))
                     return status::error(errc::not_finite, "weight (%zu, %zu) is not finite or beyond 65504",
                                          r, i);
         return {};
@@ -166,7 +165,7 @@ class feedback_system {
             for (index i = 0; i < j; ++i)
                 mix_(i, j) = static_cast<float>(r(i, j) / d);
         }
-        // The same for each group by itself: what sweeps need.
+        // The same for single groups, for sweeps.
         const std::size_t groups = order_.group_at.size();
         own_weight_.resize(order_.at.size());
         own_mix_.resize(order_.at.size() * group_size);

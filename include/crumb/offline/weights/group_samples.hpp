@@ -20,31 +20,31 @@ struct training_matrix {
     std::span<const float> importance;
 };
 
-/// A group of weights w, and what the square of each one's error counts: a, the importance divided by the
-/// matrix's mean a w^2, so that matrices count by their size. Surplus elements of ragged groups are 0.
+/// A group of weights w and the weights a of their squared errors: importance divided by the matrix's mean
+/// importance w^2, so that matrices count by their size. Surplus elements of ragged groups are 0.
 struct group_sample {
     std::array<float, group_size> w = {}, a = {};
     std::size_t size = 0; ///< weights, at most 32
 };
 
-/// What `sample_groups` drew.
+/// The result of `sample_groups`.
 struct group_samples {
     std::vector<group_sample> groups;
     double energy = 0; ///< sum a w^2 of all
 };
 
-/// Draws one group from each of `most` equal stretches of all groups, or takes all if there are no more.
+/// Draws one group from each of `max` equal stretches of all groups, or takes all if there are no more.
 /// Groups of zeros are left out. Refuses NaN and infinity, negative importances and those of another width.
-inline result<group_samples> sample_groups(std::span<const training_matrix> matrices, std::size_t most,
+inline result<group_samples> sample_groups(std::span<const training_matrix> matrices, std::size_t max,
                                            splitmix64& random) {
     group_samples out;
     std::size_t next = 0;
-    bool drawn = false; // whether `next` is, and waits for its matrix
+    bool drawn = false; // whether `next` is drawn but not reached
     std::size_t all = 0;
     for (const training_matrix& m : matrices)
         all += m.w.rows * ((m.w.cols + group_size - 1) / group_size);
-    const std::size_t wanted = std::min(all, most);
-    std::size_t first = 0, taken = 0; // of the matrix; samples so far
+    const std::size_t wanted = std::min(all, max);
+    std::size_t first = 0, taken = 0; // group of the matrix; samples so far
     for (std::size_t n = 0; n < matrices.size(); ++n) {
         const auto& w = matrices[n].w;
         const auto& importance = matrices[n].importance;

@@ -5,7 +5,7 @@
 
 namespace crumb::inline CRUMB_ABI {
 
-/// How thoroughly scales are searched.
+/// Effort of the search for scales.
 struct search_options {
     std::size_t starts = 3; ///< scales that least squares begins from, per table and sign
     std::size_t steps = 2;  ///< of least squares from each start
@@ -24,7 +24,7 @@ struct group_problem {
     const float* mix = nullptr;
 };
 
-/// What was chosen for a group.
+/// The choice for a group.
 struct group_choice {
     stored_scale scale;
     unsigned selector = 0;
@@ -60,27 +60,27 @@ class group_search {
     const level_set& set() const noexcept { return set_; }
     const search_options& options() const noexcept { return options_; }
 
-    /// The candidates of least error, best first, from alternating nearest level and least-squares scale.
+    /// The candidates of smallest error, best first, from alternating nearest level and least-squares scale.
     /// Returns their number, 0 for a group of zeros.
     std::size_t propose(const float* w, const float* weight, candidates& out) const {
-        float most = 0;
+        float max = 0;
         for (std::size_t i = 0; i < group_size; ++i)
-            most = std::max(most, weight[i] > 0 ? std::fabs(w[i]) : 0.0f);
-        if (most < std::numeric_limits<float>::min())
+            max = std::max(max, weight[i] > 0 ? std::fabs(w[i]) : 0.0f);
+        if (max < std::numeric_limits<float>::min())
             return 0;
-        // Coarse levels clip the largest weight; the finer they are, the less.
-        const float least = set_.entries <= 4    ? 0.4f
-                            : set_.entries <= 8  ? 0.6f
-                            : set_.entries <= 16 ? 0.75f
-                                                 : 0.95f;
+        // Coarse levels clip the largest weight, finer ones less.
+        const float min = set_.entries <= 4    ? 0.4f
+                          : set_.entries <= 8  ? 0.6f
+                          : set_.entries <= 16 ? 0.75f
+                                               : 0.95f;
         std::size_t found = 0;
         for (unsigned t = 0; t < set_.tables(); ++t) {
             for (std::size_t s = 0; s < 2 * options_.starts; ++s) {
                 const std::size_t step = s / 2;
                 const float part = options_.starts < 2 ? 1.0f
-                                                       : 1.0f - (1.0f - least) * static_cast<float>(step) /
+                                                       : 1.0f - (1.0f - min) * static_cast<float>(step) /
                                                                     static_cast<float>(options_.starts - 1);
-                candidate c{(s % 2 == 0 ? part : -part) * most / widest_[t], t, 0};
+                candidate c{(s % 2 == 0 ? part : -part) * max / widest_[t], t, 0};
                 converge(w, weight, c, options_.steps);
                 found = insert(out, found, c);
             }
@@ -88,7 +88,7 @@ class group_search {
         return found;
     }
 
-    /// The nearest scale that the format can store. `exponent` counts for `scale_kind::byte` only.
+    /// The nearest scale that the format can store. `exponent` is used by `scale_kind::byte` only.
     stored_scale snap(float d, unsigned selector, int exponent) const noexcept {
         return set_.scales == scale_kind::half
                    ? nearest_half_scale(d, selector, set_.selector_bits)
@@ -233,7 +233,7 @@ class group_search {
                 v[i] = round_even(x[i], first, last, step);
             return;
         }
-        std::array<float, group_size> y; // known to alias nothing
+        std::array<float, group_size> y; // local, so that nothing aliases it
         y.fill(level[0]);
         for (std::size_t m = 1; m < set_.entries; ++m) {
             const float border = middle[m], value = level[m];
@@ -327,7 +327,7 @@ class group_search {
     level_set set_;
     search_options options_;
     bool even_;
-    std::array<float, level_set::most_levels> level_ = {}, middle_ = {};
+    std::array<float, level_set::max_levels> level_ = {}, middle_ = {};
     std::array<float, 16> widest_ = {};
 };
 

@@ -1,4 +1,4 @@
-// Group-quantized weights seen from the quantizer: weight = d(group) * level[selector(group)][index].
+// The quantizers' view of group-quantized weights: weight = d(group) * level[selector(group)][index].
 #pragma once
 
 #include <crumb/core/half.hpp>
@@ -20,19 +20,18 @@ inline constexpr std::size_t scale_block = block_scales::block_groups * group_si
 
 /// How the scale d of a group is stored.
 enum class scale_kind : std::uint8_t {
-    half, ///< an IEEE half whose low mantissa bits are the selector; they count as part of the number
+    half, ///< fp16; its low mantissa bits are the selector as well as part of the number
     byte  ///< d = 2^E b: E per block of 256 inputs, b a signed byte whose low bits are the selector
 };
 
-/// A set of tables of levels and the scales that go with them. Codebooks are the case that this is for;
-/// uniform formats have evenly spaced levels.
+/// Tables of levels and the kind of their scales: codebooks, or the evenly spaced levels of uniform formats.
 struct level_set {
-    static constexpr std::size_t most_levels = 256;
+    static constexpr std::size_t max_levels = 256;
 
     std::size_t entries = 0;    ///< levels per table, at most 256
     unsigned selector_bits = 0; ///< 2^selector_bits tables
     scale_kind scales = scale_kind::half;
-    std::array<std::int8_t, most_levels> levels = {}; ///< table after table, each ascending
+    std::array<std::int8_t, max_levels> levels = {}; ///< table after table, each ascending
 
     constexpr std::size_t tables() const noexcept { return std::size_t{1} << selector_bits; }
     constexpr std::span<const std::int8_t> table(std::size_t selector) const noexcept {
@@ -51,9 +50,9 @@ constexpr level_set uniform_levels(int first, int step, std::size_t entries) noe
     return s;
 }
 
-/// Whether a set can be quantized with: 2 to 256 ascending levels per table, at most 256 in all.
+/// Whether quantizers can use a set: 2 to 256 ascending levels per table, at most 256 in all.
 inline status check_levels(const level_set& s) noexcept {
-    if (s.entries < 2 || s.selector_bits > 4 || s.entries * s.tables() > level_set::most_levels)
+    if (s.entries < 2 || s.selector_bits > 4 || s.entries * s.tables() > level_set::max_levels)
         return status::error(errc::invalid_argument, "level set: %zu levels with %u selector bits", s.entries,
                              s.selector_bits);
     for (std::size_t t = 0; t < s.tables(); ++t)
@@ -67,20 +66,20 @@ inline status check_levels(const level_set& s) noexcept {
 /// A scale that a format can store: its number and its bits, selector included.
 struct stored_scale {
     float d = 0;
-    std::uint16_t bits = 0; ///< of the half, or of b
+    std::uint16_t bits = 0; ///< of the fp16 number, or of b
 };
 
-/// The finite half nearest to `d` among those whose low bits are `selector`.
+/// The finite fp16 number nearest to `d` among those whose low bits are `selector`.
 inline stored_scale nearest_half_scale(float d, unsigned selector, unsigned selector_bits) noexcept {
     const unsigned mask = (1u << selector_bits) - 1u;
-    const unsigned most = (0x7bffu & ~mask) | selector;
+    const unsigned max = (0x7bffu & ~mask) | selector;
     const unsigned sign = std::signbit(d) ? 0x8000u : 0u;
     const unsigned magnitude = std::min(to_half(std::fabs(d)).bits & 0x7fffu, 0x7bffu);
     stored_scale best;
     float error = std::numeric_limits<float>::infinity();
     for (int step = -1; step <= 1; ++step) {
         const int bits = static_cast<int>((magnitude & ~mask) | selector) + step * static_cast<int>(mask + 1);
-        if (bits < 0 || bits > static_cast<int>(most))
+        if (bits < 0 || bits > static_cast<int>(max))
             continue;
         const half h{static_cast<std::uint16_t>(sign | static_cast<unsigned>(bits))};
         if (const float e = std::fabs(to_float(h) - d); e < error) {
@@ -106,11 +105,12 @@ inline stored_scale nearest_byte_scale(float d, unsigned selector, unsigned sele
     return {std::ldexp(static_cast<float>(b), exponent), static_cast<std::uint16_t>(b & 0xff)};
 }
 
-/// Quantized weights by parts: what a storage format writes its blocks from.
+/// Quantized weights as arrays, from which storage formats write their blocks.
 struct leveled_matrix {
     std::size_t n = 0, k = 0;
-    std::vector<std::uint8_t> index;   ///< n x k
-    std::vector<std::uint16_t> scale;  ///< n x groups: bits of the half, or the byte b; selector included
+    std::vector<std::uint8_t> index; ///< n x k
+    std::vector<std::uint16_t>
+        scale; ///< n x groups: bits of the fp16 number, or the byte b; selector included
     std::vector<std::int8_t> exponent; ///< n x blocks of 256, of `scale_kind::byte` only
     level_set levels;
 

@@ -15,13 +15,13 @@ struct quantized {
     std::vector<typename F::block> blocks; ///< row after row, ceil(k / block_inputs) blocks each
     std::size_t n = 0;
     std::size_t k = 0;
-    std::vector<std::int8_t> codebooks; ///< of formats that need them
+    std::vector<std::int8_t> codebooks; ///< of codebook formats
 
     operator storage_view<F>() const noexcept { return storage<F>(blocks.data(), n, k, codebooks); }
 };
 
-/// Rounds n x k weights to format `F`, block by block; surplus weights of a ragged k count as zero. Refuses
-/// NaN, infinity and magnitudes whose scale does not fit a half.
+/// Rounds n x k weights to format `F`, block by block; padding of a ragged k is zero. Refuses NaN, infinity
+/// and magnitudes whose scale exceeds fp16.
 template <rounding_format F>
 result<quantized<F>> quantize(const matrix_view<const float>& w) {
     constexpr std::size_t inputs = block_inputs<F>, groups = F::scales::block_groups;

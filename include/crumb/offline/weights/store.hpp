@@ -1,4 +1,4 @@
-// Between the quantizers, which see levels and scales, and the storage formats.
+// From the quantizers' levels and scales to storage formats.
 #pragma once
 
 #include <crumb/offline/weights/error_feedback.hpp>
@@ -6,7 +6,7 @@
 
 namespace crumb::inline CRUMB_ABI {
 
-/// The levels that a format's codes stand for, with its table set if it needs one.
+/// The levels of a format's codes, with its table set if it needs one.
 template <weight_format F>
 level_set levels_of(std::span<const std::int8_t> codebooks = {}) {
     if constexpr (codebook_entries<F> != 0) {
@@ -23,12 +23,12 @@ level_set levels_of(std::span<const std::int8_t> codebooks = {}) {
                     codebooks[codes::entry(static_cast<int>(i), static_cast<unsigned>(t))];
         return s;
     } else {
-        constexpr int least = std::max(F::codes::minimum, -127);
-        return uniform_levels(least, 1, static_cast<std::size_t>(F::codes::maximum - least + 1));
+        constexpr int min = std::max(F::codes::minimum, -127);
+        return uniform_levels(min, 1, static_cast<std::size_t>(F::codes::maximum - min + 1));
     }
 }
 
-/// The table set that plans take, of trained levels.
+/// The table set for plans, from trained levels.
 template <weight_format F>
 std::vector<std::int8_t> codebooks_of(const level_set& s) {
     std::vector<std::int8_t> entries(codebook_entries<F>);
@@ -38,7 +38,7 @@ std::vector<std::int8_t> codebooks_of(const level_set& s) {
     return entries;
 }
 
-/// What a quantizer chose, as blocks of a format.
+/// The choices of a quantizer as blocks of a format.
 template <weight_format F>
 quantized<F> store(const leveled_matrix& q) {
     constexpr std::size_t per_block = F::scales::block_groups;
@@ -73,9 +73,9 @@ quantized<F> store(const leveled_matrix& q) {
     return out;
 }
 
-/// Quantizes n x k weights without error feedback: least squared error, weighted by the importance of each
-/// column (empty: all alike), group by group, and every row gets back the length that this costs it (see
-/// `error_feedback::independent`). Formats that round by themselves do just that. Refuses NaN and infinity.
+/// Quantizes n x k weights without error feedback: least squares per group, weighted by the importance of
+/// each column (empty: equal), and every row keeps its length (see `error_feedback::independent`). Formats
+/// with `encode` use that instead. Refuses NaN and infinity.
 template <weight_format F>
 result<quantized<F>> quantize(const matrix_view<const float>& w, std::span<const std::int8_t> codebooks,
                               std::span<const float> importance = {}) {

@@ -12,20 +12,20 @@ using kernel::kv_skip_report;
 
 /// y[r, h] = sum over t <= position + r of softmax_t(scale q[r, h] . k[t, h']) v[t, h'], where h' = h /
 /// (heads / kv_heads) and k, v are the cache's. Codes stand for what they decode to. In exact mode the error
-/// bound is that of `attention`. In fast mode a step of few queries per kv head reads codes as
-/// they lie: of product quantization by tables of 14 bits (MILLION), and `kv_error` says how far that is from
-/// the exact mode; uniform ones (KIVI) with their scales multiplied to the queries or weights. Owns nothing;
-/// copy it freely.
+/// bound is that of `attention`. In fast mode a step with few queries per kv head does not decode: codes of
+/// product quantization are looked up in tables of 14 bits (MILLION), and `kv_error` bounds the difference to
+/// exact mode; scales of uniform codes (KIVI) are multiplied with the queries or weights. Owns nothing; copy
+/// it freely.
 class kv_attention {
   public:
     /// Checks the shape against the cache's and chooses the ISA: the one named, or that of `choose_isa`.
     CRUMB_WHEN_CALLED
-    static result<kv_attention> plan(const attention_shape& shape, const kv_cache_shape& cache,
+    static result<kv_attention> plan(const attention_shape& shape, const kv_cache_options& cache,
                                      kv_mode mode = kv_mode::fast, const char* isa = nullptr) noexcept {
         const auto dense = attention::plan(shape, isa);
         if (!dense)
             return dense.error();
-        if (const status s = check_shape(cache); !s)
+        if (const status s = check_options(cache); !s)
             return s;
         if (shape.kv_heads != cache.kv_heads || shape.head_size != cache.head_size)
             return status::error(errc::bad_shape,
@@ -49,18 +49,18 @@ class kv_attention {
     /// Bytes of scratch memory that calls for up to `rows` rows need; each thread its own. At most what 64
     /// rows need.
     std::size_t scratch_bytes(std::size_t rows) const noexcept {
-        // Tables for a few rows may take more than the floats of many.
-        std::size_t most = 0;
+        // Tables for a few rows may take more memory than the floats of many.
+        std::size_t max = 0;
         for (std::size_t r = 1; r <= dense_.row_block(rows); ++r) {
             const std::size_t bytes = memory(r, shape().kv_heads).bytes();
-            most = bytes > most ? bytes : most;
+            max = bytes > max ? bytes : max;
         }
-        return round_up(most, alignment);
+        return round_up(max, alignment);
     }
 
     /// The whole result for `part`. q and y: row r is the token at `position` + r, heads * head_size floats.
     /// `cache`: a layer of a cache to which the rows' keys and values have been written, with no code at or
-    /// behind `position`. `scratch`: scratch_bytes(rows of the part), aligned. `errors`: null, or
+    /// after `position`. `scratch`: scratch_bytes(rows of the part), aligned. `errors`: null, or
     /// one per row and head. Refuses NaN and infinite queries, y unchanged. Threads may run
     /// disjoint parts.
     status run(const matrix_view<const float>& q, const kernel::kv_layer_view& cache, std::size_t position,
@@ -74,7 +74,7 @@ class kv_attention {
     static constexpr bool can_skip(const kv_codec& codec, std::size_t head_size, std::size_t group) noexcept {
         return kernel::kv_route_of(codec, head_size, group, kv_mode::fast) == kernel::kv_route::tables;
     }
-    /// Bytes of the second scratch memory of `run_skipping` for a cache of up to `coded` coded tokens.
+    /// Bytes of the further scratch memory of `run_skipping`, for a cache of up to `coded` coded tokens.
     std::size_t skip_scratch_bytes(std::size_t coded) const noexcept {
         return round_up(kernel::kv_skip_scratch(coded, group()).floats() * sizeof(float), alignment);
     }
@@ -144,7 +144,7 @@ class kv_attention {
             return {};
         CRUMB_CHECK(cache.keys().codec() == codec_,
                     "kv_attention: the cache has another codec than the plan");
-        CRUMB_CHECK(codec_.is_plain() || cache.coded == 0 ||
+        CRUMB_CHECK(codec_.is_uncoded() || cache.coded == 0 ||
                         cache.sinks + cache.coded <= position + args.rows.begin + 1,
                     "kv_attention: codes of tokens that a row must not see");
         CRUMB_CHECK(check_buffer(scratch, scratch_bytes(args.rows.size()), "scratch"),

@@ -11,39 +11,39 @@
 namespace crumb::inline CRUMB_ABI {
 
 /// A handle on the caller's memory; copy it freely. One thread at a time writes, advances, truncates or
-/// restores; `encode` may run beside that and beside attention, in a thread of its own.
+/// restores; `encode` may run at the same time, and attention too, in other threads.
 ///
 /// A step: `write` keys and values of its rows layer by layer (threads may share the heads), attend, then
 /// `advance`. Tokens become codes 64 at a time, once they are older than the window: `encode`.
 class kv_cache {
   public:
-    /// Bytes of the state: sinks, window, the list of pages. What is wrong with the shape, if something is.
-    static result<std::size_t> state_bytes(const kv_cache_shape& shape) noexcept {
-        if (const status s = check_shape(shape); !s)
+    /// Bytes of the state: sinks, window, the list of pages. An error if the options are out of range.
+    static result<std::size_t> state_bytes(const kv_cache_options& options) noexcept {
+        if (const status s = check_options(options); !s)
             return s;
-        return kv_storage::bytes(shape);
+        return kv_storage::bytes(options);
     }
 
     /// An empty cache without pages in `state`: state_bytes, aligned, the caller's while the cache is used.
     CRUMB_WHEN_CALLED
-    static result<kv_cache> create(const kv_cache_shape& shape, std::span<std::byte> state,
+    static result<kv_cache> create(const kv_cache_options& options, std::span<std::byte> state,
                                    const char* isa = nullptr) noexcept {
-        if (const status s = check_shape(shape); !s)
+        if (const status s = check_options(options); !s)
             return s;
         const auto index = choose_isa(isa);
         if (!index)
             return index.error();
-        if (const status s = check_buffer(state, kv_storage::bytes(shape), "kv_cache: state"); !s)
+        if (const status s = check_buffer(state, kv_storage::bytes(options), "kv_cache: state"); !s)
             return s;
         kv_cache c;
-        c.storage_ = kv_storage(shape, state.data());
+        c.storage_ = kv_storage(options, state.data());
         c.functions_ = &dispatch::functions_at<dispatch::kv_cache_functions>(*index);
         return c;
     }
 
-    const kv_cache_shape& shape() const noexcept { return storage_.shape(); }
+    const kv_cache_options& options() const noexcept { return storage_.options(); }
     const char* isa() const noexcept { return functions_->isa; }
-    /// Tokens at the beginning that stay halves.
+    /// First tokens, which stay in fp16.
     std::size_t sinks() const noexcept { return storage_.sinks(); }
     /// Tokens that the window has room for.
     std::size_t slots() const noexcept { return storage_.slots(); }
@@ -61,7 +61,7 @@ class kv_cache {
         if (n == storage_.max_pages())
             return status::error(errc::invalid_argument,
                                  "kv_cache: %zu pages hold %zu tokens, more are not allowed", n,
-                                 shape().max_tokens);
+                                 options().max_tokens);
         if (const status s = check_buffer(page, page_bytes(), "kv_cache: page"); !s)
             return s;
         storage_.pages()[n] = page.data();
@@ -78,14 +78,14 @@ class kv_cache {
     /// Whether `rows` more tokens fit now.
     status check_room(std::size_t rows) const noexcept {
         const std::size_t after = length() + rows;
-        if (after > shape().max_tokens)
+        if (after > options().max_tokens)
             return status::error(errc::invalid_argument,
                                  "kv_cache: %zu tokens and %zu more exceed the %zu allowed", length(), rows,
-                                 shape().max_tokens);
-        if (after > sinks() + page_count() * shape().page_tokens)
+                                 options().max_tokens);
+        if (after > sinks() + page_count() * options().page_tokens)
             return status::error(errc::buffer_too_small, "kv_cache: %zu tokens need %zu pages, there are %zu",
                                  after, pages_for(after), page_count());
-        if (!is_plain() && after > sinks() && after - sinks() - coded() > slots())
+        if (!is_uncoded() && after > sinks() && after - sinks() - coded() > slots())
             return status::error(errc::buffer_too_small,
                                  "kv_cache: the window's %zu tokens are full: %zu wait to be encoded",
                                  slots(), length() - sinks() - coded());
@@ -93,12 +93,13 @@ class kv_cache {
     }
 
     /// Writes keys and values of tokens length() .. length() + k.rows - 1: row r, kv head h, element i at
-    /// column h * head_size + i. Refuses what does not fit, NaN, and what a half cannot hold; the sequence is
+    /// column h * head_size + i. Refuses more rows than fit, NaN, and values beyond fp16; the sequence is
     /// unchanged until `advance`. Threads may write disjoint heads.
     status write(std::size_t layer, const matrix_view<const float>& k, const matrix_view<const float>& v,
                  const range& heads = {}) noexcept {
-        if (layer >= shape().layers)
-            return status::error(errc::invalid_argument, "kv_cache: layer %zu of %zu", layer, shape().layers);
+        if (layer >= options().layers)
+            return status::error(errc::invalid_argument, "kv_cache: layer %zu of %zu", layer,
+                                 options().layers);
         if (k.rows != v.rows || k.cols != storage_.width() || v.cols != storage_.width())
             return status::error(errc::bad_shape,
                                  "kv_cache: keys %zu x %zu and values %zu x %zu, expected n x %zu", k.rows,
@@ -106,25 +107,25 @@ class kv_cache {
         if (const status s = check_room(k.rows); !s)
             return s;
         const std::size_t begin = length();
-        const bool floats = shape().codec.kind == kv_kind::f32;
-        const float most = floats ? std::numeric_limits<float>::max() : 65504.0f;
-        const range part = heads.within(shape().kv_heads);
+        const bool floats = options().codec.kind == kv_kind::f32;
+        const float max = floats ? std::numeric_limits<float>::max() : 65504.0f;
+        const range part = heads.within(options().kv_heads);
         for (std::size_t h = part.begin; h < part.end; ++h)
             for (std::size_t r = 0; r < k.rows; ++r)
                 for (const bool keys : {true, false}) {
-                    const float* from = (keys ? k : v).row(r) + h * shape().head_size;
-                    for (std::size_t i = 0; i < shape().head_size; ++i)
-                        if (!(std::fabs(from[i]) <= most))
+                    const float* from = (keys ? k : v).row(r) + h * options().head_size;
+                    for (std::size_t i = 0; i < options().head_size; ++i)
+                        if (!(std::fabs(from[i]) <= max))
                             return status::error(errc::not_finite,
                                                  "kv_cache: token %zu, kv head %zu: a %s is %g", begin + r, h,
                                                  keys ? "key" : "value", double(from[i]));
                     std::byte* to = storage_.row(layer, h, keys, begin + r);
-                    if (is_plain() && (begin + r) % kv_part_tokens == 0)
+                    if (is_uncoded() && (begin + r) % kv_part_tokens == 0)
                         storage_.begin_part(to, keys);
                     if (floats)
-                        __builtin_memcpy(to, from, shape().head_size * sizeof(float));
+                        __builtin_memcpy(to, from, options().head_size * sizeof(float));
                     else
-                        functions_->to_halves(from, reinterpret_cast<half*>(to), shape().head_size);
+                        functions_->to_halves(from, reinterpret_cast<half*>(to), options().head_size);
                 }
         return {};
     }
@@ -138,31 +139,31 @@ class kv_cache {
     // ---- encoding ----
     /// Tokens that wait to be encoded: whole blocks of 64, older than the window.
     std::size_t encodable() const noexcept {
-        const std::size_t settled = sinks() + shape().window, n = length();
-        if (is_plain() || n <= settled)
+        const std::size_t settled = sinks() + options().window, n = length();
+        if (is_uncoded() || n <= settled)
             return 0;
         const std::size_t end = (n - settled) / kv_block_tokens * kv_block_tokens, done = coded();
         return end > done ? end - done : 0;
     }
 
-    /// Blocks that one thread has begun to encode.
+    /// Blocks that are being encoded.
     struct encoding {
-        std::size_t first = 0, tokens = 0; ///< behind the sinks
+        std::size_t first = 0, tokens = 0; ///< after the sinks
         std::size_t items = 0;             ///< pairs of a layer and a kv head
         explicit operator bool() const noexcept { return tokens != 0; }
     };
-    /// Begins to encode all that waits; nothing where nothing does or another encoding has not ended.
+    /// Begins to encode all waiting tokens; empty if there are none or another encoding has not ended.
     encoding begin_encoding() noexcept {
         if (encodable() == 0 || storage_.count().encoding.exchange(true, std::memory_order_acquire))
             return {};
-        const encoding e{coded(), encodable(), shape().layers * shape().kv_heads};
+        const encoding e{coded(), encodable(), options().layers * options().kv_heads};
         if (!e)
             storage_.count().encoding.store(false, std::memory_order_release);
         return e;
     }
     /// Bytes of scratch memory that a thread needs to encode.
     std::size_t encode_scratch_bytes() const noexcept {
-        return round_up(kernel::kv_encode_floats(shape().head_size) * sizeof(float), alignment);
+        return round_up(kernel::kv_encode_floats(options().head_size) * sizeof(float), alignment);
     }
     /// Encodes a part of the pairs; threads may do disjoint parts. `scratch`: encode_scratch_bytes, aligned.
     void encode(const encoding& e, std::span<std::byte> scratch, const range& items = {}) const noexcept {
@@ -171,10 +172,10 @@ class kv_cache {
         const range part = items.within(e.items);
         for (std::size_t i = part.begin; i < part.end; ++i)
             for (const bool keys : {true, false}) {
-                const std::size_t layer = i / shape().kv_heads, h = i % shape().kv_heads;
+                const std::size_t layer = i / options().kv_heads, h = i % options().kv_heads;
                 kernel::kv_block_args args;
                 args.layout = storage_.page().part(keys);
-                args.tables = shape().codebooks.tables(layer, h, keys);
+                args.tables = options().codebooks.tables(layer, h, keys);
                 args.scratch = reinterpret_cast<float*>(scratch.data());
                 for (std::size_t t = e.first; t < e.first + e.tokens; t += kv_block_tokens) {
                     args.block = t % kv_part_tokens / kv_block_tokens;
@@ -186,12 +187,12 @@ class kv_cache {
                 }
             }
     }
-    /// Makes the codes part of the cache, when all parts are encoded.
+    /// Makes the codes part of the cache; after all parts are encoded.
     void end_encoding(const encoding& e) noexcept {
         storage_.count().coded.store(e.first + e.tokens, std::memory_order_release);
         storage_.count().encoding.store(false, std::memory_order_release);
     }
-    /// All of that in this thread; the number of tokens that it has encoded.
+    /// The three steps above in this thread; returns the number of tokens encoded.
     std::size_t encode(std::span<std::byte> scratch) noexcept {
         const encoding e = begin_encoding();
         if (!e)
@@ -201,38 +202,38 @@ class kv_cache {
         return e.tokens;
     }
 
-    // ---- what attention reads ----
+    // ---- for attention ----
     /// A layer as it is now, for attention. Valid until the next `advance` of the cache.
     kernel::kv_layer_view layer(std::size_t i) const noexcept {
-        return storage_.view(i, is_plain() ? page_count() * shape().page_tokens : coded());
+        return storage_.view(i, is_uncoded() ? page_count() * options().page_tokens : coded());
     }
 
-    /// Bytes of a token's codes, with scales and means; halves in sinks and window not counted.
+    /// Bytes of a token's codes, with scales and means; fp16 in sinks and window not counted.
     double bytes_per_token() const noexcept { return double(part_bytes()) / double(kv_part_tokens); }
     /// Bits of a channel, likewise.
     double bits_per_channel() const noexcept {
-        return 8 * bytes_per_token() / double(2 * shape().layers * storage_.width());
+        return 8 * bytes_per_token() / double(2 * options().layers * storage_.width());
     }
 
     // ---- other lengths ----
-    /// Forgets all but the first `tokens` tokens. Where that cuts a coded block, what remains of it is
-    /// decoded into the window. No encoding may be under way.
+    /// Forgets all but the first `tokens` tokens. If that cuts a coded block, the remainder is decoded
+    /// into the window. No encoding may be under way.
     void truncate(std::size_t tokens) noexcept;
 
     /// Takes the first `tokens` tokens of another cache of the same shape, but for `max_tokens` and
     /// `page_tokens`; needs pages for them.
     status copy_prefix(const kv_cache& from, std::size_t tokens) noexcept;
 
-    // ---- memory, for those who store a cache ----
+    // ---- memory, for snapshots ----
     /// Parts of each head that `tokens` tokens take, `coded` of them as codes.
     std::size_t parts_for(std::size_t tokens, std::size_t coded) const noexcept {
-        return ((is_plain() ? tokens : coded) + kv_part_tokens - 1) / kv_part_tokens;
+        return ((is_uncoded() ? tokens : coded) + kv_part_tokens - 1) / kv_part_tokens;
     }
     /// Bytes of a part of all layers and kv heads, keys and values.
     std::size_t part_bytes() const noexcept {
-        return shape().layers * shape().kv_heads * storage_.page().head_part_bytes();
+        return options().layers * options().kv_heads * storage_.page().head_part_bytes();
     }
-    /// A kv head's keys or values of tokens 256 p and following behind the sinks.
+    /// A kv head's keys or values of tokens 256 p and following after the sinks.
     std::span<std::byte> part(std::size_t p, std::size_t layer, std::size_t h, bool keys) const noexcept {
         return {storage_.part(p, layer, h, keys), storage_.page().part(keys).bytes()};
     }
@@ -240,14 +241,14 @@ class kv_cache {
     template <class F>
     void for_each_part(std::size_t parts, F&& f) const {
         for (std::size_t p = 0; p < parts; ++p)
-            for (std::size_t layer = 0; layer < shape().layers; ++layer)
-                for (std::size_t h = 0; h < shape().kv_heads; ++h)
+            for (std::size_t layer = 0; layer < options().layers; ++layer)
+                for (std::size_t h = 0; h < options().kv_heads; ++h)
                     for (const bool keys : {true, false})
                         f(p, layer, h, keys);
     }
     /// Sinks and window of all layers.
-    std::span<std::byte> halves() noexcept { return storage_.halves(); }
-    std::span<const std::byte> halves() const noexcept { return storage_.halves(); }
+    std::span<std::byte> fp16_rows() noexcept { return storage_.fp16_rows(); }
+    std::span<const std::byte> fp16_rows() const noexcept { return storage_.fp16_rows(); }
     /// Sets the lengths of a sequence whose memory has been filled.
     void assume(std::size_t length, std::size_t coded) noexcept {
         storage_.count().coded.store(coded, std::memory_order_release);
@@ -255,7 +256,7 @@ class kv_cache {
     }
 
   private:
-    bool is_plain() const noexcept { return storage_.is_plain(); }
+    bool is_uncoded() const noexcept { return storage_.is_uncoded(); }
 
     kv_storage storage_;
     const dispatch::kv_cache_functions* functions_ = nullptr;
@@ -266,20 +267,21 @@ inline void kv_cache::truncate(std::size_t tokens) noexcept {
         return;
     const std::size_t kept = tokens > sinks() ? tokens - sinks() : 0;
     const std::size_t first = kept / kv_block_tokens * kv_block_tokens;
-    if (!is_plain() && kept < coded()) {
+    if (!is_uncoded() && kept < coded()) {
         float row[512];
-        for (std::size_t layer = 0; layer < shape().layers; ++layer)
-            for (std::size_t h = 0; h < shape().kv_heads; ++h)
+        for (std::size_t layer = 0; layer < options().layers; ++layer)
+            for (std::size_t h = 0; h < options().kv_heads; ++h)
                 for (const bool keys : {true, false})
                     for (std::size_t u = first; u < kept; ++u) {
                         const std::size_t t = u % kv_part_tokens;
                         functions_->decode(
-                            {storage_.page().part(keys), shape().codebooks.tables(layer, h, keys),
+                            {storage_.page().part(keys), options().codebooks.tables(layer, h, keys),
                              storage_.part(u / kv_part_tokens, layer, h, keys), t, t + 1, row, 512});
-                        // Codes of numbers near the largest half may stand for more.
-                        for (std::size_t i = 0; i < shape().head_size; ++i)
+                        // Codes of numbers near 65504 may decode to more.
+                        for (std::size_t i = 0; i < options().head_size; ++i)
                             row[i] = std::clamp(row[i], -65504.0f, 65504.0f);
-                        functions_->to_halves(row, storage_.window_row(layer, h, keys, u), shape().head_size);
+                        functions_->to_halves(row, storage_.window_row(layer, h, keys, u),
+                                              options().head_size);
                     }
         storage_.count().coded.store(first, std::memory_order_release);
     }
@@ -287,7 +289,7 @@ inline void kv_cache::truncate(std::size_t tokens) noexcept {
 }
 
 inline status kv_cache::copy_prefix(const kv_cache& from, std::size_t tokens) noexcept {
-    const kv_cache_shape &a = shape(), &b = from.shape();
+    const kv_cache_options &a = options(), &b = from.options();
     if (a.layers != b.layers || a.kv_heads != b.kv_heads || a.head_size != b.head_size ||
         !(a.codec == b.codec) || a.codebook_id != b.codebook_id || a.model_id != b.model_id ||
         sinks() != from.sinks() || slots() != from.slots())
@@ -297,7 +299,7 @@ inline status kv_cache::copy_prefix(const kv_cache& from, std::size_t tokens) no
         return status::error(errc::invalid_argument, "kv_cache: a prefix of %zu tokens, the cache has %zu",
                              tokens, from.length());
     const std::size_t pages = pages_for(tokens);
-    if (tokens > shape().max_tokens || pages > page_count())
+    if (tokens > options().max_tokens || pages > page_count())
         return status::error(errc::buffer_too_small,
                              "kv_cache: a prefix of %zu tokens needs %zu pages, there are %zu", tokens, pages,
                              page_count());
@@ -307,8 +309,8 @@ inline status kv_cache::copy_prefix(const kv_cache& from, std::size_t tokens) no
         __builtin_memcpy(storage_.part(p, layer, h, keys), from.storage_.part(p, layer, h, keys),
                          storage_.page().part(keys).bytes());
     });
-    __builtin_memcpy(halves().data(), from.halves().data(), halves().size());
-    // Codes beyond the copied parts are cut off before anybody reads them.
+    __builtin_memcpy(fp16_rows().data(), from.fp16_rows().data(), fp16_rows().size());
+    // Codes beyond the prefix are cut off before they are read.
     assume(from.length(), from.coded());
     truncate(tokens);
     return {};

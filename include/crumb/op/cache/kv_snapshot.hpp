@@ -9,8 +9,8 @@ namespace crumb::inline CRUMB_ABI {
 ///
 ///     header (128 bytes) | sinks and window | parts, in the order of kv_cache::for_each_part
 ///
-/// The header carries what a cache has to agree with, the lengths, and a hash of all that follows. How long
-/// pages are does not matter.
+/// The header has the cache's options, the lengths, and a hash of all that follows. Caches with other page
+/// lengths can restore it.
 struct kv_snapshot_header {
     char magic[8] = {'c', 'r', 'u', 'm', 'b', 'k', 'v', '\n'};
     std::uint32_t version = 2;
@@ -18,7 +18,7 @@ struct kv_snapshot_header {
     std::uint64_t layers = 0, kv_heads = 0, head_size = 0, sinks = 0, slots = 0;
     std::uint64_t codebook_id = 0, model_id = 0;
     std::uint64_t length = 0, coded = 0, parts = 0, bytes = 0;
-    std::uint64_t content = 0;      ///< hash of the bytes behind the header
+    std::uint64_t content = 0;      ///< hash of the bytes after the header
     std::uint64_t reserved[2] = {}; ///< 0
 };
 static_assert(sizeof(kv_snapshot_header) == 128);
@@ -39,13 +39,13 @@ inline std::uint64_t kv_hash(std::span<const std::byte> bytes, std::uint64_t has
 
 /// Bytes that `save` writes.
 inline std::size_t snapshot_bytes(const kv_cache& cache) noexcept {
-    return sizeof(kv_snapshot_header) + cache.halves().size() +
+    return sizeof(kv_snapshot_header) + cache.fp16_rows().size() +
            cache.parts_for(cache.length(), cache.coded()) * cache.part_bytes();
 }
 
 namespace detail {
 inline kv_snapshot_header header_of(const kv_cache& cache) noexcept {
-    const kv_cache_shape& s = cache.shape();
+    const kv_cache_options& s = cache.options();
     kv_snapshot_header h;
     h.kind = static_cast<std::uint8_t>(s.codec.kind);
     h.bits = s.codec.bits;
@@ -78,7 +78,7 @@ inline status save(const kv_cache& cache, std::span<std::byte> to) noexcept {
         h.content = kv_hash(from, h.content);
         at += from.size();
     };
-    put(cache.halves());
+    put(cache.fp16_rows());
     cache.for_each_part(h.parts, [&](std::size_t p, std::size_t layer, std::size_t head, bool keys) {
         put(cache.part(p, layer, head, keys));
     });
@@ -86,7 +86,7 @@ inline status save(const kv_cache& cache, std::span<std::byte> to) noexcept {
     return {};
 }
 
-/// Tokens of a saved cache: what pages have to be added for before `restore`.
+/// Tokens of a saved cache; pages for them have to be added before `restore`.
 inline result<std::size_t> snapshot_length(std::span<const std::byte> from) noexcept {
     kv_snapshot_header h;
     if (from.size() < sizeof h)
@@ -102,7 +102,7 @@ inline result<std::size_t> snapshot_length(std::span<const std::byte> from) noex
 }
 
 namespace detail {
-/// Refuses a part of a snapshot whose numbers beside the codes are not finite.
+/// Refuses a part of a snapshot whose scales, means or origins are not finite.
 inline status check_part(const kv_part_layout& layout, std::span<const std::byte> part) noexcept {
     switch (layout.codec().kind) {
     case kv_kind::f32:
@@ -115,9 +115,9 @@ inline status check_part(const kv_part_layout& layout, std::span<const std::byte
 }
 } // namespace detail
 
-/// Makes the cache what `save` wrote. Refuses, with the cache unchanged, what another model, shape, codec or
-/// other codebooks wrote, bytes that were cut or changed, and numbers that are not finite, as no writer of a
-/// cache lets them in. The cache needs pages for the saved tokens.
+/// Gives the cache the contents that `save` wrote. Refuses snapshots of another model, shape, codec or of
+/// other codebooks, truncated or changed bytes, and numbers that are not finite; the cache is unchanged then.
+/// It needs pages for the saved tokens.
 inline status restore(kv_cache& cache, std::span<const std::byte> from) noexcept {
     const auto length = snapshot_length(from);
     if (!length)
@@ -152,14 +152,14 @@ inline status restore(kv_cache& cache, std::span<const std::byte> from) noexcept
         return differ("sinks", h.sinks, own.sinks);
     if (h.slots != own.slots)
         return differ("window slots", h.slots, own.slots);
-    if (h.length > cache.shape().max_tokens)
-        return differ("tokens", h.length, cache.shape().max_tokens);
-    const std::size_t behind = h.length > h.sinks ? h.length - h.sinks : 0;
-    const bool coded = !cache.shape().codec.is_plain();
+    if (h.length > cache.options().max_tokens)
+        return differ("tokens", h.length, cache.options().max_tokens);
+    const std::size_t after_sinks = h.length > h.sinks ? h.length - h.sinks : 0;
+    const bool coded = !cache.options().codec.is_uncoded();
     if (h.reserved[0] != 0 || h.reserved[1] != 0 || h.parts != cache.parts_for(h.length, h.coded) ||
-        h.coded % kv_block_tokens != 0 || h.coded > behind || (coded && behind - h.coded > h.slots) ||
-        (!coded && h.coded != 0) ||
-        h.bytes != sizeof h + cache.halves().size() + h.parts * cache.part_bytes())
+        h.coded % kv_block_tokens != 0 || h.coded > after_sinks ||
+        (coded && after_sinks - h.coded > h.slots) || (!coded && h.coded != 0) ||
+        h.bytes != sizeof h + cache.fp16_rows().size() + h.parts * cache.part_bytes())
         return status::error(errc::corrupt, "kv snapshot: its header contradicts itself");
     if (from.size() < h.bytes)
         return status::error(errc::corrupt, "kv snapshot: %zu of %zu bytes", from.size(),
@@ -176,10 +176,10 @@ inline status restore(kv_cache& cache, std::span<const std::byte> from) noexcept
             f(content.subspan(at, to.size()), to, layout);
             at += to.size();
         };
-        // Sinks and window are halves, whatever the codec is.
-        next(cache.halves(), {kv_codec::f16(), h.head_size, true});
+        // Sinks and window are fp16 with every codec.
+        next(cache.fp16_rows(), {kv_codec::f16(), h.head_size, true});
         cache.for_each_part(h.parts, [&](std::size_t p, std::size_t layer, std::size_t head, bool keys) {
-            next(cache.part(p, layer, head, keys), {cache.shape().codec, h.head_size, keys});
+            next(cache.part(p, layer, head, keys), {cache.options().codec, h.head_size, keys});
         });
     };
     each([&](std::span<const std::byte> bytes, std::span<std::byte>, const kv_part_layout& layout) {

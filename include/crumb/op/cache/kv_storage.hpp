@@ -1,75 +1,77 @@
-// Where a cache keeps its tokens: sinks and window in halves, all else in pages, in the caller's memory.
+// The memory of a cache: sinks and window in fp16, all other tokens in pages.
 #pragma once
 
 #include <crumb/kernel/cache/kernels.hpp>
-#include <crumb/op/cache/kv_cache_shape.hpp>
+#include <crumb/op/cache/kv_cache_options.hpp>
 
 #include <atomic>
 #include <new>
 
 namespace crumb::inline CRUMB_ABI {
 
-/// The state of a cache and its pages; copies share the caller's memory. With `f32` and `f16` tokens lie in
-/// pages as they come; with other codecs the first are sinks, the newest are in the window, and codes are in
-/// pages.
+/// The state of a cache and its pages; copies share the caller's memory. With `f32` and `f16` all tokens lie
+/// in pages; with other codecs the first are sinks, the newest are in the window, and codes are in pages.
 class kv_storage {
   public:
-    /// Lengths of a sequence, which threads share.
+    /// Lengths of a sequence, shared by threads.
     struct counters {
         std::atomic<std::size_t> length = 0, coded = 0, pages = 0;
         std::atomic<bool> encoding = false;
     };
 
     /// Bytes of the state.
-    static std::size_t bytes(const kv_cache_shape& shape) noexcept { return layout(shape).bytes; }
+    static std::size_t bytes(const kv_cache_options& options) noexcept { return layout(options).bytes; }
 
     kv_storage() = default;
     /// No tokens and no pages. `state`: `bytes`, aligned.
-    kv_storage(const kv_cache_shape& shape, std::byte* state) noexcept
-        : shape_(shape), page_(shape.codec, shape.layers, shape.kv_heads, shape.head_size, shape.page_tokens),
-          at_(layout(shape)), state_(state), counters_(new(state) counters) {
+    kv_storage(const kv_cache_options& options, std::byte* state) noexcept
+        : options_(options),
+          page_(options.codec, options.layers, options.kv_heads, options.head_size, options.page_tokens),
+          at_(layout(options)), state_(state), counters_(new(state) counters) {
         __builtin_memset(state + at_.pages, 0, at_.bytes - at_.pages);
     }
 
-    const kv_cache_shape& shape() const noexcept { return shape_; }
+    const kv_cache_options& options() const noexcept { return options_; }
     const kv_page_layout& page() const noexcept { return page_; }
     counters& count() const noexcept { return *counters_; }
-    bool is_plain() const noexcept { return shape_.codec.is_plain(); }
+    bool is_uncoded() const noexcept { return options_.codec.is_uncoded(); }
     /// Floats of a token's keys or values in a layer.
-    std::size_t width() const noexcept { return shape_.kv_heads * shape_.head_size; }
+    std::size_t width() const noexcept { return options_.kv_heads * options_.head_size; }
     /// Tokens of sinks and window.
     std::size_t sinks() const noexcept { return at_.sinks; }
     std::size_t slots() const noexcept { return at_.slots; }
 
     // ---- pages ----
-    std::size_t pages_for(std::size_t tokens) const noexcept { return pages_of(shape_, at_.sinks, tokens); }
-    std::size_t max_pages() const noexcept { return pages_for(shape_.max_tokens); }
+    std::size_t pages_for(std::size_t tokens) const noexcept { return pages_of(options_, at_.sinks, tokens); }
+    std::size_t max_pages() const noexcept { return pages_for(options_.max_tokens); }
     std::byte** pages() const noexcept { return reinterpret_cast<std::byte**>(state_ + at_.pages); }
     /// A kv head's keys or values of tokens 256 p and following after the sinks.
     std::byte* part(std::size_t p, std::size_t layer, std::size_t h, bool keys) const noexcept {
         return pages()[p / page_.parts()] + page_.offset(p % page_.parts(), layer, h, keys);
     }
-    // What no token has filled yet is read with weight 0: it has to be finite.
+    // Tokens that do not exist yet are read with weight 0, so they have to be finite.
     void begin_part(std::byte* part, bool keys) const noexcept {
         __builtin_memset(part, 0, page_.part(keys).bytes());
     }
 
     // ---- rows ----
     /// Sinks and window of all layers.
-    std::span<std::byte> halves() const noexcept { return {state_ + at_.halves, at_.bytes - at_.halves}; }
+    std::span<std::byte> fp16_rows() const noexcept {
+        return {state_ + at_.fp16_rows, at_.bytes - at_.fp16_rows};
+    }
     half* sink_row(std::size_t layer, std::size_t h, bool keys, std::size_t t) const noexcept {
-        return half_rows(layer, h, keys, at_.sinks) + t * shape_.head_size;
+        return half_rows(layer, h, keys, at_.sinks) + t * options_.head_size;
     }
     /// u: the token's number after the sinks.
     half* window_row(std::size_t layer, std::size_t h, bool keys, std::size_t u) const noexcept {
-        half* first = half_rows(layer, h, keys, at_.slots) + 2 * shape_.layers * width() * at_.sinks;
-        return first + (at_.slots == 0 ? 0 : u % at_.slots) * shape_.head_size;
+        half* first = half_rows(layer, h, keys, at_.slots) + 2 * options_.layers * width() * at_.sinks;
+        return first + (at_.slots == 0 ? 0 : u % at_.slots) * options_.head_size;
     }
-    /// Where a new token t is written.
+    /// The row of a new token t.
     std::byte* row(std::size_t layer, std::size_t h, bool keys, std::size_t t) const noexcept {
-        if (is_plain())
+        if (is_uncoded())
             return part(t / kv_part_tokens, layer, h, keys) +
-                   t % kv_part_tokens * shape_.head_size * shape_.codec.bits / 8;
+                   t % kv_part_tokens * options_.head_size * options_.codec.bits / 8;
         return reinterpret_cast<std::byte*>(t < at_.sinks ? sink_row(layer, h, keys, t)
                                                           : window_row(layer, h, keys, t - at_.sinks));
     }
@@ -82,42 +84,43 @@ class kv_storage {
                 .sinks = at_.sinks,
                 .coded = coded,
                 .slots = at_.slots,
-                .sink_keys = {sink_row(layer, 0, true, 0), shape_.head_size},
-                .sink_values = {sink_row(layer, 0, false, 0), shape_.head_size},
-                .window_keys = {window_row(layer, 0, true, 0), shape_.head_size},
-                .window_values = {window_row(layer, 0, false, 0), shape_.head_size},
-                .codebooks = shape_.codebooks};
+                .sink_keys = {sink_row(layer, 0, true, 0), options_.head_size},
+                .sink_values = {sink_row(layer, 0, false, 0), options_.head_size},
+                .window_keys = {window_row(layer, 0, true, 0), options_.head_size},
+                .window_values = {window_row(layer, 0, false, 0), options_.head_size},
+                .codebooks = options_.codebooks};
     }
 
   private:
     struct state_layout {
-        std::size_t sinks = 0, slots = 0;             ///< tokens
-        std::size_t pages = 0, halves = 0, bytes = 0; ///< offsets
+        std::size_t sinks = 0, slots = 0;                ///< tokens
+        std::size_t pages = 0, fp16_rows = 0, bytes = 0; ///< offsets
     };
 
-    static state_layout layout(const kv_cache_shape& s) noexcept {
+    static state_layout layout(const kv_cache_options& s) noexcept {
         state_layout at;
-        if (!s.codec.is_plain()) {
+        if (!s.codec.is_uncoded()) {
             at.sinks = s.sinks;
             at.slots = round_up(s.window + kv_block_tokens - 1 + s.max_rows + s.slack, kv_block_tokens);
         }
         at.pages = round_up(sizeof(counters), alignment);
-        at.halves = at.pages + round_up(pages_of(s, at.sinks, s.max_tokens) * sizeof(std::byte*), alignment);
-        at.bytes = at.halves +
+        at.fp16_rows =
+            at.pages + round_up(pages_of(s, at.sinks, s.max_tokens) * sizeof(std::byte*), alignment);
+        at.bytes = at.fp16_rows +
                    round_up(2 * s.layers * s.kv_heads * (at.sinks + at.slots) * s.head_size * sizeof(half),
                             alignment);
         return at;
     }
-    static std::size_t pages_of(const kv_cache_shape& s, std::size_t sinks, std::size_t tokens) noexcept {
+    static std::size_t pages_of(const kv_cache_options& s, std::size_t sinks, std::size_t tokens) noexcept {
         return tokens <= sinks ? 0 : (tokens - sinks + s.page_tokens - 1) / s.page_tokens;
     }
     /// The rows of a layer, kv head and kind; all layers' sinks lie before all layers' windows.
     half* half_rows(std::size_t layer, std::size_t h, bool keys, std::size_t rows) const noexcept {
-        return reinterpret_cast<half*>(state_ + at_.halves) +
-               ((2 * layer + (keys ? 0 : 1)) * shape_.kv_heads + h) * rows * shape_.head_size;
+        return reinterpret_cast<half*>(state_ + at_.fp16_rows) +
+               ((2 * layer + (keys ? 0 : 1)) * options_.kv_heads + h) * rows * options_.head_size;
     }
 
-    kv_cache_shape shape_;
+    kv_cache_options options_;
     kv_page_layout page_;
     state_layout at_;
     std::byte* state_ = nullptr;

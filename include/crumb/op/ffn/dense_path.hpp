@@ -18,7 +18,7 @@ class dense_path {
     /// From the neurons.
     dense_path(const folded_ffn_parts& parts, const float_ops& ops, const neuron_products& products) noexcept
         : products_(products), neurons_(parts.neurons), activation_(parts.activation), ops_(ops) {
-        residual_bytes_ = parts.neurons.shape().rest ? parts.predictor.bytes() : 0;
+        residual_bytes_ = parts.neurons.shape().residual ? parts.predictor.bytes() : 0;
     }
 
     bool has_matrices() const noexcept { return up_.n() != 0; }

@@ -87,7 +87,7 @@ class folded_ffn {
         if (dense_->has_matrices())
             return std::max(m, options_.costs.read) * h * (in + out) < lists;
         const double dense = (m + options_.costs.repack) * h * (in + out) +
-                             (shape_.rest ? options_.costs.unpack * h * in : 0.0);
+                             (shape_.residual ? options_.costs.unpack * h * in : 0.0);
         return dense < lists;
     }
     /// Bytes of weights, thresholds and records that one row with so many fixed neurons reads.

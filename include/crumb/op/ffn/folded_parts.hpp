@@ -44,7 +44,7 @@ enum class folded_batches : std::uint8_t {
 struct folded_ffn_costs {
     double fix = 10;    ///< of a fixed neuron's multiply-accumulate
     double repack = 18; ///< of turning a weight of a neuron into tiles
-    double unpack = 20; ///< of a weight of the predictor, if its rest is added to it
+    double unpack = 20; ///< of a weight of the predictor, if its residual is added to it
     double read = 4;    ///< of a weight of `up` and `down`, at least: what few rows wait for
 };
 

@@ -42,7 +42,7 @@ class folded_path {
   private:
     struct memory {
         activations fold, predictor;
-        std::int8_t* codes = nullptr; ///< rows x padded inputs, of `rest`, as what follows: rows x groups
+        std::int8_t* codes = nullptr; ///< rows x padded inputs, of `residual`, as what follows: rows x groups
         float* scales = nullptr;
         std::int32_t* starts = nullptr;
         float* rounded = nullptr;        ///< or: rows x inputs, what the codes stand for
@@ -76,10 +76,10 @@ class folded_path {
     std::size_t list_stride() const noexcept { return padded() + tile_channels; }
     /// Groups of inputs with padding, see `kernel::quantized_row`.
     std::size_t padded_groups() const noexcept { return round_up(detail::groups_of(shape().inputs), 16); }
-    /// Whether a rest is multiplied with what the predictor's activations are rounded to.
+    /// Whether a residual is multiplied with what the predictor's activations are rounded to.
     bool rounds_inputs() const noexcept {
-        return shape().rest && parts_.predictor.reads_activations() &&
-               parts_.predictor.activation_layout().layout.group == group_size;
+        return shape().residual && parts_.predictor.reads_activations() &&
+               parts_.predictor.input_plan().layout.group == group_size;
     }
     matrix_view<float> estimates(const job& j) const noexcept {
         return {j.m.estimates, j.rows(), shape().neurons, padded()};
@@ -210,7 +210,7 @@ inline void folded_path::find_factors(const job& j, std::size_t row, std::size_t
         dots.sums = u;
         functions_->of[static_cast<std::size_t>(shape().in)].dots(dots);
         for (std::size_t k = 0; k < here; ++k)
-            u[k] += neurons.line(list[i + k]).bias + (shape().rest ? estimates[list[i + k]] : 0.0f);
+            u[k] += neurons.line(list[i + k]).bias + (shape().residual ? estimates[list[i + k]] : 0.0f);
         parts_.activation.apply(ops_, u, s, here);
         for (std::size_t k = 0; k < here; ++k) {
             const neuron_line& line = neurons.line(list[i + k]);
@@ -365,7 +365,7 @@ inline std::size_t folded_path::count_missed(const folded_ffn_batch& b, std::siz
                 dot.sums = &u;
                 functions_->of[static_cast<std::size_t>(shape().in)].dots(dot);
                 const neuron_line& line = parts_.neurons.line(n);
-                u += line.bias + (shape().rest ? j.m.estimates[r * padded() + n] : 0.0f);
+                u += line.bias + (shape().residual ? j.m.estimates[r * padded() + n] : 0.0f);
                 missed += !(u >= line.low && u < line.high);
             }
         }

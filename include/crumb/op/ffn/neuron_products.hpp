@@ -17,7 +17,7 @@ class neuron_products {
     neuron_products() noexcept = default;
 
     /// For rows in codecs with scales. `output_bias` (b2) is empty or a value per output. Neurons that hold
-    /// the rest of a predictor need it, with quantized weights: W1 is the sum of both.
+    /// the residual of a predictor need it, with quantized weights: W1 is the sum of both.
     CRUMB_WHEN_CALLED
     static result<neuron_products> plan(const neuron_rows& neurons, std::span<const float> output_bias,
                                         const char* isa = nullptr,
@@ -29,13 +29,13 @@ class neuron_products {
         if (!output_bias.empty() && output_bias.size() != shape.outputs)
             return status::error(errc::bad_shape, "bias has %zu values, the neurons have %zu outputs",
                                  output_bias.size(), shape.outputs);
-        if (shape.rest && (predictor.n() != shape.neurons || predictor.k() != shape.inputs))
+        if (shape.residual && (predictor.n() != shape.neurons || predictor.k() != shape.inputs))
             return status::error(errc::bad_shape,
-                                 "predictor of a rest: %zu x %zu for %zu neurons of %zu inputs",
+                                 "predictor of a residual: %zu x %zu for %zu neurons of %zu inputs",
                                  predictor.n(), predictor.k(), shape.neurons, shape.inputs);
-        if (shape.rest && !predictor.reads_activations())
+        if (shape.residual && !predictor.reads_activations())
             return status::error(errc::unsupported,
-                                 "products of whole batches with a predictor in floats and its rest");
+                                 "products of whole batches with a predictor in floats and its residual");
         const auto& functions = dispatch::functions_at<dispatch::ffn_functions>(*index);
         neuron_products p;
         p.pack_inputs_ = functions.of[static_cast<std::size_t>(shape.in)].pack_inputs;
@@ -96,8 +96,8 @@ class neuron_products {
             pack.columns = {0, s.inputs};
             for (std::size_t i = 0; i < here; ++i)
                 m.bias[i] = neurons_.line(n + i).bias;
-            if (s.rest) {
-                pack.most_other = predictor_.unpack(pack.neurons, m.others, m.other_scales);
+            if (s.residual) {
+                pack.max_other = predictor_.unpack(pack.neurons, m.others, m.other_scales);
                 pack.others = m.others;
                 pack.other_scales = m.other_scales;
                 for (std::size_t i = 0; i < here; ++i)
@@ -141,7 +141,7 @@ class neuron_products {
     struct block_memory {
         std::byte* tiles = nullptr;
         float* bias = nullptr;
-        std::int8_t* others = nullptr; ///< of a rest
+        std::int8_t* others = nullptr; ///< of a residual
         float* other_scales = nullptr;
         std::size_t bytes = 0;
     };
@@ -151,7 +151,7 @@ class neuron_products {
         block_memory m;
         m.tiles = c.take<std::byte>(bytes_of(channels, k));
         m.bias = c.take<float>(channels);
-        if (neurons_.shape().rest) {
+        if (neurons_.shape().residual) {
             m.others = c.take<std::int8_t>(channels * groups * group_size);
             m.other_scales = c.take<float>(channels * groups);
         }

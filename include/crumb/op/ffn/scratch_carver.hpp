@@ -27,8 +27,7 @@ class scratch_carver {
         return memory.empty() ? activations() : *activations::create(memory, plan, rows);
     }
     activations take_activations(const any_linear& weights, std::size_t rows) noexcept {
-        return weights.reads_activations() ? take_activations(weights.activation_layout(), rows)
-                                           : activations();
+        return weights.reads_activations() ? take_activations(weights.input_plan(), rows) : activations();
     }
 
   private:

@@ -7,9 +7,9 @@
 
 namespace crumb::inline CRUMB_ABI {
 
-/// A layout and the function that fills it; obtained from a plan. Equal if the bytes they describe are.
+/// A layout and the function that fills it; obtained from a plan. Equal if the layouts are.
 struct activation_plan {
-    crumb::activation_layout layout;
+    activation_layout layout;
     void (*quantize)(const kernel::quantize_args&) noexcept = nullptr;
     friend bool operator==(const activation_plan& a, const activation_plan& b) noexcept {
         return a.layout == b.layout;
@@ -70,20 +70,20 @@ class activations {
     }
 
     std::size_t rows() const noexcept { return rows_; }
-    const crumb::activation_layout& layout() const noexcept { return plan_.layout; }
+    const activation_layout& layout() const noexcept { return plan_.layout; }
     const std::int8_t* codes() const noexcept { return reinterpret_cast<const std::int8_t*>(base_); }
     const float* scales() const noexcept {
         return reinterpret_cast<const float*>(base_ + plan_.layout.scales_offset(rows_));
     }
-    /// What the sums of the groups begin with: the bits of `activation_origin` (0 for groups longer than 32)
-    /// minus offset * (sum of the group's codes); absorbed: see `kernel::quantize_absorbed`. Null where the
+    /// Start values of the groups' sums: the bits of `activation_origin` (0 for groups longer than 32)
+    /// minus offset * (sum of the group's codes); absorbed: see `kernel::quantize_absorbed`. Null if the
     /// layout has none.
     const std::int32_t* starts() const noexcept {
         return plan_.layout.has_starts()
                    ? reinterpret_cast<const std::int32_t*>(base_ + plan_.layout.starts_offset(rows_))
                    : nullptr;
     }
-    /// -activation_origin times the scales, or null where the layout has none.
+    /// -activation_origin times the scales, or null if the layout has none.
     const float* shifts() const noexcept {
         return plan_.layout.has_shifts()
                    ? reinterpret_cast<const float*>(base_ + plan_.layout.shifts_offset(rows_))

@@ -10,8 +10,8 @@
 
 namespace crumb::inline CRUMB_ABI {
 
-/// y = x W^T + bias by a plan of `linear`, `nested_linear` at one precision or `dense_linear`. Refers to what
-/// that plan refers to; copy it freely. Results are those of the plan.
+/// y = x W^T + bias by a plan of `linear`, `nested_linear` at one precision or `dense_linear`, with the same
+/// results. Refers to the plan's weights and bias; copy it freely.
 class any_linear {
   public:
     any_linear() noexcept = default;
@@ -41,17 +41,17 @@ class any_linear {
     std::size_t k() const noexcept { return k_; }
     /// Bytes of weights that a product with one row reads.
     std::size_t bytes() const noexcept { return bytes_; }
-    /// Whether `run` reads quantized activations; else floats.
+    /// Whether `run` reads quantized activations; otherwise floats.
     bool reads_activations() const noexcept { return functions_ != nullptr; }
-    /// How these lie in memory. Only where `reads_activations`.
-    activation_plan activation_layout() const noexcept {
-        crumb::activation_layout layout = functions_->layout;
+    /// The layout of quantized activations. Only if `reads_activations`.
+    activation_plan input_plan() const noexcept {
+        activation_layout layout = functions_->layout;
         layout.k = k_;
         return {layout, functions_->quantize};
     }
 
-    /// y[r, c] for rows and channels of `part`; `x` is m x k, or `quantized` holds as much, in the layout of
-    /// `activation_layout`; what is not read may be empty.
+    /// y[r, c] for rows and channels of `part`. Pass floats, `x`, m x k, or codes, `quantized`, made for
+    /// `input_plan`, as `reads_activations` says; the other may be empty.
     void run(const matrix_view<const float>& x, const activations& quantized, const matrix_view<float>& y,
              const linear_part& part = {}) const noexcept {
         if (functions_ == nullptr) {
@@ -61,21 +61,21 @@ class any_linear {
                 f16_->run(x, y, part);
             return;
         }
-        CRUMB_CHECK(quantized.layout() == activation_layout().layout,
+        CRUMB_CHECK(quantized.layout() == input_plan().layout,
                     "any_linear::run: activations of another layout");
         kernel::linear_args args = args_;
         args.codebooks = tables_.data();
         detail::run_linear(*functions_, args, quantized, y, part);
     }
 
-    /// What is added to output n: bias, and a correction of nested weights.
+    /// The constant added to output n: bias, and correction of nested weights.
     float constant(std::size_t n) const noexcept {
         return (args_.corrections != nullptr ? to_float(args_.corrections[n]) : 0.0f) +
                (args_.bias != nullptr ? args_.bias[n] : 0.0f);
     }
-    /// The weights of `channels`, which begin at a whole tile of 16, as bytes (see `kernel::unpack_args`,
-    /// that says how many): weight = scale * code. Says the largest magnitude that a code can have. Only
-    /// where `reads_activations`.
+    /// Writes the weights of `channels`, which begin at a multiple of 16, as int8 codes and scales, weight =
+    /// scale * code, laid out as `kernel::unpack_args` says. Returns the largest possible magnitude of a
+    /// code. Only if `reads_activations`.
     float unpack(range channels, std::int8_t* codes, float* scales) const noexcept {
         kernel::unpack_args args{args_, codes, scales};
         args.weights.codebooks = tables_.data();

@@ -1,5 +1,5 @@
-// y = x W^T + bias with weights in single or half precision: for layers that stay unquantized and as a
-// yardstick.
+// y = x W^T + bias with weights in single or half precision: for layers that stay unquantized, and as
+// a baseline.
 #pragma once
 
 #include <crumb/dispatch/dense.hpp>
@@ -9,7 +9,7 @@
 
 namespace crumb::inline CRUMB_ABI {
 
-/// A matrix product with float or half weights in row-major order, used as they lie. Refers to weights and
+/// A matrix product with float or half weights in row-major order, without packing. Refers to weights and
 /// bias, owns nothing. Results do not depend on the split into parts or on the number of rows.
 template <class T>
 requires(std::same_as<T, float> || std::same_as<T, half>)

@@ -6,24 +6,24 @@
 
 namespace crumb::inline CRUMB_ABI {
 
-/// How a product is computed. What an ISA or a format lacks is refused when the plan is made.
+/// How a product is computed. `plan` refuses modes that the ISA or the format lacks.
 enum class linear_mode {
     exact, ///< exact group sums, activations with a scale per 32 inputs
-    /// For many rows: weights requantized to int8 on the way, one scale per channel and `panel_inputs` inputs
-    /// for weights and activations alike. Each weight moves by at most D = S max |d| / 127 (see
-    /// `kernel::panel_gemm`), each activation by at most max |x| / 253, maxima over the block.
+    /// For many rows: weights are requantized to int8 during the product, with a scale per channel and
+    /// `panel_inputs` inputs; activations likewise per row. Each weight moves by at most D = S max |d| / 127
+    /// (see `kernel::panel_gemm`), each activation by at most max |x| / 253, maxima over the block.
     panels,
     /// For one row on Arm with dotprod, with weights packed as `q4_0_absorbing` (with i8mm, also `u2` and k a
     /// multiple of 32, see `kernel::quantize_absorbed`): fewer instructions. Inputs i
     /// and 16 + i of a group share two codes of a common scale s = max(|x_{16+i}|, |x_i - x_{16+i} / 16|) /
-    /// 127. As in `exact`, an input is at most s / 2 off its quantized value; s is at most 17/16 of what it
-    /// is there. Rows beyond the first gain nothing.
+    /// 127. As in `exact`, an input is at most s / 2 off its quantized value; s is at most 17/16 of the
+    /// scale there. Further rows gain nothing.
     absorbed,
 };
 
-/// Choices that a plan fixes.
+/// Options of a plan.
 struct linear_options {
-    std::size_t max_rows = 1u << 20;  ///< most rows of activations that `run` will be given
+    std::size_t max_rows = 1u << 20;  ///< max rows of activations in a call of `run`
     std::span<const float> bias = {}; ///< empty, or one value per output channel; must outlive the plan
     const char* isa = nullptr;        ///< name of an ISA, or null for the choice of `choose_isa`
     linear_mode mode = linear_mode::exact;
@@ -41,7 +41,7 @@ class any_linear;
 
 namespace detail {
 
-/// What all products with quantized weights check of a plan's options, n output channels.
+/// Checks the options of all plans with quantized weights; n output channels.
 inline status check_linear(const linear_options& options, std::size_t n) noexcept {
     if (!options.bias.empty() && options.bias.size() != n)
         return status::error(errc::bad_shape, "bias has %zu values, the weights have %zu output channels",
@@ -88,7 +88,7 @@ class linear {
             return isa.error();
         if (const status s = detail::check_linear(options, weights.n()); !s)
             return s;
-        // Behind the end of a row, 2-bit indices stand for weights that are not 0.
+        // Padding of 2-bit indices decodes to nonzero weights.
         if (options.mode == linear_mode::absorbed && codebook_entries<F> != 0 &&
             weights.k() % group_size != 0)
             return status::error(errc::bad_shape,
@@ -117,13 +117,13 @@ class linear {
     std::size_t bytes() const noexcept { return weights_.bytes(); }
     /// Name of the ISA that `run` executes.
     const char* isa() const noexcept { return functions().isa; }
-    /// Sub-ranges of channels that begin and end at multiples of this waste nothing.
+    /// Parts should begin and end at multiples of this many channels: others compute channels in vain.
     static constexpr std::size_t channel_step() noexcept { return tile_channels; }
-    /// Sub-ranges of rows that begin and end at multiples of this waste nothing.
+    /// Parts should begin and end at multiples of this many rows.
     std::size_t row_step() const noexcept { return functions().layout.row_block; }
     /// How `activations` for this plan lie in memory; plans with equal layouts can share them.
-    activation_plan activation_layout() const noexcept {
-        crumb::activation_layout layout = functions().layout;
+    activation_plan input_plan() const noexcept {
+        activation_layout layout = functions().layout;
         layout.k = weights_.k();
         return {layout, functions().quantize};
     }
@@ -131,7 +131,7 @@ class linear {
     /// y[r, c] = bias[c] + sum over k of w[c, k] x[r, k] for rows and channels of `part`. `y` is the whole
     /// output, x.rows() x n. Writes nothing else. Any number of threads may call it for disjoint parts.
     void run(const activations& x, const matrix_view<float>& y, const linear_part& part = {}) const noexcept {
-        CRUMB_CHECK(x.layout() == activation_layout().layout, "linear::run: activations of another layout");
+        CRUMB_CHECK(x.layout() == input_plan().layout, "linear::run: activations of another layout");
         CRUMB_CHECK(x.rows() <= max_rows_, "linear::run: more rows than max_rows");
         detail::run_linear(functions(), weights(), x, y, part);
     }

@@ -52,12 +52,12 @@ class nested_linear {
     std::size_t bytes(int bits) const noexcept { return weights_.bytes_at(bits); }
     /// Name of the ISA that `run` executes.
     const char* isa() const noexcept { return functions(seed()).isa; }
-    /// As of `linear`.
+    /// As in `linear`.
     static constexpr std::size_t channel_step() noexcept { return tile_channels; }
     std::size_t row_step() const noexcept { return functions(seed()).layout.row_block; }
-    /// How `activations` lie in memory, at every precision.
-    activation_plan activation_layout() const noexcept {
-        crumb::activation_layout layout = functions(seed()).layout;
+    /// The layout of `activations`, the same at every precision.
+    activation_plan input_plan() const noexcept {
+        activation_layout layout = functions(seed()).layout;
         layout.k = weights_.k();
         return {layout, functions(seed()).quantize};
     }
@@ -68,15 +68,14 @@ class nested_linear {
     void run(int bits, const activations& x, const matrix_view<float>& y,
              const linear_part& part = {}) const noexcept {
         bits = stored(bits);
-        CRUMB_CHECK(x.layout() == activation_layout().layout,
-                    "nested_linear::run: activations of another layout");
+        CRUMB_CHECK(x.layout() == input_plan().layout, "nested_linear::run: activations of another layout");
         CRUMB_CHECK(x.rows() <= max_rows_, "nested_linear::run: more rows than max_rows");
         detail::run_linear(functions(bits), weights(bits), x, y, part);
     }
 
   private:
     friend class any_linear;
-    /// The nearest stored precision, so that nothing that the caller says selects bytes that are none.
+    /// The nearest stored precision, so that no argument reads beyond the packed bytes.
     int stored(int bits) const noexcept {
         CRUMB_CHECK(weights_.levels().has(bits), "nested_linear: a precision that is not stored");
         return bits < seed() ? seed() : bits > parent() ? parent() : bits;
@@ -95,7 +94,7 @@ class nested_linear {
         return args;
     }
     static constexpr std::size_t index_of(int bits) noexcept {
-        return static_cast<std::size_t>(bits - fewest_nested_bits);
+        return static_cast<std::size_t>(bits - min_nested_bits);
     }
     const dispatch::linear_functions& functions(int bits) const noexcept {
         CRUMB_CHECK(functions_[0] != nullptr, "nested_linear: the plan is empty");

@@ -1,4 +1,4 @@
-// A switch point for every prompt, read off the cache that the prompt has left.
+// The learned scheduler: a switch point for every prompt, from the prompt's keys and values.
 #pragma once
 
 #include <crumb/op/cache/kv_attention.hpp>
@@ -19,16 +19,16 @@ struct learned_shape {
     friend constexpr bool operator==(const learned_shape&, const learned_shape&) = default;
 };
 
-/// What is wrong with the sizes, or nothing.
-inline status check_shape(const learned_shape& s) noexcept {
-    // Far above what is useful: the largest product is 2^31.
-    constexpr std::size_t most = 1 << 11;
-    if (s.heads == 0 || s.heads > most || s.head_size == 0 || s.head_size > 512 || s.hidden == 0 ||
-        s.hidden > most || s.points < 2 || s.points > most)
+/// An error if sizes are 0 or too large.
+inline status check_options(const learned_shape& s) noexcept {
+    // Far more than is useful; products stay below 2^31.
+    constexpr std::size_t max = 1 << 11;
+    if (s.heads == 0 || s.heads > max || s.head_size == 0 || s.head_size > 512 || s.hidden == 0 ||
+        s.hidden > max || s.points < 2 || s.points > max)
         return status::error(errc::bad_shape,
                              "learned schedule: %zu heads of %zu, %zu hidden units, %zu points; possible are "
                              "1 .. %zu of 1 .. 512, 1 .. %zu, 2 .. %zu",
-                             s.heads, s.head_size, s.hidden, s.points, most, most, most);
+                             s.heads, s.head_size, s.hidden, s.points, max, max, max);
     return {};
 }
 
@@ -41,13 +41,13 @@ struct learned_weights {
     std::span<const float> b2;    ///< [points]
 };
 
-/// What a learned scheduler has chosen.
+/// The choice of a learned scheduler.
 struct learned_choice {
-    std::size_t point = 0; ///< of the grid: the most probable one, the first among equals
+    std::size_t point = 0; ///< of the grid: the most probable one, the first of equal ones
     precision_schedule schedule;
 };
 
-/// The task-agnostic scheduler (PMPD, 4.3 and A.1.1): a learned query pools what the prompt has left,
+/// The task-agnostic scheduler (PMPD, 4.3 and A.1.1): a learned query pools the prompt's keys and values,
 ///
 ///     O_h    = softmax(q_h K_h^T / sqrt(head_size)) V_h      for every kv head h
 ///     P(i)   = softmax(W2 relu(W1 O + b1) + b2)_i            for every point i of the grid,
@@ -90,27 +90,27 @@ class learned_schedule {
 
     /// Bytes of scratch memory that `run` over rows of features needs; each thread its own.
     std::size_t scratch_bytes() const noexcept { return network_bytes() + pool_.scratch_bytes(1); }
-    /// Over a cache; what is wrong with the cache's shape, if something is.
+    /// Over a cache; an error if its options are out of range.
     CRUMB_WHEN_CALLED
-    result<std::size_t> scratch_bytes(const kv_cache_shape& cache) const noexcept {
+    result<std::size_t> scratch_bytes(const kv_cache_options& cache) const noexcept {
         const auto pool = over(cache);
         if (!pool)
             return pool.error();
         return network_bytes() + pool->scratch_bytes(1);
     }
 
-    /// Reads all tokens of a layer (the paper: the last one) of a cache of any codec; codes stand for what
-    /// they decode to. `probabilities`: empty, or one per point. `scratch`: scratch_bytes(cache.shape()),
-    /// aligned. Refuses caches of other shapes, empty ones, and values that make the result NaN or infinite.
+    /// Reads all tokens of a layer (in the paper the last one) of a cache of any codec; codes are decoded.
+    /// `probabilities`: empty, or one per point. `scratch`: scratch_bytes(cache.options()), aligned. Refuses
+    /// caches of other shapes, empty ones, and values that make the result NaN or infinite.
     CRUMB_WHEN_CALLED
     result<learned_choice> run(const kv_cache& cache, std::size_t layer, std::span<std::byte> scratch,
                                std::span<float> probabilities = {}) const noexcept {
-        const auto pool = over(cache.shape());
+        const auto pool = over(cache.options());
         if (!pool)
             return pool.error();
-        if (layer >= cache.shape().layers)
+        if (layer >= cache.options().layers)
             return status::error(errc::invalid_argument, "learned schedule: layer %zu of %zu", layer,
-                                 cache.shape().layers);
+                                 cache.options().layers);
         if (const status s =
                 check_run(cache.length(), scratch, network_bytes() + pool->scratch_bytes(1), probabilities);
             !s)
@@ -138,7 +138,7 @@ class learned_schedule {
             if (const auto bad = first_bad({features.row(t), features.cols}); bad < features.cols)
                 return status::error(errc::not_finite, "learned schedule: feature %zu of token %zu is %g",
                                      bad, t, double(features.row(t)[bad]));
-        const cache_view<float> rows = {features.data, features.rows, features.stride, shape_.head_size};
+        const kv_array_view<float> rows = {features.data, features.rows, features.stride, shape_.head_size};
         pool_.run(query_, rows, rows, features.rows - 1, pooled(scratch), scratch.subspan(network_bytes()));
         return choose(scratch, probabilities);
     }
@@ -163,7 +163,7 @@ class learned_schedule {
     }
 
     static status check(const learned_shape& s, const learned_weights& w) noexcept {
-        if (const status e = check_shape(s); !e)
+        if (const status e = check_options(s); !e)
             return e;
         const struct {
             const char* name;
@@ -194,9 +194,9 @@ class learned_schedule {
         return check_buffer(scratch, bytes, "learned schedule: scratch");
     }
 
-    /// Codes are decoded: the parameters were trained on numbers, and a prompt is read once.
+    /// Exact mode: the parameters were trained on decoded numbers, and a prompt is read once.
     CRUMB_WHEN_CALLED
-    result<kv_attention> over(const kv_cache_shape& cache) const noexcept {
+    result<kv_attention> over(const kv_cache_options& cache) const noexcept {
         return kv_attention::plan(pooling(shape_), cache, kv_mode::exact, pool_.isa());
     }
 

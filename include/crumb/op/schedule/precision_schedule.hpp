@@ -1,4 +1,4 @@
-// Which precision of nested weights serves which step of a generation.
+// Precision schedules: the bits of nested weights for every step of a generation.
 #pragma once
 
 #include <crumb/core/view.hpp>
@@ -9,29 +9,29 @@
 
 namespace crumb::inline CRUMB_ABI {
 
-/// Precisions that nested weights have: seed .. parent bits.
+/// Precisions of nested weights: seed .. parent bits.
 struct precision_range {
-    int seed = fewest_nested_bits;
-    int parent = most_nested_bits;
+    int seed = min_nested_bits;
+    int parent = max_nested_bits;
 
     constexpr bool has(int bits) const noexcept { return bits >= seed && bits <= parent; }
     friend constexpr bool operator==(const precision_range&, const precision_range&) = default;
 };
 
-/// From step `first` on, `bits`.
+/// `bits` from step `first` on.
 struct precision_phase {
     std::size_t first = 0;
     int bits = 0;
     friend constexpr bool operator==(const precision_phase&, const precision_phase&) = default;
 };
 
-/// What schedules of two precisions have in common.
+/// The common part of schedules of two precisions.
 struct schedule_levels {
     precision_range stored = {};
-    int prefill = most_nested_bits;
-    int high = most_nested_bits;
-    int low = fewest_nested_bits; ///< at most `high`
-    std::size_t length = 0;       ///< most decode steps, the paper's OL
+    int prefill = max_nested_bits;
+    int high = max_nested_bits;
+    int low = min_nested_bits; ///< at most `high`
+    std::size_t length = 0;    ///< max decode steps, the paper's OL
 };
 
 /// Refuses a grid of fewer than two points, or of two that would be the same step.
@@ -50,17 +50,17 @@ constexpr std::size_t grid_step(std::size_t i, std::size_t points, std::size_t l
 }
 
 /// A precision for the prompt and one for every decode step (PMPD, 4.1 and 4.2). Step i is the i-th pass of
-/// the model after the prompt's, counted from 0. A plain value: copy it freely, read it from any thread.
-/// Schedules that give every step the same precision compare equal, however they were made.
+/// the model after the prompt's, counted from 0. A value without references: copy it freely, read it from any
+/// thread. Schedules that give every step the same precision compare equal, however they were made.
 class precision_schedule {
   public:
-    /// The most bits everywhere.
+    /// Max bits everywhere.
     precision_schedule() = default;
 
     /// Progressive: phase i serves the steps from phases[i].first to phases[i + 1].first - 1, the last one
-    /// all that follow. The first begins with step 0; a phase may be empty, and one that begins with `length`
-    /// never comes. Refuses precisions that are not stored, no phases, steps that fall or lie past `length`,
-    /// bits that rise. The prompt's precision is free.
+    /// all that follow. The first begins with step 0; a phase may be empty, and one that begins at `length`
+    /// is never reached. Refuses precisions that are not stored, no phases, steps that decrease or exceed
+    /// `length`, bits that increase. The prompt may have any stored precision.
     static result<precision_schedule> make(const precision_range& stored, int prefill,
                                            std::span<const precision_phase> phases,
                                            std::size_t length) noexcept {
@@ -112,7 +112,7 @@ class precision_schedule {
             --i;
         return phases_[i].bits;
     }
-    /// Most decode steps that the schedule was made for.
+    /// Max decode steps of the schedule.
     std::size_t length() const noexcept { return length_; }
     /// The phases that have steps, neighbours of different precision.
     std::span<const precision_phase> phases() const noexcept { return {phases_.data(), count_}; }
@@ -136,22 +136,21 @@ class precision_schedule {
 
   private:
     /// One phase per precision: bits fall.
-    static constexpr std::size_t most_phases = most_nested_bits - fewest_nested_bits + 1;
+    static constexpr std::size_t max_phases = max_nested_bits - min_nested_bits + 1;
 
     static status check_bits(const precision_range& stored, int bits) noexcept {
         if (!stored.has(bits))
             return status::error(errc::invalid_argument,
-                                 "schedule: %d bits are asked for, the weights have %d to %d", bits,
+                                 "schedule: %d bits are requested, the weights have %d to %d", bits,
                                  stored.seed, stored.parent);
         return {};
     }
     static result<precision_schedule> begin(const precision_range& stored, int prefill,
                                             std::size_t length) noexcept {
-        if (stored.seed < fewest_nested_bits || stored.parent > most_nested_bits ||
-            stored.seed > stored.parent)
+        if (stored.seed < min_nested_bits || stored.parent > max_nested_bits || stored.seed > stored.parent)
             return status::error(errc::invalid_argument,
                                  "schedule: stored precisions are %d to %d bits; %d to %d are possible",
-                                 stored.seed, stored.parent, fewest_nested_bits, most_nested_bits);
+                                 stored.seed, stored.parent, min_nested_bits, max_nested_bits);
         if (const status e = check_bits(stored, prefill); !e)
             return e;
         if (length == 0)
@@ -163,7 +162,7 @@ class precision_schedule {
         s.phases_ = {};
         return s;
     }
-    /// Leaves out what would be no phase of its own, so that equal schedules have equal members.
+    /// Skips empty and equal phases, so that equal schedules have equal members.
     void append(const precision_phase& p) noexcept {
         if (p.first == length_)
             return;
@@ -173,10 +172,10 @@ class precision_schedule {
             phases_[count_++] = p;
     }
 
-    int prefill_ = most_nested_bits;
+    int prefill_ = max_nested_bits;
     std::size_t length_ = 1;
     std::size_t count_ = 1;
-    std::array<precision_phase, most_phases> phases_ = {precision_phase{0, most_nested_bits}};
+    std::array<precision_phase, max_phases> phases_ = {precision_phase{0, max_nested_bits}};
 };
 
 } // namespace crumb::inline CRUMB_ABI

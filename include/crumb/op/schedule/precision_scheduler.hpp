@@ -1,11 +1,11 @@
-// Precision at run time: a schedule that is asked step by step.
+// Precision at run time: a schedule, step by step.
 #pragma once
 
 #include <crumb/op/schedule/precision_schedule.hpp>
 
 namespace crumb::inline CRUMB_ABI {
 
-/// What decoding asks before every step. A plain value: each sequence has its own, copies are independent.
+/// The bits of every decode step. A plain value: each sequence has its own, copies are independent.
 class precision_scheduler {
   public:
     /// Follows a schedule.

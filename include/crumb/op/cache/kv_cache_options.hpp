@@ -1,4 +1,4 @@
-// What a cache of keys and values is made for, and whether that is possible.
+// Options of a cache of keys and values, and their check.
 #pragma once
 
 #include <crumb/core/memory.hpp>
@@ -6,27 +6,27 @@
 
 namespace crumb::inline CRUMB_ABI {
 
-/// What a cache is made for.
-struct kv_cache_shape {
+/// Sizes, codec and identity of a cache.
+struct kv_cache_options {
     std::size_t layers = 0;
     std::size_t kv_heads = 0;
     std::size_t head_size = 0;  ///< 1 .. 512, a multiple of codec.dims
     std::size_t max_tokens = 0; ///< of a sequence
-    std::size_t max_rows = 1;   ///< most tokens that are written between two calls of `encode`
+    std::size_t max_rows = 1;   ///< max tokens written between two calls of `encode`
     /// Tokens of a page, a multiple of 256, at most 2^27. In a page, all tokens of a head lie one after
     /// another: the longer, the faster a head is read from memory. One page for `max_tokens` is fastest.
     std::size_t page_tokens = kv_part_tokens;
     kv_codec codec = {};
-    std::size_t sinks = 4;         ///< first tokens, kept as halves; f32, f16: unused
-    std::size_t window = 32;       ///< newest tokens that are halves always; f32, f16: unused
-    std::size_t slack = 0;         ///< tokens that may wait for a thread that encodes
+    std::size_t sinks = 4;         ///< first tokens, kept in fp16; f32, f16: unused
+    std::size_t window = 32;       ///< newest tokens, always in fp16; f32, f16: unused
+    std::size_t slack = 0;         ///< further tokens that may wait for an encoding thread
     pq_codebooks codebooks = {};   ///< of `pq`; the caller keeps them alive
     std::uint64_t codebook_id = 0; ///< identity of the codebooks, for `save` and `restore`
     std::uint64_t model_id = 0;    ///< identity of the model, likewise
 };
 
-/// What is wrong with a shape, or nothing.
-inline status check_shape(const kv_cache_shape& s) noexcept {
+/// An error if no cache can have these options.
+inline status check_options(const kv_cache_options& s) noexcept {
     const kv_codec& c = s.codec;
     if (s.layers == 0 || s.kv_heads == 0)
         return status::error(errc::bad_shape, "kv_cache: %zu layers, %zu kv_heads; neither can be 0",
@@ -34,22 +34,22 @@ inline status check_shape(const kv_cache_shape& s) noexcept {
     if (s.head_size == 0 || s.head_size > 512)
         return status::error(errc::bad_shape, "kv_cache: head_size is %zu, it has to be 1 .. 512",
                              s.head_size);
-    constexpr std::size_t most = std::size_t{1} << 32, few = std::size_t{1} << 20;
+    constexpr std::size_t max_tokens = std::size_t{1} << 32, max_others = std::size_t{1} << 20;
     if (s.layers > 4096 || s.kv_heads > 4096)
         return status::error(errc::bad_shape, "kv_cache: %zu layers, %zu kv_heads; at most 4096 of each",
                              s.layers, s.kv_heads);
-    if (s.max_tokens == 0 || s.max_tokens > most || s.sinks > few || s.window > few || s.slack > few ||
-        s.max_rows == 0 || s.max_rows > few)
+    if (s.max_tokens == 0 || s.max_tokens > max_tokens || s.sinks > max_others || s.window > max_others ||
+        s.slack > max_others || s.max_rows == 0 || s.max_rows > max_others)
         return status::error(
             errc::invalid_argument,
             "kv_cache: max_tokens %zu, max_rows %zu, sinks %zu, window %zu, slack %zu are out of range",
             s.max_tokens, s.max_rows, s.sinks, s.window, s.slack);
-    // Beyond that the bytes of a page of all layers might be no number of 64 bits.
-    constexpr std::size_t longest = std::size_t{1} << 27;
-    if (s.page_tokens == 0 || s.page_tokens % kv_part_tokens != 0 || s.page_tokens > longest)
+    // Beyond that the bytes of a page might overflow 64 bits.
+    constexpr std::size_t max_page_tokens = std::size_t{1} << 27;
+    if (s.page_tokens == 0 || s.page_tokens % kv_part_tokens != 0 || s.page_tokens > max_page_tokens)
         return status::error(errc::invalid_argument,
                              "kv_cache: pages of %zu tokens; they have a multiple of %zu, at most %zu",
-                             s.page_tokens, kv_part_tokens, longest);
+                             s.page_tokens, kv_part_tokens, max_page_tokens);
     if (!is_known(c))
         return status::error(errc::invalid_argument,
                              "kv_cache: there is no codec of kind %d with %d bits for %d channels%s",
