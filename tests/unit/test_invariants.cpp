@@ -310,8 +310,9 @@ TEST(SnapshotInvariants, NumbersAreFinite) {
             std::memcpy(copy.data() + offsetof(crumb::kv_snapshot_header, content), &hash, sizeof hash);
             return crumb::restore(*to.cache, copy);
         };
-        EXPECT_TRUE(with(sizeof(crumb::kv_snapshot_header) + from.cache->fp16_rows().size(), bytes[0]).code() !=
-                    errc::corrupt);
+        EXPECT_TRUE(
+            with(sizeof(crumb::kv_snapshot_header) + from.cache->fp16_rows().size(), bytes[0]).code() !=
+            errc::corrupt);
         const std::size_t first = sizeof(crumb::kv_snapshot_header),
                           parts = first + from.cache->fp16_rows().size();
         const bool floats = codec.kind == crumb::kv_kind::f32;

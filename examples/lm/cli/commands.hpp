@@ -7,7 +7,7 @@
 #include "train/quantizer.hpp"
 #include "train/schedule_training.hpp"
 
-#include <crumb/offline/cache/codebooks.hpp>
+#include <crumb/offline/cache/trained_codebooks.hpp>
 
 #include <cstdint>
 #include <string>

@@ -87,15 +87,15 @@ crumb::status show_networks(const load_options& of, const model& full, session& 
                                left == 0 ? ffn_type::dense : ffn_type::tardis, true};
         buffer file;
         if (left != 0) {
-            auto one = session::make(full, team(1), kv_type::f16, ctx, ctx);
-            if (!one)
-                return one.error();
+            auto reader = session::make(full, team(of.threads), kv_type::f16, ctx, ctx);
+            if (!reader)
+                return reader.error();
             how.text = "self";
             how.chunks = 8;
             how.seed = 5;
             how.threads = of.threads;
             stage_progress folding;
-            const auto ffns = fold_ffns(full, *one, how, std::ref(folding));
+            const auto ffns = fold_ffns(full, *reader, how, std::ref(folding));
             folding.clear();
             if (!ffns)
                 return ffns.error();
@@ -208,6 +208,7 @@ crumb::status show(const std::string& path, std::size_t threads) {
     full.weights = weight_type::f32;
     full.activations = activation_type::f32;
     full.threads = threads;
+    full.calibration_windows = 4;
     auto reference = open_model(full, 0, 512);
     if (!reference)
         return reference.error();
@@ -348,7 +349,7 @@ crumb::status demo(const demo_options& options) {
         "--text TEXT --out FILE\n"
         "Caches: q8_0 weights, float activations, KL from the same with an f16 cache; 4 sinks and the "
         "newest 32 to 95 tokens are\n"
-        "halves. The codebooks of pq4 and pq2 are trained here on 1024 tokens; on more: crumb-lm calibrate "
+        "fp16. The codebooks of pq4 and pq2 are trained here on 1024 tokens; on more: crumb-lm calibrate "
         "MODEL --kv pq4 --text\n"
         "TEXT --out FILE\n");
     return {};

@@ -4,6 +4,7 @@
 #include "machine/buffer.hpp"
 
 #include <crumb/dispatch/cache.hpp>
+#include <crumb/reference/kv_codec.hpp>
 
 #include <array>
 

@@ -1,7 +1,8 @@
 // How much of their width the codes of a cache use.
 #pragma once
 
-#include <crumb/offline/cache/codebooks.hpp>
+#include <crumb/offline/cache/samples.hpp>
+#include <crumb/offline/cache/trained_codebooks.hpp>
 
 #include <string>
 

@@ -5,7 +5,7 @@
 #include "model/kv.hpp"
 #include "model/model.hpp"
 
-#include <crumb/offline/cache/codebooks.hpp>
+#include <crumb/offline/cache/trained_codebooks.hpp>
 
 #include <optional>
 

@@ -4,7 +4,7 @@
 #include "gguf/gguf_writer.hpp"
 #include "model/precision.hpp"
 
-#include <crumb/offline/schedule/training.hpp>
+#include <crumb/offline/schedule/trained_schedule.hpp>
 
 #include <optional>
 #include <string>

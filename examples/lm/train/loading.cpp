@@ -50,7 +50,7 @@ result<loaded_model> load(const load_options& options, const load_events& events
         quantization how;
         how.weights = options.weights;
         how.vocabulary = weight_type::stored;
-        how.chunks = 16;
+        how.chunks = options.calibration_windows;
         how.sweeps = 0;
         auto file = quantized_file(how, *source->weights, *source->run, events.progress);
         if (!file)

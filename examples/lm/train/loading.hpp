@@ -4,7 +4,7 @@
 #include "model/progress.hpp"
 #include "model/session.hpp"
 
-#include <crumb/offline/cache/codebooks.hpp>
+#include <crumb/offline/cache/trained_codebooks.hpp>
 
 #include <memory>
 #include <optional>
@@ -19,8 +19,9 @@ struct load_options {
     activation_type activations = activation_type::int8;
     kv_type kv = kv_type::f16;
     ffn_type ffn = ffn_type::dense;
-    bool ffn_by_lists = false; ///< see `model_options`
-    std::size_t threads = 0;   ///< 0: all
+    bool ffn_by_lists = false;            ///< see `model_options`
+    std::size_t threads = 0;              ///< 0: all
+    std::size_t calibration_windows = 16; ///< of random tokens, for weights that are quantized on the way
 };
 
 /// What loading tells while it works; each may be empty.

@@ -1,5 +1,7 @@
 #include "train/schedule_training.hpp"
 
+#include <crumb/offline/schedule/training.hpp>
+
 namespace lm {
 
 using crumb::precision_schedule;

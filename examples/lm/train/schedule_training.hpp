@@ -5,7 +5,7 @@
 #include "model/schedule_file.hpp"
 
 #include <crumb/offline/schedule/solver.hpp>
-#include <crumb/offline/schedule/training.hpp>
+#include <crumb/offline/schedule/trained_schedule.hpp>
 
 #include <string>
 #include <vector>

@@ -3,20 +3,12 @@
 
 #include <crumb/offline/cache/additive_tables.hpp>
 #include <crumb/offline/cache/samples.hpp>
+#include <crumb/offline/cache/trained_codebooks.hpp>
 #include <crumb/reference/kv_codec.hpp>
 
-#include <bit>
 #include <mutex>
 
 namespace crumb::inline CRUMB_ABI {
-
-/// Which keys (or values) share codebooks.
-enum class kv_sharing : std::uint8_t {
-    none,   ///< none: one per layer and head
-    heads,  ///< all heads of a layer
-    layers, ///< the same head in all layers
-    all     ///< all layers and heads
-};
 
 /// Parameters of `train_kv_codebooks`.
 struct kv_training_options {
@@ -30,54 +22,6 @@ struct kv_training_options {
     /// Calls f(0), ..., f(n - 1) in any order, in parallel if it likes; empty: one after the other. Results
     /// are the same. `progress` is called where f runs, by one thread at a time.
     std::function<void(std::size_t n, const std::function<void(std::size_t)>& f)> for_each = {};
-};
-
-/// Trained codebooks. Set `layer * layer_step + head * head_step` belongs to a layer and head.
-struct kv_codebooks {
-    kv_codec codec;
-    std::size_t head_size = 0;
-    std::size_t layer_step = 0, head_step = 0, sets = 0;
-    std::vector<std::int8_t> entries; ///< as in `pq_codebook_parts`
-    std::vector<float> scales;
-    std::vector<float> metric; ///< or empty
-
-    /// For a cache; empty if the codec has no codebooks.
-    result<pq_codebooks> view() const noexcept {
-        if (!codec.has_codebooks())
-            return pq_codebooks();
-        return pq_codebooks::make({.codec = codec,
-                                   .head_size = head_size,
-                                   .layer_step = layer_step,
-                                   .head_step = head_step,
-                                   .sets = sets,
-                                   .entries = entries,
-                                   .scales = scales,
-                                   .metric = metric});
-    }
-    /// Bytes of entries, scales and metric.
-    std::size_t bytes() const noexcept {
-        return entries.size() + sizeof(float) * (scales.size() + metric.size());
-    }
-    /// A 64-bit FNV-1a hash over codec, sizes and contents; the same on all machines.
-    std::uint64_t identity() const noexcept {
-        std::uint64_t hash = 0xcbf29ce484222325u;
-        const auto add = [&](std::uint64_t value, int size) {
-            for (int i = 0; i < size; ++i)
-                hash = (hash ^ (value >> 8 * i & 0xff)) * 0x100000001b3u;
-        };
-        for (const int field : {static_cast<int>(codec.kind), int{codec.bits}, int{codec.dims},
-                                int{codec.additive}, int{codec.residual}})
-            add(static_cast<std::uint64_t>(field), 1);
-        for (const std::size_t field :
-             {head_size, layer_step, head_step, sets, entries.size(), scales.size(), metric.size()})
-            add(field, 8);
-        for (const std::int8_t e : entries)
-            add(static_cast<std::uint8_t>(e), 1);
-        for (const auto* floats : {&scales, &metric})
-            for (const float f : *floats)
-                add(std::bit_cast<std::uint32_t>(f), 4);
-        return hash;
-    }
 };
 
 /// The steps of `train_kv_codebooks`, one codebook at a time.

@@ -2,7 +2,7 @@
 #pragma once
 
 #include <crumb/offline/common/random.hpp>
-#include <crumb/op/schedule/learned_schedule.hpp>
+#include <crumb/offline/schedule/trained_schedule.hpp>
 
 #include <Eigen/Core>
 
@@ -130,12 +130,6 @@ class schedule_network {
     Eigen::Index heads_, size_, hidden_, points_;
 };
 
-/// Progress of training after an epoch.
-struct schedule_epoch {
-    double loss = 0;          ///< mean weighted cross entropy of the samples trained on, during the epoch
-    double held_out_loss = 0; ///< of those held out; 0 if there are none
-};
-
 /// Parameters of `train_schedule`.
 struct schedule_training_options {
     std::size_t hidden = 64;
@@ -148,19 +142,6 @@ struct schedule_training_options {
     std::vector<double> class_weights = {}; ///< of the samples of each label; empty: 1
     std::uint64_t seed = 1;
     std::function<void(std::size_t epoch, const schedule_epoch&)> progress = {};
-};
-
-/// A trained scheduler.
-struct trained_schedule {
-    learned_shape shape;
-    std::vector<float> query, w1, b1, w2, b2;
-    std::vector<schedule_epoch> epochs; ///< those that were run
-    std::size_t best_epoch = 0;         ///< the epoch of these parameters: of min held-out loss, or the last
-    double accuracy = 0;                ///< share of the samples trained on whose label is most probable
-    double held_out_accuracy = 0;       ///< likewise of those held out; 0 if there are none
-
-    /// The parameters for `learned_schedule`; valid while this lives.
-    learned_weights weights() const noexcept { return {query, w1, b1, w2, b2}; }
 };
 
 /// Draws samples, trains and measures; `train_schedule` checks the arguments.
