@@ -63,7 +63,7 @@ struct fixture {
                 error = added.message();
             fill_page(page, engine);
         }
-        cache->assume(s.tokens + cache->sinks(), c.codec.is_uncoded() ? 0 : s.tokens);
+        cache->assume(s.tokens + cache->sinks() + 1, c.codec.is_uncoded() ? 0 : s.tokens);
         bytes = static_cast<double>(layer_bytes);
         std::normal_distribution<float> normal;
         q.resize(s.heads * head_size);
@@ -111,8 +111,9 @@ struct fixture {
     std::string check(const kv_attention& plan, std::span<std::byte> scratch) {
         std::vector<kv_error> errors(size.heads);
         const auto view = cache->layer(0);
-        if (const status done = plan.run(matrix<const float>(q.data(), 1, q.size()), view, position(),
-                                         matrix(y.data(), 1, y.size()), scratch, {}, errors.data());
+        if (const status done =
+                plan.run(matrix<const float>(q.data(), 1, q.size()), *cache, 0, matrix(y.data(), 1, y.size()),
+                         scratch, {.position = position(), .errors = errors.data()});
             !done)
             return done.message();
         const std::size_t tokens = position() + 1, head = size.heads - 1, kv_head = size.kv_heads - 1;
@@ -179,9 +180,7 @@ std::string row_name(const char* codec, const char* isa, const cache_size& s) {
 /// One step over one layer after the other.
 struct task {
     task(fixture& f_, const char* isa) : f(f_) {
-        const auto made =
-            kv_attention::plan({.heads = f.size.heads, .kv_heads = f.size.kv_heads, .head_size = head_size},
-                               f.options, kv_mode::fast, isa);
+        const auto made = kv_attention::plan(f.options, {.heads = f.size.heads}, {isa});
         if (!made) {
             error = made.message();
             return;
@@ -196,15 +195,15 @@ struct task {
             error = f.check(*plan, {scratch.data(), scratch.size()});
     }
     void run() {
-        must(plan->run(matrix<const float>(f.q.data(), 1, f.q.size()), f.cache->layer(layer), f.position(),
-                       matrix(f.y.data(), 1, f.y.size()), {scratch.data(), scratch.size()}));
+        must(plan->run(matrix<const float>(f.q.data(), 1, f.q.size()), *f.cache, layer,
+                       matrix(f.y.data(), 1, f.y.size()), scratch, {.position = f.position()}));
         layer = layer + 1 == f.options.layers ? 0 : layer + 1;
     }
     /// With an epsilon of 0.
     void run_skipping(std::span<std::byte> memory, kv_skip_report* reports) {
-        must(plan->run_skipping(matrix<const float>(f.q.data(), 1, f.q.size()), f.cache->layer(layer),
-                                f.position(), matrix(f.y.data(), 1, f.y.size()), 0, reports,
-                                {scratch.data(), scratch.size()}, memory));
+        must(plan->run_skipping(matrix<const float>(f.q.data(), 1, f.q.size()), *f.cache, layer,
+                                matrix(f.y.data(), 1, f.y.size()), scratch, {0, memory, reports},
+                                {.position = f.position()}));
         layer = layer + 1 == f.options.layers ? 0 : layer + 1;
     }
     fixture& f;

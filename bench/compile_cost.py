@@ -53,20 +53,21 @@ crumb::status multiply(std::span<const std::byte> weights, crumb::matrix_view<co
 
 CACHE = """
 #include <crumb/crumb.hpp>
-crumb::status attend(const crumb::attention_shape& heads, const crumb::kv_cache_options& shape,
+crumb::status attend(std::size_t heads, const crumb::kv_cache_options& options,
                      std::span<std::byte> state, std::span<std::byte> page, std::span<std::byte> scratch,
                      crumb::matrix_view<const float> q, crumb::matrix_view<const float> k,
                      crumb::matrix_view<const float> v, crumb::matrix_view<float> y) {
-    auto cache = crumb::kv_cache::create(shape, state);
-    const auto attention = crumb::kv_attention::plan(heads, shape);
+    auto cache = crumb::kv_cache::create(options, state);
+    const auto attention = crumb::kv_attention::plan(options, {.heads = heads});
     if (!cache || !attention)
         return cache ? attention.error() : cache.error();
     if (const crumb::status s = cache->add_page(page); !s)
         return s;
     if (const crumb::status s = cache->write(0, k, v); !s)
         return s;
-    const crumb::status s = attention->run(q, cache->layer(0), cache->length(), y, scratch);
-    cache->advance(q.rows);
+    if (const crumb::status s = attention->run(q, *cache, 0, y, scratch); !s)
+        return s;
+    const crumb::status s = cache->advance(q.rows);
     cache->encode(scratch);
     return s;
 }

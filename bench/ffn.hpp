@@ -31,12 +31,12 @@ template <weight_format F>
 struct product_weights {
     product_weights(std::size_t n, std::size_t k, std::size_t count)
         : stored(random_weights<F>(n, k)), packed(packed_bytes<F>(n, k), packed_bytes<F>(n, k) * count) {
-        (void)pack<F>(stored, {packed.at(0), packed.stride}).value();
+        (void)pack(stored, {packed.at(0), packed.stride}).value();
         packed.fill();
     }
     linear<F> plan(std::size_t copy, const char* isa) const {
         const auto view = packed_view<F>::open({packed.at(copy), packed.stride});
-        return linear<F>::plan(*view, {.isa = isa, .codebooks = stored.codebooks}).value();
+        return linear<F>::plan(*view, {.codebooks = stored.codebooks}, {isa}).value();
     }
     std::string check(const matrix_view<const float>& x, const matrix_view<float>& y) const {
         return check_product<F>(stored, x, y);
@@ -89,7 +89,7 @@ struct dense_task {
     dense_task(const dense_ffn& f, const matrix_view<const float>& rows, const char* isa)
         : x(rows), hidden_memory(rows.rows * f.shape.neurons), out(rows.rows * f.shape.inputs),
           hidden(matrix(hidden_memory.data(), rows.rows, f.shape.neurons)),
-          y(matrix(out.data(), rows.rows, f.shape.inputs)), ops(float_ops::plan(isa).value()) {
+          y(matrix(out.data(), rows.rows, f.shape.inputs)), ops(float_ops::plan({isa}).value()) {
         for (std::size_t i = 0; i < f.count(); ++i) {
             up.push_back(f.up.plan(i, isa));
             down.push_back(f.down.plan(i, isa));
@@ -204,7 +204,7 @@ struct folded_task {
                 parts.down = matrices->down.plan(i % matrices->count(), isa);
             }
             plans.push_back(folded_ffn::plan({x.cols, f.shape.neurons, x.cols}, parts,
-                                             {.max_rows = x.rows, .batches = batches, .isa = isa})
+                                             {.max_rows = x.rows, .batches = batches}, {isa})
                                 .value());
         }
         scratch = buffer(plans[0].scratch_bytes(x.rows));

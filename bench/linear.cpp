@@ -27,7 +27,7 @@ struct fixture {
     const copies& packed() {
         if (!packed_) {
             packed_ = std::make_unique<copies>(packed_bytes<F>(level.n, level.k), level.bytes);
-            (void)pack<F>(stored, {packed_->at(0), packed_->stride}).value();
+            (void)pack(stored, {packed_->at(0), packed_->stride}).value();
             packed_->fill();
         }
         return *packed_;
@@ -83,7 +83,7 @@ result<linear<F>> plan_for(const std::byte* packed, std::size_t bytes, const qua
     const auto view = packed_view<F>::open({packed, bytes});
     if (!view)
         return view.error();
-    return linear<F>::plan(*view, {.max_rows = m, .isa = isa, .mode = mode, .codebooks = stored.codebooks});
+    return linear<F>::plan(*view, {.max_rows = m, .mode = mode, .codebooks = stored.codebooks}, {isa});
 }
 
 /// crumb's product as a user calls it: float rows in, quantized on the way, float rows out.
@@ -160,7 +160,7 @@ struct plain_task {
             quantized_x.push_back({a.codes(), a.scales()});
         }
         run();
-        error = check_product<F>(storage<F>(f.stored.blocks.data(), n, f.level.k), x, y);
+        error = check_product<F>(*storage<F>(f.stored.blocks, n, f.level.k), x, y);
     }
     static std::size_t slice(const memory_level& level, std::size_t rows) {
         return std::max<std::size_t>(64, level.n / rows);

@@ -1,51 +1,13 @@
-// Buffers on huge pages, and the sizes of this machine's caches.
+// The sizes of this machine's caches.
 #pragma once
 
-#include <crumb/core/memory.hpp>
+#include <crumb/core/buffer.hpp>
 
 #include <benchmark/benchmark.h>
 
 #include <algorithm>
-#include <cstring>
-#include <new>
-#include <utility>
-
-#if CRUMB_OS_LINUX
-#include <sys/mman.h>
-#endif
 
 namespace crumb::bench {
-
-/// Zeroed, touched memory. Without huge pages a single stream measures page walks instead of memory.
-class buffer {
-  public:
-    buffer() noexcept = default;
-    explicit buffer(std::size_t bytes)
-        : data_(static_cast<std::byte*>(::operator new(round_up(bytes, page), std::align_val_t{page}))),
-          bytes_(bytes) {
-#if CRUMB_OS_LINUX
-        // Advice that is refused leaves ordinary pages, which is what a user of that machine gets as well.
-        (void)madvise(data_, round_up(bytes, page), MADV_HUGEPAGE);
-#endif
-        std::memset(data_, 0, round_up(bytes, page));
-    }
-    buffer(buffer&& other) noexcept
-        : data_(std::exchange(other.data_, nullptr)), bytes_(std::exchange(other.bytes_, 0)) {}
-    buffer& operator=(buffer&& other) noexcept {
-        std::swap(data_, other.data_);
-        std::swap(bytes_, other.bytes_);
-        return *this;
-    }
-    ~buffer() { ::operator delete(data_, std::align_val_t{page}); }
-
-    std::byte* data() const noexcept { return data_; }
-    std::size_t size() const noexcept { return bytes_; }
-
-  private:
-    static constexpr std::size_t page = std::size_t{2} << 20;
-    std::byte* data_ = nullptr;
-    std::size_t bytes_ = 0;
-};
 
 /// Bytes of the largest data cache of `level`, or of any level if that is 0; `otherwise` if unknown.
 inline std::size_t cache_bytes(int level, std::size_t otherwise) {

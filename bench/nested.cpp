@@ -55,7 +55,7 @@ struct task {
           x(matrix<const float>(f.x.data(), rows, f.level.k)), working_set(f.packed->memory.size()) {
         for (std::size_t i = 0; i < f.packed->count; ++i) {
             const auto view = nested_view::open({f.packed->at(i), f.packed->stride});
-            const auto plan = nested_linear::plan(*view, {.max_rows = rows, .isa = isa});
+            const auto plan = nested_linear::plan(*view, {.max_rows = rows}, {isa});
             if (!plan || std::strcmp(plan->isa(), isa) != 0) {
                 error = plan ? std::string("the plan fell back to ") + plan->isa() : plan.message();
                 return;
@@ -110,7 +110,7 @@ void nested_row(benchmark::State& state, bool uniform, int bits, std::size_t m, 
 
 /// A layer at a precision beside the same layer at 4 bits and in halves, sample by sample.
 void layer_row(benchmark::State& state, int bits, const memory_level& level) {
-    const std::size_t isa = *choose_isa(nullptr);
+    const std::size_t isa = *choose_isa({nullptr});
     fixture& f = fixture::of(false, level);
     task low(f, bits, 1, isa_names()[isa]), high(f, max_nested_bits, 1, isa_names()[isa]);
     if (!low.error.empty() || !high.error.empty())

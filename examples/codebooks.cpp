@@ -3,6 +3,7 @@
 #include <crumb/offline/common/second_moments.hpp>
 #include <crumb/offline/weights/codebook.hpp>
 #include <crumb/offline/weights/store.hpp>
+#include <crumb/util.hpp>
 
 #include <chrono>
 #include <cmath>
@@ -40,22 +41,12 @@ struct problem {
     }
 };
 
-/// What `result` holds, or the end of the program.
-template <class T>
-T checked(crumb::result<T> result) {
-    if (!result) {
-        std::fprintf(stderr, "%s\n", result.message());
-        std::exit(1);
-    }
-    return std::move(*result);
-}
-
 template <class F>
 std::vector<std::int8_t> tables_for(const problem& p, std::span<const float> importance) {
     if constexpr (crumb::needs_codebooks<F>) {
         using codes = typename F::codes;
         const crumb::training_matrix all[] = {{crumb::matrix<const float>(p.w.data(), n, k), importance}};
-        const auto trained = checked(crumb::train_codebooks(
+        const auto trained = crumb::or_exit(crumb::train_codebooks(
             all, {.entries = std::size_t{1} << codes::bits, .selector_bits = codes::selector_bits}));
         return crumb::codebooks_of<F>(trained.levels);
     } else {
@@ -88,11 +79,11 @@ double microseconds(const problem& p, const crumb::quantized<F>& stored) {
     };
     const std::size_t bytes = crumb::packed_bytes<F>(n, k);
     const auto memory = room(bytes);
-    const auto packed = checked(crumb::pack<F>(stored, {memory.get(), bytes}));
-    const auto plan = checked(crumb::linear<F>::plan(packed, {.codebooks = stored.codebooks}));
+    const auto packed = crumb::or_exit(crumb::pack(stored, {memory.get(), bytes}));
+    const auto plan = crumb::or_exit(crumb::linear<F>::plan(packed, {.codebooks = stored.codebooks}));
     const std::size_t row_bytes = crumb::activation_bytes(plan.input_plan(), 1);
     const auto row = room(row_bytes);
-    auto a = checked(crumb::activations::create({row.get(), row_bytes}, plan.input_plan(), 1));
+    auto a = crumb::or_exit(crumb::activations::create({row.get(), row_bytes}, plan.input_plan(), 1));
     std::vector<float> y(n);
     double best = 1e9;
     for (int i = 0; i < 200; ++i) {
@@ -115,8 +106,9 @@ int main() {
         return std::fprintf(stderr, "%s\n", s.message()), 1;
     const auto h = moments.matrix();
     const auto importance = moments.importance();
-    const auto alone = checked(crumb::error_feedback::independent(k, importance));
-    const auto feedback = checked(crumb::error_feedback::make(crumb::matrix<const double>(h.data(), k, k)));
+    const auto alone = crumb::or_exit(crumb::error_feedback::independent(k, importance));
+    const auto feedback =
+        crumb::or_exit(crumb::error_feedback::make(crumb::matrix<const double>(h.data(), k, k)));
 
     std::printf("%zu x %zu weights, %zu samples of their inputs\n\n", n, k, samples);
     std::printf("%-8s %12s %22s %18s %14s\n", "format", "bits/weight", "output error, weighted",

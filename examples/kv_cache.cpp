@@ -3,6 +3,7 @@
 #include <crumb/crumb.hpp>
 #include <crumb/offline/cache/codebooks.hpp>
 #include <crumb/reference/kv_codec.hpp>
+#include <crumb/util.hpp>
 
 #include <algorithm>
 #include <chrono>
@@ -17,31 +18,6 @@
 namespace {
 
 constexpr std::size_t heads = 8, kv_heads = 2, head_size = 128, width = kv_heads * head_size, tokens = 8192;
-
-/// What `result` holds, or the end of the program.
-template <class T>
-T checked(crumb::result<T> result) {
-    if (!result) {
-        std::fprintf(stderr, "%s\n", result.message());
-        std::exit(1);
-    }
-    return std::move(*result);
-}
-void checked(const crumb::status& s) {
-    if (!s) {
-        std::fprintf(stderr, "%s\n", s.message());
-        std::exit(1);
-    }
-}
-
-/// Memory as the library wants it.
-struct memory {
-    explicit memory(std::size_t size)
-        : bytes(static_cast<std::byte*>(::operator new(size, std::align_val_t{crumb::alignment})), size) {}
-    memory(memory&& other) noexcept : bytes(std::exchange(other.bytes, {})) {}
-    ~memory() { ::operator delete(bytes.data(), std::align_val_t{crumb::alignment}); }
-    std::span<std::byte> bytes;
-};
 
 /// Keys and values that drift slowly, channels of different sizes: what trained models produce.
 struct sequence {
@@ -71,9 +47,9 @@ struct sequence {
 struct filled_cache {
     crumb::kv_codebooks books;
     crumb::kv_cache_options options;
-    memory state;
+    crumb::buffer state;
     crumb::kv_cache cache;
-    memory page; ///< for all tokens: a head's codes lie one after another in it
+    crumb::buffer page; ///< for all tokens: a head's codes lie one after another in it
 
     filled_cache(const crumb::kv_codec& codec, const sequence& s)
         : books(codebooks(codec, s)), options{.layers = 1,
@@ -83,33 +59,32 @@ struct filled_cache {
                                               .max_rows = 64,
                                               .page_tokens = tokens,
                                               .codec = codec,
-                                              .codebooks = checked(books.view()),
+                                              .codebooks = crumb::or_exit(books.view()),
                                               .codebook_id = books.identity()},
-          state(checked(crumb::kv_cache::state_bytes(options))),
-          cache(checked(crumb::kv_cache::create(options, state.bytes))), page(cache.page_bytes()) {
-        checked(cache.add_page(page.bytes));
-        memory encoding(cache.encode_scratch_bytes());
+          state(crumb::or_exit(crumb::kv_cache::state_bytes(options))),
+          cache(crumb::or_exit(crumb::kv_cache::create(options, state))), page(cache.page_bytes()) {
+        crumb::or_exit(cache.add_page(page));
+        crumb::buffer encoding(cache.encode_scratch_bytes());
         for (std::size_t t = 0; t < tokens; t += 64) {
             const std::size_t rows = t + 64 < tokens ? 64 : 63; // the last token is the step below
-            checked(cache.write(0, s.rows(s.k, t, rows), s.rows(s.v, t, rows)));
-            cache.advance(rows);
-            cache.encode(encoding.bytes); // what is older than the window; another thread could do it
+            crumb::or_exit(cache.write(0, s.rows(s.k, t, rows), s.rows(s.v, t, rows)));
+            crumb::or_exit(cache.advance(rows));
+            cache.encode(encoding); // what is older than the window; another thread could do it
         }
         // One decode step: the token's own key and value first, then attention over everything.
-        checked(cache.write(0, s.rows(s.k, cache.length(), 1), s.rows(s.v, cache.length(), 1)));
+        crumb::or_exit(cache.write(0, s.rows(s.k, cache.length(), 1), s.rows(s.v, cache.length(), 1)));
     }
 
     /// Once, offline: centroids from a sample of keys and values.
     static crumb::kv_codebooks codebooks(const crumb::kv_codec& codec, const sequence& s) {
         if (!codec.has_codebooks())
             return {};
-        auto samples = checked(crumb::kv_samples::make({1, kv_heads, head_size}, 64));
-        checked(samples.add(0, s.rows(s.k, 0, 2048), s.rows(s.v, 0, 2048)));
-        return checked(crumb::train_kv_codebooks(samples, codec, {}));
+        auto samples = crumb::or_exit(crumb::kv_samples::make({1, kv_heads, head_size}, 64));
+        crumb::or_exit(samples.add(0, s.rows(s.k, 0, 2048), s.rows(s.v, 0, 2048)));
+        return crumb::or_exit(crumb::train_kv_codebooks(samples, codec, {}));
     }
     crumb::kv_attention plan() const {
-        return checked(crumb::kv_attention::plan(
-            {.heads = heads, .kv_heads = kv_heads, .head_size = head_size}, options));
+        return crumb::or_exit(crumb::kv_attention::plan(options, {.heads = heads}));
     }
     /// The largest magnitude of a coded value, as attention sees it.
     double largest_value() const {
@@ -118,7 +93,7 @@ struct filled_cache {
         for (std::size_t t = 0; t < layer.coded; ++t)
             for (std::size_t h = 0; h < kv_heads; ++h) {
                 auto* part = const_cast<std::byte*>(layer.part(t / crumb::kv_part_tokens, h, false));
-                checked(crumb::reference::kv_part::make(layer.values(), layer.tables(h, false), part))
+                crumb::or_exit(crumb::reference::kv_part::make(layer.values(), layer.tables(h, false), part))
                     .decode(t % crumb::kv_part_tokens, row);
                 for (const double x : row)
                     largest = std::max(largest, std::fabs(x));
@@ -152,12 +127,12 @@ double fastest(F&& f) {
 void show(const char* name, const crumb::kv_codec& codec, const sequence& s, std::vector<float>& exact) {
     const filled_cache of(codec, s);
     const auto attend = of.plan();
-    memory scratch(attend.scratch_bytes(1));
+    crumb::buffer scratch(attend.scratch_bytes(1));
     const std::vector<float> q = query(1);
     std::vector<float> y(q.size());
     const double seconds = fastest([&] {
-        checked(attend.run(crumb::matrix(q.data(), 1, q.size()), of.cache.layer(0), of.cache.length(),
-                           crumb::matrix(y.data(), 1, y.size()), scratch.bytes));
+        crumb::or_exit(attend.run(crumb::matrix(q.data(), 1, q.size()), of.cache, 0,
+                                  crumb::matrix(y.data(), 1, y.size()), scratch));
     });
     if (exact.empty())
         exact = y;
@@ -175,15 +150,13 @@ void show(const char* name, const crumb::kv_codec& codec, const sequence& s, std
 void show_skipping(const crumb::named_kv_codec& codec, const sequence& s) {
     const filled_cache of(codec.codec, s);
     const auto attend = of.plan();
-    const auto layer = of.cache.layer(0);
-    memory scratch(attend.scratch_bytes(1)), weights(attend.skip_scratch_bytes(of.cache.coded()));
+    crumb::buffer scratch(attend.scratch_bytes(1)), weights(attend.skip_scratch_bytes(of.cache.coded()));
     // Heads of trained models attend to few tokens. Random queries do so when they are long.
     const std::vector<float> q = query(8);
     std::vector<float> all(q.size()), y(q.size());
     const auto q_row = crumb::matrix(q.data(), 1, q.size());
     const double all_seconds = fastest([&] {
-        checked(attend.run(q_row, layer, of.cache.length(), crumb::matrix(all.data(), 1, all.size()),
-                           scratch.bytes));
+        crumb::or_exit(attend.run(q_row, of.cache, 0, crumb::matrix(all.data(), 1, all.size()), scratch));
     });
     const double largest = of.largest_value();
     std::printf(
@@ -194,8 +167,8 @@ void show_skipping(const crumb::named_kv_codec& codec, const sequence& s) {
     for (const float epsilon : {0.0001f, 0.001f, 0.01f, 0.1f}) {
         crumb::kv_skip_report reports[kv_heads];
         const double seconds = fastest([&] {
-            checked(attend.run_skipping(q_row, layer, of.cache.length(), crumb::matrix(y.data(), 1, y.size()),
-                                        epsilon, reports, scratch.bytes, weights.bytes));
+            crumb::or_exit(attend.run_skipping(q_row, of.cache, 0, crumb::matrix(y.data(), 1, y.size()),
+                                               scratch, {epsilon, weights, reports}));
         });
         std::size_t blocks = 0, skipped = 0;
         float mass = 0;
@@ -228,6 +201,6 @@ int main() {
         if (each.codec.kind != crumb::kv_kind::f32)
             show(each.name, each.codec, s, exact);
     for (const crumb::named_kv_codec& each : crumb::kv_codecs)
-        if (each.codec == crumb::kv_codec::pq(2, 8, true, true))
+        if (each.codec == crumb::kv_codec::pq4())
             show_skipping(each, s);
 }

@@ -4,6 +4,7 @@
 #include <crumb/offline/common/second_moments.hpp>
 #include <crumb/offline/nested/feedback.hpp>
 #include <crumb/offline/nested/training.hpp>
+#include <crumb/util.hpp>
 
 #include <chrono>
 #include <cmath>
@@ -21,32 +22,6 @@ constexpr std::size_t n = 128, k = 1024;                // output channels, inpu
 constexpr std::size_t samples = 2048, unseen = 64;      // rows of inputs to calibrate on, and to compare on
 constexpr std::size_t matrices = 512;                   // equal ones, more than the first caches hold
 constexpr std::size_t steps = 96, three = 24, two = 48; // decoding, and when 3 and 2 bits begin
-
-/// What `result` holds, or the end of the program.
-template <class T>
-T checked(crumb::result<T> result) {
-    if (!result) {
-        std::fprintf(stderr, "%s\n", result.message());
-        std::exit(1);
-    }
-    return std::move(*result);
-}
-void checked(const crumb::status& s) {
-    if (!s) {
-        std::fprintf(stderr, "%s\n", s.message());
-        std::exit(1);
-    }
-}
-
-/// Memory as the library wants it.
-struct memory {
-    explicit memory(std::size_t size)
-        : bytes(static_cast<std::byte*>(::operator new(size, std::align_val_t{crumb::alignment})), size) {}
-    memory(const memory&) = delete;
-    memory& operator=(const memory&) = delete;
-    ~memory() { ::operator delete(bytes.data(), std::align_val_t{crumb::alignment}); }
-    std::span<std::byte> bytes;
-};
 
 struct problem {
     std::vector<float> w, x, y; ///< n x k weights; rows of inputs, the unseen ones last; the latter's outputs
@@ -87,10 +62,11 @@ struct problem {
 crumb::nested_quantized quantize(const problem& p, const crumb::second_moments<double>& moments,
                                  const crumb::nested_levels& levels) {
     const auto h = moments.centered();
-    const auto system = checked(crumb::feedback_system::make(crumb::matrix<const double>(h.data(), k, k)));
+    const auto system =
+        crumb::or_exit(crumb::feedback_system::make(crumb::matrix<const double>(h.data(), k, k)));
     auto q = crumb::nested_quantized::zeros(levels, n, k);
-    checked(crumb::nested_feedback(system).quantize(p.weights(), q));
-    checked(crumb::correct_means(p.weights(), moments.mean(), q));
+    crumb::or_exit(crumb::nested_feedback(system).quantize(p.weights(), q));
+    crumb::or_exit(crumb::correct_means(p.weights(), moments.mean(), q));
     return q;
 }
 
@@ -99,9 +75,9 @@ class model {
   public:
     explicit model(const crumb::nested_quantized& q)
         : stride_(crumb::nested_packed_bytes(n, k, q.levels.parent)), packed_(stride_ * matrices),
-          view_(checked(crumb::pack(q, packed_.bytes))), plans_(plans()),
+          view_(crumb::or_exit(crumb::pack(q, packed_))), plans_(plans()),
           row_(crumb::activation_bytes(plans_[0].input_plan(), 1)),
-          a_(checked(crumb::activations::create(row_.bytes, plans_[0].input_plan(), 1))), y_(n) {}
+          a_(crumb::or_exit(crumb::activations::create(row_, plans_[0].input_plan(), 1))), y_(n) {}
 
     const crumb::nested_view& view() const noexcept { return view_; }
     std::size_t bytes_at(int bits) const noexcept { return matrices * view_.bytes_at(bits); }
@@ -137,19 +113,20 @@ class model {
     std::vector<crumb::nested_linear> plans() const {
         std::vector<crumb::nested_linear> out;
         for (std::size_t i = 0; i < matrices; ++i) {
-            const auto one = packed_.bytes.subspan(i * stride_, stride_);
+            const auto one = packed_.bytes().subspan(i * stride_, stride_);
             if (i != 0) // the first is packed already
-                std::memcpy(one.data(), packed_.bytes.data(), stride_);
-            out.push_back(checked(crumb::nested_linear::plan(checked(crumb::nested_view::open(one)))));
+                std::memcpy(one.data(), packed_.data(), stride_);
+            out.push_back(
+                crumb::or_exit(crumb::nested_linear::plan(crumb::or_exit(crumb::nested_view::open(one)))));
         }
         return out;
     }
 
     std::size_t stride_;
-    memory packed_;
+    crumb::buffer packed_;
     crumb::nested_view view_;
     std::vector<crumb::nested_linear> plans_;
-    memory row_;
+    crumb::buffer row_;
     crumb::activations a_;
     std::vector<float> y_;
 };
@@ -195,11 +172,11 @@ void decode(const char* name, const problem& p, model& m, const crumb::precision
 int main() {
     const problem p;
     crumb::second_moments<double> moments(k);
-    checked(moments.add(p.inputs(0, samples)));
+    crumb::or_exit(moments.add(p.inputs(0, samples)));
     // Once, offline: levels of all precisions, for a whole model if there is one.
     const auto importance = moments.importance();
     const crumb::training_matrix all[] = {{p.weights(), importance}};
-    const auto levels = checked(crumb::train_nested(all)).levels;
+    const auto levels = crumb::or_exit(crumb::train_nested(all)).levels;
     model trained(quantize(p, moments, levels));
     model even(quantize(p, moments, crumb::nested_levels::uniform(2, 4)));
     show_precisions(p, trained, even);
@@ -207,8 +184,8 @@ int main() {
     // The prompt would be read with 4 bits; decoding begins with them.
     const crumb::precision_range stored = {2, 4};
     const crumb::precision_phase phases[] = {{0, 4}, {three, 3}, {two, 2}};
-    const auto falling = checked(crumb::precision_schedule::make(stored, 4, phases, steps));
-    const auto constant = checked(crumb::precision_schedule::constant(stored, 4, 4, steps));
+    const auto falling = crumb::or_exit(crumb::precision_schedule::make(stored, 4, phases, steps));
+    const auto constant = crumb::or_exit(crumb::precision_schedule::constant(stored, 4, 4, steps));
     std::printf("\n%zu decoding steps; 3 bits from step %zu, 2 from step %zu\n\n", steps, three, two);
     std::printf("%-24s %14s %16s %16s\n", "schedule", "average bits", "bytes read", "a step");
     std::printf("%-24s %14s %16s %16s\n", "", "", "MB", "ms");

@@ -31,7 +31,7 @@ set(offline_common "")
 set(offline_weights common)
 set(offline_nested common weights)
 set(offline_cache common)
-set(offline_folding common)
+set(offline_folding common weights)
 set(offline_schedule common)
 
 # The first folder of a path below crumb/, or the file's own name for those that lie in crumb/ itself.

@@ -105,10 +105,10 @@ template <weight_format F>
 int run(const request& r) {
     const quantized<F> w = random_weights<F>(n, k);
     const aligned memory = allocate(packed_bytes<F>(n, k));
-    const auto packed = pack<F>(w, {memory.get(), packed_bytes<F>(n, k)});
+    const auto packed = pack(w, {memory.get(), packed_bytes<F>(n, k)});
     const bool plain_isa = r.isa == "plain";
-    const auto plan = linear<F>::plan(
-        *packed, {.isa = plain_isa ? nullptr : r.isa.data(), .mode = r.mode, .codebooks = w.codebooks});
+    const auto plan = linear<F>::plan(*packed, {.mode = r.mode, .codebooks = w.codebooks},
+                                      {plain_isa ? nullptr : r.isa.data()});
     if (!plan)
         return report(plan.message());
     if (!plain_isa && r.isa != plan->isa())
@@ -130,7 +130,7 @@ int run_nested(bool uniform, const request& r) {
     const std::size_t bytes = nested_packed_bytes(n, k, w.levels.parent);
     const aligned memory = allocate(bytes);
     const auto packed = pack(w, {memory.get(), bytes});
-    const auto plan = nested_linear::plan(*packed, {.isa = r.isa.data(), .mode = r.mode});
+    const auto plan = nested_linear::plan(*packed, {.mode = r.mode}, {r.isa.data()});
     if (!plan)
         return report(plan.message());
     if (r.isa != plan->isa())

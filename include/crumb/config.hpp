@@ -1,6 +1,13 @@
 // The only file that tests compiler, operating system and architecture macros.
 #pragma once
 
+#if __cplusplus < 202002L
+#error "crumb needs C++20: compile with -std=c++20 or later"
+#endif
+#if defined(__FAST_MATH__) || (defined(__FINITE_MATH_ONLY__) && __FINITE_MATH_ONLY__)
+#error "crumb needs NaN and infinity, and sums in their order: compile without -ffast-math (-Ofast)"
+#endif
+
 #define CRUMB_VERSION_MAJOR 0
 #define CRUMB_VERSION_MINOR 2
 #define CRUMB_VERSION_PATCH 0
@@ -169,115 +176,120 @@
 // ---- the compiled architecture, as the name of an inline namespace ---------------------------------------
 // Code compiled under other flags is other code: with one name for both, the linker would keep either, and a
 // program could execute instructions its CPU lacks. So every name of the library carries the flags that
-// matter.
+// matter: where two files that exchange crumb's types were compiled with different ones, the linker misses a
+// symbol that names those of one file.
 #if CRUMB_ARCH_X86_64
 #if defined(__SSE4_2__)
-#define CRUMB_ABI_A 1
+#define CRUMB_ABI_A _sse42
 #else
-#define CRUMB_ABI_A 0
+#define CRUMB_ABI_A
 #endif
 #if defined(__AVX__)
-#define CRUMB_ABI_B 1
+#define CRUMB_ABI_B _avx
 #else
-#define CRUMB_ABI_B 0
+#define CRUMB_ABI_B
 #endif
 #if defined(__AVX2__)
-#define CRUMB_ABI_C 1
+#define CRUMB_ABI_C _avx2
 #else
-#define CRUMB_ABI_C 0
+#define CRUMB_ABI_C
 #endif
 #if defined(__FMA__)
-#define CRUMB_ABI_D 1
+#define CRUMB_ABI_D _fma
 #else
-#define CRUMB_ABI_D 0
+#define CRUMB_ABI_D
 #endif
 #if defined(__F16C__)
-#define CRUMB_ABI_E 1
+#define CRUMB_ABI_E _f16c
 #else
-#define CRUMB_ABI_E 0
+#define CRUMB_ABI_E
 #endif
 #if defined(__BMI2__)
-#define CRUMB_ABI_F 1
+#define CRUMB_ABI_F _bmi2
 #else
-#define CRUMB_ABI_F 0
+#define CRUMB_ABI_F
 #endif
 #if defined(__AVX512F__)
-#define CRUMB_ABI_G 1
+#define CRUMB_ABI_G _avx512f
 #else
-#define CRUMB_ABI_G 0
+#define CRUMB_ABI_G
 #endif
 #if defined(__AVX512BW__) && defined(__AVX512VL__) && defined(__AVX512DQ__)
-#define CRUMB_ABI_H 1
+#define CRUMB_ABI_H _avx512bwvldq
 #else
-#define CRUMB_ABI_H 0
+#define CRUMB_ABI_H
 #endif
 #if defined(__AVX512VNNI__)
-#define CRUMB_ABI_I 1
+#define CRUMB_ABI_I _avx512vnni
 #else
-#define CRUMB_ABI_I 0
+#define CRUMB_ABI_I
 #endif
 #if defined(__AVX512VBMI__)
-#define CRUMB_ABI_J 1
+#define CRUMB_ABI_J _avx512vbmi
 #else
-#define CRUMB_ABI_J 0
+#define CRUMB_ABI_J
 #endif
 #if defined(__AVX512FP16__)
-#define CRUMB_ABI_K 1
+#define CRUMB_ABI_K _avx512fp16
 #else
-#define CRUMB_ABI_K 0
+#define CRUMB_ABI_K
 #endif
 #if defined(__AVXVNNI__)
-#define CRUMB_ABI_L 1
+#define CRUMB_ABI_L _avxvnni
 #else
-#define CRUMB_ABI_L 0
+#define CRUMB_ABI_L
 #endif
-#define CRUMB_ABI_NAME x86_64_
+#define CRUMB_ABI_NAME x86_64
 #else
 #if defined(__ARM_FEATURE_DOTPROD)
-#define CRUMB_ABI_A 1
+#define CRUMB_ABI_A _dotprod
 #else
-#define CRUMB_ABI_A 0
+#define CRUMB_ABI_A
 #endif
 #if defined(__ARM_FEATURE_MATMUL_INT8)
-#define CRUMB_ABI_B 1
+#define CRUMB_ABI_B _i8mm
 #else
-#define CRUMB_ABI_B 0
+#define CRUMB_ABI_B
 #endif
 #if defined(__ARM_FEATURE_FP16_VECTOR_ARITHMETIC)
-#define CRUMB_ABI_C 1
+#define CRUMB_ABI_C _fp16
 #else
-#define CRUMB_ABI_C 0
+#define CRUMB_ABI_C
 #endif
 #if defined(__ARM_FEATURE_ATOMICS)
-#define CRUMB_ABI_D 1
+#define CRUMB_ABI_D _lse
 #else
-#define CRUMB_ABI_D 0
+#define CRUMB_ABI_D
 #endif
 #if defined(__ARM_FEATURE_BF16)
-#define CRUMB_ABI_E 1
+#define CRUMB_ABI_E _bf16
 #else
-#define CRUMB_ABI_E 0
+#define CRUMB_ABI_E
 #endif
 #if defined(__ARM_FEATURE_SVE)
-#define CRUMB_ABI_F 1
+#define CRUMB_ABI_F _sve
 #else
-#define CRUMB_ABI_F 0
+#define CRUMB_ABI_F
 #endif
 #if defined(__ARM_FEATURE_SVE2)
-#define CRUMB_ABI_G 1
+#define CRUMB_ABI_G _sve2
 #else
-#define CRUMB_ABI_G 0
+#define CRUMB_ABI_G
 #endif
 #if defined(__ARM_FEATURE_SME)
-#define CRUMB_ABI_H 1
+#define CRUMB_ABI_H _sme
 #else
-#define CRUMB_ABI_H 0
+#define CRUMB_ABI_H
 #endif
-#define CRUMB_ABI_I CRUMB_ASM
-#define CRUMB_ABI_J 0
-#define CRUMB_ABI_K 0
-#define CRUMB_ABI_L 0
-#define CRUMB_ABI_NAME aarch64_
+#if CRUMB_ASM
+#define CRUMB_ABI_I
+#else
+#define CRUMB_ABI_I _no_asm
+#endif
+#define CRUMB_ABI_J
+#define CRUMB_ABI_K
+#define CRUMB_ABI_L
+#define CRUMB_ABI_NAME aarch64
 #endif
 // Choices of the user's that change what functions contain belong to the name as well.
 #if CRUMB_DEBUG_CHECKS
@@ -288,9 +300,9 @@
 #if !CRUMB_HEADER_ONLY
 #define CRUMB_ABI_SINGLE _compiled
 #elif defined(CRUMB_SINGLE_ISA)
-#define CRUMB_ABI_SINGLE CRUMB_CAT(_, CRUMB_SINGLE_ISA)
+#define CRUMB_ABI_SINGLE CRUMB_CAT(_only_, CRUMB_SINGLE_ISA)
 #elif defined(CRUMB_TWO_ISAS)
-#define CRUMB_ABI_SINGLE CRUMB_CAT(_portable_, CRUMB_TWO_ISAS)
+#define CRUMB_ABI_SINGLE CRUMB_CAT(_only_portable_, CRUMB_TWO_ISAS)
 #else
 #define CRUMB_ABI_SINGLE
 #endif

@@ -33,19 +33,18 @@ void use(const crumb::kv_codebooks& books, const model& m) {
     const auto rows = crumb::matrix<const float>(x.data(), 70, width);
     for (std::size_t l = 0; l < d.layers; ++l)
         check(cache.write(l, rows, rows).ok(), "small keys are refused");
-    cache.advance(70);
+    check(cache.advance(70).ok(), "rows that were written are refused");
     const buffer encoding(cache.encode_scratch_bytes());
     check(cache.encode(encoding.bytes()) == 64, "nothing is encoded");
     const auto q = inputs(width, 2);
     std::vector<float> y(width);
     for (const crumb::kv_mode mode : {crumb::kv_mode::fast, crumb::kv_mode::exact}) {
-        const auto plan = crumb::kv_attention::plan(
-            {.heads = d.kv_heads, .kv_heads = d.kv_heads, .head_size = d.head_size}, shape, mode);
+        const auto plan = crumb::kv_attention::plan(shape, {.heads = d.kv_heads, .mode = mode});
         check(plan.ok(), "no attention over a cache that exists");
         const buffer scratch(plan->scratch_bytes(1));
         const crumb::status done =
-            plan->run(crumb::matrix<const float>(q.data(), 1, width), cache.layer(d.layers - 1), 69,
-                      crumb::matrix(y.data(), 1, width), scratch.bytes());
+            plan->run(crumb::matrix<const float>(q.data(), 1, width), cache, d.layers - 1,
+                      crumb::matrix(y.data(), 1, width), scratch.bytes(), {.position = 69});
         check(done.ok(), "attention refuses small queries");
     }
 }

@@ -29,7 +29,7 @@ void multiply(std::span<const std::byte> bytes) {
             const auto block = crumb::unpack(*view, row, b);
             const std::size_t first = b * crumb::block_inputs<F>;
             const std::size_t size = std::min(view->k() - first, crumb::block_inputs<F>);
-            const auto stored = crumb::storage<F>(&block, 1, size, tables);
+            const auto stored = *crumb::storage<F>({&block, 1}, 1, size, tables);
             for (std::size_t i = 0; i < size; ++i)
                 if (const double w = stored.weight(0, i); row < view->n()) {
                     check(std::isfinite(static_cast<float>(w)), "a weight that is not finite");

@@ -12,18 +12,17 @@ void attend(cache_of& c) {
     if (length == 0)
         return;
     const crumb::kv_cache_options& s = c.cache.options();
-    const crumb::attention_shape shape{
-        .heads = 2 * s.kv_heads, .kv_heads = s.kv_heads, .head_size = s.head_size};
-    const auto q = inputs(shape.heads * s.head_size);
+    const std::size_t heads = 2 * s.kv_heads;
+    const auto q = inputs(heads * s.head_size);
     std::vector<float> y(q.size());
     for (const crumb::kv_mode mode : {crumb::kv_mode::fast, crumb::kv_mode::exact}) {
-        const auto plan = crumb::kv_attention::plan(shape, s, mode).value();
+        const auto plan = crumb::kv_attention::plan(s, {.heads = heads, .mode = mode}).value();
         const std::vector<std::byte> zeros(plan.scratch_bytes(1));
         const exact_copy scratch(zeros);
         for (std::size_t layer = 0; layer < s.layers; ++layer) {
             const crumb::status done =
-                plan.run(crumb::matrix<const float>(q.data(), 1, q.size()), c.cache.layer(layer), length - 1,
-                         crumb::matrix(y.data(), 1, y.size()), scratch.bytes());
+                plan.run(crumb::matrix<const float>(q.data(), 1, q.size()), c.cache, layer,
+                         crumb::matrix(y.data(), 1, y.size()), scratch.bytes(), {.position = length - 1});
             // Floats may add up to more than floats hold; halves, and what codes stand for, do not.
             if (!done)
                 check_refusal(done);
@@ -45,7 +44,7 @@ void append(cache_of& c, std::size_t rows) {
         if (!written)
             return check_refusal(written);
     }
-    c.cache.advance(rows);
+    check(c.cache.advance(rows).ok(), "rows that were written are refused");
     const std::vector<std::byte> zeros(c.cache.encode_scratch_bytes());
     const exact_copy scratch(zeros);
     c.cache.encode(scratch.bytes());

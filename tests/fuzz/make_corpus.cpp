@@ -70,7 +70,7 @@ void add_snapshots(corpus& out) {
                 const auto k = crumb::matrix<const float>(x.data(), rows, width);
                 for (std::size_t layer = 0; layer < s.layers; ++layer)
                     check(c.cache.write(layer, k, k).ok(), "tokens are refused");
-                c.cache.advance(rows);
+                check(c.cache.advance(rows).ok(), "rows that were written are refused");
                 c.cache.encode(scratch.bytes());
             }
             bytes saved(crumb::snapshot_bytes(c.cache));

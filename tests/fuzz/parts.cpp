@@ -43,7 +43,7 @@ bytes packed(weight_type type, std::size_t n, std::size_t k, dice& random) {
             }
         }
         const buffer memory(crumb::packed_bytes<F>(n, k));
-        const auto view = crumb::pack(crumb::storage<F>(blocks.data(), n, k), memory.bytes());
+        const auto view = crumb::pack(*crumb::storage<F>(blocks, n, k), memory.bytes());
         if (view)
             out = copied(memory, view->bytes());
     });

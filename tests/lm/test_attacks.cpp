@@ -70,7 +70,7 @@ tiny_model::tensor quantized(std::size_t n, std::size_t k) {
     const auto q = crumb::quantize<F>(crumb::matrix<const float>(w.data(), n, k));
     EXPECT_TRUE(q) << q.message();
     lm::buffer memory(crumb::packed_bytes<F>(n, k));
-    const auto view = crumb::pack<F>(*q, memory.bytes());
+    const auto view = crumb::pack(*q, memory.bytes());
     EXPECT_TRUE(view) << view.message();
     return packed(memory.bytes().first(view->bytes()));
 }

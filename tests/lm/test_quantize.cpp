@@ -230,7 +230,7 @@ bytes with_packed_embedding(const lm::gguf& file) {
         EXPECT_TRUE(q.ok()) << q.message();
         const std::uint64_t size = crumb::packed_bytes<crumb::cb2s>(shape.n, shape.k);
         memory = lm::buffer(size);
-        EXPECT_TRUE(crumb::pack<crumb::cb2s>(*q, memory.bytes()).ok());
+        EXPECT_TRUE(crumb::pack(*q, memory.bytes()).ok());
         writer.add_tensor(t.name, lm::ggml_type::i8, {&size, 1}, memory.bytes().first(size));
     }
     const auto out = writer.bytes();

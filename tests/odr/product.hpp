@@ -26,8 +26,8 @@ std::vector<float> product(const char* isa) {
     const auto stored = crumb::quantize<F>(crumb::matrix<const float>(w.data(), n, k));
     const std::size_t size = crumb::packed_bytes<F>(n, k);
     const auto packed_memory = aligned(size);
-    const auto packed = crumb::pack<F>(*stored, {packed_memory.get(), size});
-    const auto plan = crumb::linear<F>::plan(*packed, {.isa = isa});
+    const auto packed = crumb::pack(*stored, {packed_memory.get(), size});
+    const auto plan = crumb::linear<F>::plan(*packed, {}, {isa});
     const auto layout = plan->input_plan();
     const std::size_t bytes = crumb::activation_bytes(layout, m);
     const auto memory = aligned(bytes);

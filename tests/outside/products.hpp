@@ -42,7 +42,7 @@ bool products_agree(std::size_t n, std::size_t k, std::size_t rows, std::size_t&
     }
     for (std::size_t i = 0; i < x.size(); ++i)
         x[i] = std::cos(static_cast<float>(i * 3 % 101));
-    const auto stored = crumb::storage<F>(blocks.data(), n, k);
+    const auto stored = *crumb::storage<F>(blocks, n, k);
     buffer weights(crumb::packed_bytes<F>(n, k));
     const auto packed = crumb::pack(stored, weights.span());
     if (!packed)
@@ -53,7 +53,7 @@ bool products_agree(std::size_t n, std::size_t k, std::size_t rows, std::size_t&
         if (!crumb::isa_supported(i))
             continue;
         ++isas;
-        const auto plan = crumb::linear<F>::plan(*packed, {.isa = isa});
+        const auto plan = crumb::linear<F>::plan(*packed, {}, {isa});
         if (!plan || std::strcmp(plan->isa(), isa) != 0)
             return std::printf("%s: %s\n", isa, plan ? plan->isa() : plan.message()), false;
         const auto layout = plan->input_plan();

@@ -8,7 +8,7 @@ int main() {
     bool listed = false;
     for (const char* name : known)
         listed |= std::strcmp(name, "avx2_vnni") == 0;
-    if (!listed || !crumb::choose_isa("avx2_vnni"))
+    if (!listed || !crumb::choose_isa({"avx2_vnni"}))
         return std::puts("avx2_vnni is not listed"), 1;
     std::size_t isas = 0;
     for (const std::size_t rows : {1, 7, 33})

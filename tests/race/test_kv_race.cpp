@@ -5,7 +5,7 @@
 
 namespace {
 
-using crumb_test::aligned_bytes;
+using crumb::buffer;
 using crumb_test::cache_problem;
 
 // One thread encodes while another writes and attends.
@@ -17,13 +17,12 @@ TEST(KvCache, EncodesBesideDecoding) {
         const crumb::kv_cache_options options{
             .layers = 1, .kv_heads = 1, .head_size = 16, .max_tokens = 600, .codec = codec, .slack = 256};
         cache_problem p(options);
-        const auto plan = *crumb::kv_attention::plan({.heads = 2, .kv_heads = 1, .head_size = 16}, p.options,
-                                                     crumb::kv_mode::fast);
-        aligned_bytes memory(plan.scratch_bytes(1));
+        const auto plan = *crumb::kv_attention::plan(p.options, {.heads = 2});
+        crumb::buffer memory(plan.scratch_bytes(1));
         std::atomic<bool> stop = false;
         std::thread encoder([&] {
             while (!stop.load(std::memory_order_relaxed))
-                if (p.cache->encode(p.scratch->span()) == 0)
+                if (p.cache->encode(p.scratch->bytes()) == 0)
                     std::this_thread::yield();
         });
         std::vector<float> q(2 * 16, 0.1f), y(2 * 16);
@@ -32,16 +31,16 @@ TEST(KvCache, EncodesBesideDecoding) {
                 std::this_thread::yield();
             p.write(1);
             for (std::size_t layer = 0; layer < 1; ++layer)
-                ASSERT_TRUE(plan.run(crumb::matrix<const float>(q.data(), 1, q.size()), p.cache->layer(layer),
-                                     t, crumb::matrix(y.data(), 1, y.size()), memory.span())
+                ASSERT_TRUE(plan.run(crumb::matrix<const float>(q.data(), 1, q.size()), *p.cache, layer,
+                                     crumb::matrix(y.data(), 1, y.size()), memory)
                                 .ok());
             for (const float x : y)
                 ASSERT_TRUE(std::isfinite(x));
-            p.cache->advance(1);
+            ASSERT_TRUE(p.cache->advance(1).ok());
         }
         stop = true;
         encoder.join();
-        p.cache->encode(p.scratch->span());
+        p.cache->encode(p.scratch->bytes());
         EXPECT_EQ(p.cache->coded(), (500 - 36) / 64 * 64u);
     }
 }

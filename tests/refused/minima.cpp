@@ -16,5 +16,5 @@ struct with_minima {
 };
 
 bool packs(const with_minima::block* blocks, std::span<std::byte> memory) {
-    return crumb::pack(crumb::storage<with_minima>(blocks, 1, 32), memory).ok();
+    return crumb::pack(*crumb::storage<with_minima>(blocks, 1, 32), memory).ok();
 }

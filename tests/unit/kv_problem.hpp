@@ -3,6 +3,7 @@
 
 #include "random_numbers.hpp"
 
+#include <crumb/core/buffer.hpp>
 #include <crumb/op/cache/kv_attention.hpp>
 #include <crumb/reference/attention.hpp>
 #include <crumb/reference/kv_codec.hpp>
@@ -29,20 +30,6 @@ inline constexpr std::pair<const char*, crumb::kv_codec> codecs[] = {
     {"nibble", crumb::kv_codec::pq(1, 4, false, true)},
     {"plain byte", crumb::kv_codec::pq(2, 8, false, false)},
     {"plain additive", crumb::kv_codec::pq(1, 8, true, false)},
-};
-
-/// Bytes aligned as the library asks.
-class aligned_bytes {
-  public:
-    explicit aligned_bytes(std::size_t size) : size_(size), bytes_(size + crumb::alignment) {}
-    std::span<std::byte> span() {
-        const auto at = reinterpret_cast<std::uintptr_t>(bytes_.data());
-        return {bytes_.data() + (crumb::round_up(at, crumb::alignment) - at), size_};
-    }
-
-  private:
-    std::size_t size_;
-    std::vector<std::byte> bytes_;
 };
 
 /// Tables with random entries, in the order and range that training would give them.
@@ -88,9 +75,9 @@ struct random_kv_codebooks {
 struct cache_problem {
     crumb::kv_cache_options options;
     random_kv_codebooks codebooks;
-    std::unique_ptr<aligned_bytes> state;
-    std::vector<std::unique_ptr<aligned_bytes>> pages;
-    std::unique_ptr<aligned_bytes> scratch;
+    std::unique_ptr<crumb::buffer> state;
+    std::vector<std::unique_ptr<crumb::buffer>> pages;
+    std::unique_ptr<crumb::buffer> scratch;
     std::unique_ptr<crumb::kv_cache> cache;
     std::mt19937 engine;
     std::vector<float> k, v; ///< of the last rows
@@ -102,21 +89,21 @@ struct cache_problem {
         const auto bytes = crumb::kv_cache::state_bytes(options);
         if (!bytes)
             ADD_FAILURE() << bytes.message();
-        state = std::make_unique<aligned_bytes>(*bytes);
-        auto made = crumb::kv_cache::create(options, state->span(), isa);
+        state = std::make_unique<crumb::buffer>(*bytes);
+        auto made = crumb::kv_cache::create(options, state->bytes(), {isa});
         if (!made)
             ADD_FAILURE() << made.message();
         cache = std::make_unique<crumb::kv_cache>(*made);
         add_pages(cache->pages_for(options.max_tokens));
-        scratch = std::make_unique<aligned_bytes>(cache->encode_scratch_bytes());
+        scratch = std::make_unique<crumb::buffer>(cache->encode_scratch_bytes());
     }
 
     void add_pages(std::size_t count) {
         for (; count != 0; --count) {
-            pages.push_back(std::make_unique<aligned_bytes>(cache->page_bytes()));
+            pages.push_back(std::make_unique<crumb::buffer>(cache->page_bytes()));
             // What a page holds before tokens come is not to matter: bytes of 255 are not numbers.
-            std::memset(pages.back()->span().data(), 0xff, pages.back()->span().size());
-            const auto added = cache->add_page(pages.back()->span());
+            std::memset(pages.back()->bytes().data(), 0xff, pages.back()->bytes().size());
+            const auto added = cache->add_page(pages.back()->bytes());
             EXPECT_TRUE(added.ok()) << added.message();
         }
     }
@@ -147,8 +134,8 @@ struct cache_problem {
         while (tokens != 0) {
             const std::size_t n = std::min(rows, tokens);
             ASSERT_NO_FATAL_FAILURE(write(n));
-            cache->advance(n);
-            cache->encode(scratch->span());
+            ASSERT_TRUE(cache->advance(n).ok());
+            cache->encode(scratch->bytes());
             tokens -= n;
         }
     }

@@ -59,10 +59,11 @@ struct linear_problem {
     crumb::linear<F> plan(const char* isa, bool with_bias = false,
                           crumb::linear_mode mode = crumb::linear_mode::exact) const {
         const auto p = crumb::linear<F>::plan(
-            packed, {.bias = with_bias ? std::span<const float>(bias) : std::span<const float>(),
-                     .isa = isa,
-                     .mode = mode,
-                     .codebooks = stored.codebooks});
+            packed,
+            {.bias = with_bias ? std::span<const float>(bias) : std::span<const float>(),
+             .mode = mode,
+             .codebooks = stored.codebooks},
+            {isa});
         EXPECT_TRUE(p) << p.message();
         EXPECT_STREQ(p->isa(), isa);
         return *p;

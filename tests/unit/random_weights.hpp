@@ -20,7 +20,7 @@ struct stored_weights {
     std::vector<typename F::block> blocks;
     std::vector<std::int8_t> codebooks;
 
-    crumb::storage_view<F> view() const { return crumb::storage<F>(blocks.data(), n, k, codebooks); }
+    crumb::storage_view<F> view() const { return *crumb::storage<F>(blocks, n, k, codebooks); }
     std::size_t row_blocks() const { return (k + crumb::block_inputs<F> - 1) / crumb::block_inputs<F>; }
 };
 

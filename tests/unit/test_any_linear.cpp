@@ -94,7 +94,7 @@ TEST(AnyLinear, EqualsNestedPlansAtEveryPrecision) {
     for (float& v : x)
         v = static_cast<float>(random() % 1000) * 0.01f - 5;
     for_each_isa([&]<class Isa>() {
-        const auto plan = *crumb::nested_linear::plan(packed, {.isa = Isa::name});
+        const auto plan = *crumb::nested_linear::plan(packed, {}, {Isa::name});
         std::vector<float> before;
         for (int bits = 2; bits <= 4; ++bits) {
             const any_linear any(plan, bits);
@@ -131,11 +131,11 @@ TEST(AnyLinear, EqualsDensePlans) {
             plan.run(crumb::matrix<const float>(x.data(), m, k), crumb::matrix(want.data(), m, n));
             EXPECT_EQ(run(any, x), want);
         };
-        check(*crumb::dense_linear<float>::plan(crumb::matrix<const float>(w.data(), n, k),
-                                                {.bias = bias, .isa = Isa::name}),
+        check(*crumb::dense_linear<float>::plan(crumb::matrix<const float>(w.data(), n, k), {.bias = bias},
+                                                {Isa::name}),
               w.size() * sizeof(float));
         check(*crumb::dense_linear<crumb::half>::plan(crumb::matrix<const crumb::half>(halves.data(), n, k),
-                                                      {.bias = bias, .isa = Isa::name}),
+                                                      {.bias = bias}, {Isa::name}),
               w.size() * sizeof(crumb::half));
     });
 }

@@ -36,7 +36,7 @@ TEST_F(Dispatch, EnvironmentOverridesAndFallsBack) {
         ASSERT_TRUE(chosen);
         EXPECT_EQ(*chosen, best_supported(i));
         // An explicit request beats the environment.
-        EXPECT_EQ(*crumb::choose_isa("portable"), crumb::isa_names().size() - 1);
+        EXPECT_EQ(*crumb::choose_isa({"portable"}), crumb::isa_names().size() - 1);
     }
 }
 
@@ -56,7 +56,7 @@ TEST_F(Dispatch, UnknownNamesAreErrorsThatListTheKnownOnes) {
 
 TEST_F(Dispatch, PlanNamesTheIsaThatItChose) {
     for (std::size_t i = 0; i < crumb::isa_names().size(); ++i) {
-        const auto plan = crumb::linear<crumb::q8_0>::plan({}, {.isa = crumb::isa_names()[i]});
+        const auto plan = crumb::linear<crumb::q8_0>::plan({}, {}, {crumb::isa_names()[i]});
         ASSERT_TRUE(plan);
         EXPECT_STREQ(plan->isa(), crumb::isa_names()[best_supported(i)]);
     }

@@ -31,7 +31,7 @@ constexpr float nan = std::numeric_limits<float>::quiet_NaN();
 template <class F>
 void for_each_ops(F f) {
     for_each_isa([&]<class Isa>() {
-        const auto ops = crumb::float_ops::plan(Isa::name);
+        const auto ops = crumb::float_ops::plan({Isa::name});
         ASSERT_TRUE(ops) << ops.message();
         ASSERT_STREQ(ops->isa(), Isa::name);
         f(*ops, guard::after);
@@ -65,7 +65,7 @@ std::vector<std::size_t> widths() {
 }
 
 TEST(float_ops, plan) {
-    const auto bad = crumb::float_ops::plan("abacus");
+    const auto bad = crumb::float_ops::plan({"abacus"});
     ASSERT_FALSE(bad);
     EXPECT_NE(std::string(bad.message()).find("abacus"), std::string::npos);
 }

@@ -80,15 +80,15 @@ struct network {
         packed = {static_cast<std::byte*>(at), left};
         const auto q =
             crumb::quantize<crumb::q4_0>(crumb::matrix<const float>(up.data(), s.neurons, s.inputs));
-        const auto p = crumb::pack<crumb::q4_0>(*q, packed);
+        const auto p = crumb::pack(*q, packed);
         EXPECT_TRUE(p) << p.message();
     }
 
     crumb::folded_ffn_parts parts(const char* isa) const {
         const auto folded = crumb::dense_linear<float>::plan(
-            crumb::matrix<const float>(fold.data(), s.outputs, s.inputs), {.bias = fold_bias, .isa = isa});
+            crumb::matrix<const float>(fold.data(), s.outputs, s.inputs), {.bias = fold_bias}, {isa});
         const auto weights = crumb::packed_view<crumb::q4_0>::open(packed);
-        const auto predictor = crumb::linear<crumb::q4_0>::plan(*weights, {.bias = bias, .isa = isa});
+        const auto predictor = crumb::linear<crumb::q4_0>::plan(*weights, {.bias = bias}, {isa});
         EXPECT_TRUE(folded && predictor);
         return {.fold = *folded,
                 .predictor = *predictor,
@@ -100,7 +100,7 @@ struct network {
                            crumb::activation_function activation = soft) const {
         auto p = parts(isa);
         p.activation = activation;
-        const auto f = crumb::folded_ffn::plan(size_of(p), p, {.batches = batches, .isa = isa});
+        const auto f = crumb::folded_ffn::plan(size_of(p), p, {.batches = batches}, {isa});
         EXPECT_TRUE(f) << f.message();
         return *f;
     }
@@ -240,7 +240,7 @@ TEST(FoldedFfn, DoesNotDependOnPartsOrRows) {
 TEST(FoldedFfn, AddsExtremeCodes) {
     constexpr std::size_t outputs = 70, bytes = crumb::row_bytes(row_codec::q4_0, outputs);
     crumb_test::for_each_isa([]<class Isa>() {
-        const auto isa = crumb::choose_isa(Isa::name);
+        const auto isa = crumb::choose_isa({Isa::name});
         ASSERT_TRUE(isa);
         const auto& functions = crumb::dispatch::functions_at<crumb::dispatch::ffn_functions>(*isa);
         const auto adds = functions.of[std::size_t(row_codec::q4_0)].adds;
@@ -397,7 +397,7 @@ TEST(NeuronProducts, InputsEqualLinear) {
     crumb_test::for_each_isa([]<class Isa>() {
         for (const sizes& s : shapes) {
             const network net(s, row_codec::q4_0, row_codec::q4_0, false, 15);
-            const auto p = crumb::neuron_products::plan(net.rows, net.output_bias, Isa::name);
+            const auto p = crumb::neuron_products::plan(net.rows, net.output_bias, {}, {Isa::name});
             ASSERT_TRUE(p) << p.message();
             for (const std::size_t m : {1, 5, 19}) {
                 const auto x = net.random_rows(m);
@@ -437,7 +437,7 @@ TEST(NeuronProducts, OutputsAreWithinTheBoundOfRequantization) {
         for (const sizes& s : all) {
             for (const row_codec codec : {row_codec::q8_0, row_codec::q4_0, row_codec::u2}) {
                 const network net(s, row_codec::q8_0, codec, false, 16);
-                const auto p = crumb::neuron_products::plan(net.rows, net.output_bias, Isa::name);
+                const auto p = crumb::neuron_products::plan(net.rows, net.output_bias, {}, {Isa::name});
                 ASSERT_TRUE(p) << p.message();
                 constexpr std::size_t m = 3;
                 std::vector<float> hidden(m * s.neurons);
@@ -495,7 +495,7 @@ TEST(NeuronProducts, InputsAddAPredictorAndItsRest) {
                 const network net(s, codec, row_codec::q4_0, true, 23);
                 const auto parts = net.parts(Isa::name);
                 const auto p =
-                    crumb::neuron_products::plan(net.rows, net.output_bias, Isa::name, parts.predictor);
+                    crumb::neuron_products::plan(net.rows, net.output_bias, parts.predictor, {Isa::name});
                 ASSERT_TRUE(p) << p.message();
                 constexpr std::size_t m = 3;
                 const auto x = net.random_rows(m);
@@ -588,7 +588,7 @@ TEST(FoldedFfn, DenseBatchesTakeMatricesWhereThereAre) {
         const auto plan_of = [&](std::size_t n, std::size_t k, const std::vector<float>& w,
                                  const std::vector<float>& bias) {
             return *crumb::dense_linear<float>::plan(crumb::matrix<const float>(w.data(), n, k),
-                                                     {.bias = bias, .isa = Isa::name});
+                                                     {.bias = bias}, {Isa::name});
         };
         std::vector<float> across(net.down.size()); // outputs x neurons
         for (std::size_t n = 0; n < s.neurons; ++n)
@@ -597,10 +597,9 @@ TEST(FoldedFfn, DenseBatchesTakeMatricesWhereThereAre) {
         guarded<std::byte> packed(crumb::packed_bytes<crumb::q8_0>(s.outputs, s.neurons));
         const auto q =
             *crumb::quantize<crumb::q8_0>(crumb::matrix<const float>(across.data(), s.outputs, s.neurons));
-        ASSERT_TRUE(crumb::pack<crumb::q8_0>(q, packed.span()));
-        const crumb::any_linear quantized =
-            *crumb::linear<crumb::q8_0>::plan(*crumb::packed_view<crumb::q8_0>::open(packed.span()),
-                                              {.bias = net.output_bias, .isa = Isa::name});
+        ASSERT_TRUE(crumb::pack(q, packed.span()));
+        const crumb::any_linear quantized = *crumb::linear<crumb::q8_0>::plan(
+            *crumb::packed_view<crumb::q8_0>::open(packed.span()), {.bias = net.output_bias}, {Isa::name});
         const crumb::any_linear floats = plan_of(s.outputs, s.neurons, across, net.output_bias);
         auto parts = net.parts(Isa::name);
         const crumb::any_linear up_of[] = {plan_of(s.neurons, s.inputs, net.up, net.bias), parts.predictor};
@@ -609,7 +608,7 @@ TEST(FoldedFfn, DenseBatchesTakeMatricesWhereThereAre) {
                 parts.up = up;
                 parts.down = down;
                 const auto f = crumb::folded_ffn::plan(
-                    size_of(parts), parts, {.batches = crumb::folded_batches::dense, .isa = Isa::name});
+                    size_of(parts), parts, {.batches = crumb::folded_batches::dense}, {Isa::name});
                 ASSERT_TRUE(f) << f.message();
                 EXPECT_TRUE(f->is_dense(m));
                 const outcome got = run(*f, x, m, 1);
@@ -686,14 +685,14 @@ TEST(FoldedFfn, RefusesWhatDoesNotFit) {
                   .error()
                   .code(),
               crumb::errc::unsupported);
-    EXPECT_EQ(crumb::folded_ffn::plan(size_of(parts), parts, {.isa = "none"}).error().code(),
+    EXPECT_EQ(crumb::folded_ffn::plan(size_of(parts), parts, {}, {"none"}).error().code(),
               crumb::errc::unsupported);
     // A predictor in floats has no residual that whole batches could add.
     const network residual({64, 48, 32}, row_codec::q4_0, row_codec::q4_0, true, 24);
     EXPECT_EQ(crumb::neuron_products::plan(residual.rows, {}).error().code(), crumb::errc::bad_shape);
     const auto floats =
         *crumb::dense_linear<float>::plan(crumb::matrix<const float>(residual.up.data(), 48, 64), {});
-    EXPECT_EQ(crumb::neuron_products::plan(residual.rows, {}, nullptr, floats).error().code(),
+    EXPECT_EQ(crumb::neuron_products::plan(residual.rows, {}, floats).error().code(),
               crumb::errc::unsupported);
     parts.up = parts.predictor; // and nothing that goes down
     EXPECT_EQ(crumb::folded_ffn::plan(size_of(parts), parts).error().code(), crumb::errc::bad_shape);

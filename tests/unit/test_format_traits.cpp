@@ -252,7 +252,7 @@ TEST(FormatTraits, ScalesAreTheNumbersThatTheyStandFor) {
 template <class F>
 void expect_weights(const typename F::block (&blocks)[2], float tensor_scale, const auto& expected) {
     constexpr std::size_t inputs = crumb::block_inputs<F>;
-    crumb::storage_view<F> view = crumb::storage<F>(blocks, 1, 2 * inputs);
+    crumb::storage_view<F> view = *crumb::storage<F>(blocks, 1, 2 * inputs);
     view.tensor_scale = tensor_scale;
     EXPECT_EQ(view.stride, 2u);
     for (std::size_t i = 0; i < 2 * inputs; ++i)
@@ -386,7 +386,7 @@ TEST(FormatTraits, ATableOfTheFormatIsPackedLikeAnyOther) {
     fill(blocks, 8);
     blocks[0].d = blocks[1].d = half{0x3555};
     crumb_test::guarded<std::byte> memory(crumb::packed_bytes<iq4_nl_like>(1, 64));
-    const auto view = crumb::storage<iq4_nl_like>(blocks, 1, 64);
+    const auto view = *crumb::storage<iq4_nl_like>(blocks, 1, 64);
     const auto packed = crumb::pack(view, memory.span());
     ASSERT_TRUE(packed) << packed.message();
     for (std::size_t g = 0; g < 2; ++g) {

@@ -6,9 +6,9 @@
 
 namespace {
 
+using crumb::buffer;
 using crumb::errc;
 using crumb::kv_codec;
-using crumb_test::aligned_bytes;
 using crumb_test::cache_problem;
 using crumb_test::codecs;
 using crumb_test::for_each_isa;
@@ -38,19 +38,16 @@ struct run_problem : cache_problem {
     auto result() { return crumb::matrix(y.data(), rows, cols()); }
 
     crumb::kv_attention plan(crumb::kv_mode mode, const char* isa) {
-        const auto p = crumb::kv_attention::plan(
-            {.heads = heads, .kv_heads = options.kv_heads, .head_size = options.head_size}, options, mode,
-            isa);
+        const auto p = crumb::kv_attention::plan(options, {.heads = heads, .mode = mode}, {isa});
         EXPECT_TRUE(p.ok()) << p.message();
         return *p;
     }
     std::vector<crumb::kv_error> run(crumb::kv_mode mode, const char* isa, std::size_t layer = 0) {
         ran = mode;
         const auto p = plan(mode, isa);
-        aligned_bytes memory(p.scratch_bytes(rows));
+        crumb::buffer memory(p.scratch_bytes(rows));
         std::vector<crumb::kv_error> errors(rows * heads);
-        const auto done =
-            p.run(queries(), cache->layer(layer), position, result(), memory.span(), {}, errors.data());
+        const auto done = p.run(queries(), *cache, layer, result(), memory, {.errors = errors.data()});
         EXPECT_TRUE(done.ok()) << done.message();
         return errors;
     }
@@ -174,12 +171,13 @@ TEST(KvAttention, UncodedTokensGiveWhatAttentionGives) {
                     v[(h * tokens + t) * d + i] = static_cast<float>(value[i]);
                 }
             }
-        const auto a = crumb::attention::plan({.heads = 6, .kv_heads = 2, .head_size = d}, Isa::name);
-        aligned_bytes memory(a->scratch_bytes(4));
+        const auto a = crumb::attention::plan({.heads = 6, .kv_heads = 2, .head_size = d}, {Isa::name});
+        crumb::buffer memory(a->scratch_bytes(4));
         std::vector<float> y(p.y.size());
         const crumb::kv_array_view<float> keys{k.data(), tokens, d, tokens * d},
             values{v.data(), tokens, d, tokens * d};
-        a->run(p.queries(), keys, values, 500, crumb::matrix(y.data(), 4, p.cols()), memory.span());
+        a->run(p.queries(), crumb::kv_arrays<float>{keys, values, 500}, crumb::matrix(y.data(), 4, p.cols()),
+               memory);
         EXPECT_EQ(y, p.y);
     });
 }
@@ -191,19 +189,19 @@ TEST(KvAttention, PartialResultsMergeToTheWhole) {
             run_problem p(options_of(codec, 16), 2, 400, 1, Isa::name);
             p.run(crumb::kv_mode::fast, Isa::name);
             const auto plan = p.plan(crumb::kv_mode::fast, Isa::name);
-            aligned_bytes memory(plan.scratch_bytes(1)), partials(plan.partial_bytes(1, 4));
+            crumb::buffer memory(plan.scratch_bytes(1)), partials(plan.partial_bytes(1, 4));
             const std::size_t cuts[] = {0, 2, 100, 333, 401};
             std::vector<crumb::kv_error> errors(p.heads);
             for (std::size_t i = 0; i < 4; ++i) {
                 std::vector<crumb::kv_error> of(p.heads);
-                ASSERT_TRUE(plan.partial(p.queries(), p.cache->layer(0), p.position, {cuts[i], cuts[i + 1]},
-                                         partials.span(), i, memory.span(), {}, of.data())
+                ASSERT_TRUE(plan.partial(p.queries(), *p.cache, 0, {{cuts[i], cuts[i + 1]}, partials, i},
+                                         memory, {.errors = of.data()})
                                 .ok());
                 for (std::size_t h = 0; h < p.heads; ++h)
                     errors[h] = {std::max(errors[h].score, of[h].score),
                                  std::max(errors[h].weight, of[h].weight)};
             }
-            plan.merge(partials.span(), 4, p.result());
+            plan.merge(partials, 4, p.result());
             ASSERT_NO_FATAL_FAILURE(p.check(0, codec.has_codebooks() ? &errors : nullptr));
         }
     });
@@ -224,13 +222,12 @@ TEST(KvAttention, HeadsTogetherAreHeadsAlone) {
             if (codec.has_codebooks()) {
                 EXPECT_LT(crumb::kernel::kv_scratch(128, codec, 2, 23).heads(), std::size_t{23});
             }
-            aligned_bytes memory(plan.scratch_bytes(1));
+            crumb::buffer memory(plan.scratch_bytes(1));
             std::vector<float> y(p.y.size());
             std::vector<crumb::kv_error> alone(p.heads);
             for (std::size_t h = 0; h < 23; ++h)
-                ASSERT_TRUE(plan.run(p.queries(), p.cache->layer(0), p.position,
-                                     crumb::matrix(y.data(), 1, p.cols()), memory.span(),
-                                     {.rows = {}, .kv_heads = {h, h + 1}}, alone.data())
+                ASSERT_TRUE(plan.run(p.queries(), *p.cache, 0, crumb::matrix(y.data(), 1, p.cols()), memory,
+                                     {.kv_heads = {h, h + 1}, .errors = alone.data()})
                                 .ok());
             EXPECT_EQ(y, p.y);
             for (std::size_t h = 0; h < p.heads; ++h) {
@@ -259,13 +256,13 @@ TEST(KvAttention, LeavesOutValuesOfLittleWeight) {
                 for (const float epsilon : {0.0f, 1e-4f, 1e-2f, 0.5f, 1.0f}) {
                     SCOPED_TRACE(std::string(name) + ", spread " + std::to_string(spread) + ", epsilon " +
                                  std::to_string(epsilon));
-                    aligned_bytes memory(plan.scratch_bytes(1)),
+                    crumb::buffer memory(plan.scratch_bytes(1)),
                         more(plan.skip_scratch_bytes(p.cache->coded()));
                     std::vector<float> y(p.y.size());
                     crumb::kv_skip_report skipped[2];
-                    ASSERT_TRUE(plan.run_skipping(p.queries(), p.cache->layer(0), p.position,
-                                                  crumb::matrix(y.data(), 1, p.cols()), epsilon, skipped,
-                                                  memory.span(), more.span())
+                    ASSERT_TRUE(plan.run_skipping(p.queries(), *p.cache, 0,
+                                                  crumb::matrix(y.data(), 1, p.cols()), memory,
+                                                  {epsilon, more, skipped})
                                     .ok());
                     for (std::size_t h = 0; h < 2; ++h) {
                         EXPECT_EQ(skipped[h].blocks, p.cache->coded() / 64);
@@ -287,11 +284,9 @@ TEST(KvAttention, LeavesOutValuesOfLittleWeight) {
     });
     run_problem p(options_of(kv_codec::q8_0(), 64), 2, 100, 1, nullptr);
     const auto plan = p.plan(crumb::kv_mode::fast, nullptr);
-    aligned_bytes memory(plan.scratch_bytes(1)), more(plan.skip_scratch_bytes(100));
+    crumb::buffer memory(plan.scratch_bytes(1)), more(plan.skip_scratch_bytes(100));
     crumb::kv_skip_report skipped[2];
-    EXPECT_EQ(plan.run_skipping(p.queries(), p.cache->layer(0), 100, p.result(), 0.1f, skipped, memory.span(),
-                                more.span())
-                  .code(),
+    EXPECT_EQ(plan.run_skipping(p.queries(), *p.cache, 0, p.result(), memory, {0.1f, more, skipped}).code(),
               errc::unsupported);
 }
 
@@ -299,14 +294,13 @@ TEST(KvAttention, RefusesQueriesThatAreNotFinite) {
     run_problem p(options_of(kv_codec::kivi(4), 64), 2, 100, 1, nullptr);
     p.q[70] = std::numeric_limits<float>::quiet_NaN();
     const auto plan = p.plan(crumb::kv_mode::fast, nullptr);
-    aligned_bytes memory(plan.scratch_bytes(1));
+    crumb::buffer memory(plan.scratch_bytes(1));
     const auto before = p.y;
-    const auto done = plan.run(p.queries(), p.cache->layer(0), p.position, p.result(), memory.span());
+    const auto done = plan.run(p.queries(), *p.cache, 0, p.result(), memory);
     EXPECT_EQ(done.code(), errc::not_finite);
     EXPECT_STREQ(done.message(), "kv_attention: row 0, head 1: a query is nan");
     EXPECT_EQ(p.y, before);
-    const auto order =
-        plan.partial(p.queries(), p.cache->layer(0), p.position, {50, 20}, memory.span(), 0, memory.span());
+    const auto order = plan.partial(p.queries(), *p.cache, 0, {{50, 20}, memory, 0}, memory);
     EXPECT_EQ(order.code(), errc::invalid_argument);
 }
 
@@ -353,7 +347,7 @@ TEST(KvCache, RefusesWhatDoesNotFit) {
     auto options = options_of(kv_codec::kivi(4), 32, 2, 2);
     options.max_tokens = 300;
     cache_problem p(options);
-    EXPECT_EQ(p.cache->add_page(p.pages[0]->span()).code(), errc::invalid_argument);
+    EXPECT_EQ(p.cache->add_page(p.pages[0]->bytes()).code(), errc::invalid_argument);
     p.fill(299);
     const auto before = p.decoded(1, 1, true, 298);
     p.draw(2);
@@ -373,7 +367,7 @@ TEST(KvCache, RefusesWhatDoesNotFit) {
     cache_problem waiting(options_of(kv_codec::kivi(4), 32));
     for (std::size_t i = 0; i < 4 + waiting.cache->slots(); ++i) {
         waiting.write(1);
-        waiting.cache->advance(1);
+        ASSERT_TRUE(waiting.cache->advance(1).ok());
     }
     const auto full =
         waiting.cache->write(0, crumb::matrix<const float>(waiting.k.data(), 1, waiting.width()),
@@ -474,8 +468,8 @@ TEST(KvCache, TruncatesToFiniteHalves) {
                 x[i] = (t + i) % 2 == 0 ? 65504.0f : -65504.0f;
             const auto row = crumb::matrix<const float>(x.data(), 1, x.size());
             ASSERT_TRUE(p.cache->write(0, row, row).ok());
-            p.cache->advance(1);
-            p.cache->encode(p.scratch->span());
+            ASSERT_TRUE(p.cache->advance(1).ok());
+            p.cache->encode(p.scratch->bytes());
         }
         p.cache->truncate(90);
         for (const bool keys : {true, false})
@@ -541,10 +535,10 @@ TEST(KvSnapshot, RefusesWhatDoesNotMatch) {
         cache_problem to(s);
         auto options = to.options;
         change(options);
-        aligned_bytes state(*crumb::kv_cache::state_bytes(options));
-        auto cache = *crumb::kv_cache::create(options, state.span());
+        crumb::buffer state(*crumb::kv_cache::state_bytes(options));
+        auto cache = *crumb::kv_cache::create(options, state.bytes());
         for (std::size_t i = 0; i < cache.pages_for(options.max_tokens); ++i)
-            EXPECT_TRUE(cache.add_page(to.pages[i]->span()));
+            EXPECT_TRUE(cache.add_page(to.pages[i]->bytes()));
         const auto restored = crumb::restore(cache, saved);
         EXPECT_EQ(cache.length(), restored.ok() ? 300u : 0u);
         return std::string(restored.ok() ? "" : restored.message());

@@ -12,9 +12,9 @@
 
 namespace {
 
+using crumb::buffer;
 using crumb::half;
 using crumb::kv_codec;
-using crumb_test::aligned_bytes;
 using crumb_test::for_each_isa;
 using crumb_test::normal_numbers;
 
@@ -91,29 +91,29 @@ TEST(KvEncode, EveryIsaEncodesAsTheScalarCodec) {
                         for (std::size_t i = 0; i < x.size(); ++i)
                             floats[i] = crumb::to_float(x[i]);
                         const crumb::kv_part_layout layout(codec, size, keys);
-                        aligned_bytes want(layout.bytes());
-                        std::memset(want.span().data(), 0x5a, layout.bytes());
-                        auto part = crumb::reference::kv_part::make(layout, tables, want.span().data());
+                        crumb::buffer want(layout.bytes());
+                        std::memset(want.bytes().data(), 0x5a, layout.bytes());
+                        auto part = crumb::reference::kv_part::make(layout, tables, want.bytes().data());
                         ASSERT_TRUE(part.ok()) << part.message();
                         for (const std::size_t block : {0u, 3u})
                             ASSERT_TRUE(
                                 part->encode(block, crumb::matrix<const float>(floats.data(), tokens, size))
                                     .ok());
                         for_each_isa([&]<class Isa>() {
-                            aligned_bytes got(layout.bytes()),
+                            crumb::buffer got(layout.bytes()),
                                 scratch(crumb::kernel::kv_encode_floats(size) * sizeof(float));
-                            std::memset(got.span().data(), 0x5a, layout.bytes());
+                            std::memset(got.bytes().data(), 0x5a, layout.bytes());
                             crumb::kernel::kv_block_args args;
                             args.layout = layout;
                             args.tables = tables;
-                            args.part = got.span().data();
+                            args.part = got.bytes().data();
                             args.from = x.data();
-                            args.scratch = reinterpret_cast<float*>(scratch.span().data());
+                            args.scratch = reinterpret_cast<float*>(scratch.bytes().data());
                             for (const std::size_t block : {0u, 3u}) {
                                 args.block = block;
                                 crumb::kernel::kv_encode<crumb::dispatch::own_or_base_isa<Isa>>(args);
                             }
-                            ASSERT_EQ(std::memcmp(got.span().data(), want.span().data(), layout.bytes()), 0)
+                            ASSERT_EQ(std::memcmp(got.bytes().data(), want.bytes().data(), layout.bytes()), 0)
                                 << name << ", head size " << size << (with_metric ? ", metric" : "")
                                 << (keys ? ", keys" : ", values") << ", numbers " << int(kind);
                         });

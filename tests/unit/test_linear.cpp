@@ -148,7 +148,7 @@ TYPED_TEST(Linear, ResultsDoNotDependOnRowsOrSplit) {
                 << I::name << ' ' << r;
         }
         const auto plan =
-            crumb::linear<TypeParam>::plan(all.packed, {.isa = I::name, .codebooks = all.stored.codebooks});
+            crumb::linear<TypeParam>::plan(all.packed, {.codebooks = all.stored.codebooks}, {I::name});
         const auto a = all.quantize(*plan);
         std::mt19937 random(4);
         for (int i = 0; i < 60; ++i) {
@@ -186,7 +186,7 @@ TYPED_TEST(Linear, ThreadsMayShareAPlan) {
     for_each_isa([&]<class I>() {
         const auto whole = p.run(I::name);
         const auto plan =
-            crumb::linear<TypeParam>::plan(p.packed, {.isa = I::name, .codebooks = p.stored.codebooks});
+            crumb::linear<TypeParam>::plan(p.packed, {.codebooks = p.stored.codebooks}, {I::name});
         const auto a = p.quantize(*plan);
         std::vector<float> y(whole.size());
         std::vector<std::thread> threads;
@@ -326,9 +326,9 @@ TEST(Dense, MatchesTheReference) {
                     x.data()[i] = normal(random);
                 for_each_isa([&]<class I>() {
                     const auto f = crumb::dense_linear<float>::plan(
-                        crumb::matrix<const float>(w.data(), n, k), {.isa = I::name});
+                        crumb::matrix<const float>(w.data(), n, k), {}, {I::name});
                     const auto g = crumb::dense_linear<crumb::half>::plan(
-                        crumb::matrix<const crumb::half>(h.data(), n, k), {.isa = I::name});
+                        crumb::matrix<const crumb::half>(h.data(), n, k), {}, {I::name});
                     ASSERT_TRUE(f && g);
                     std::vector<float> y(m * n), z(m * n);
                     f->run(crumb::matrix<const float>(x.data(), m, k), crumb::matrix(y.data(), m, n));

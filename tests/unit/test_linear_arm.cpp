@@ -225,12 +225,12 @@ TEST(Absorbed, PlansRefuseWhatHasNoSuchProducts) {
     const problem<crumb::q4_0> exact(16, 32, 1, 1);
     const problem<absorbing> p(16, 32, 1, 1);
     for_each_isa([&]<class I>() {
-        const auto other = crumb::linear<crumb::q4_0>::plan(exact.packed, {.isa = I::name, .mode = absorbed});
+        const auto other = crumb::linear<crumb::q4_0>::plan(exact.packed, {.mode = absorbed}, {I::name});
         ASSERT_FALSE(other);
         EXPECT_EQ(other.error().code(), crumb::errc::unsupported);
         EXPECT_EQ(other.message(),
                   std::string("no absorbed products for weights in format q4_0 on ") + I::name);
-        const auto plan = crumb::linear<absorbing>::plan(p.packed, {.isa = I::name, .mode = absorbed});
+        const auto plan = crumb::linear<absorbing>::plan(p.packed, {.mode = absorbed}, {I::name});
         EXPECT_EQ(plan.ok(), absorbs<I>) << I::name;
     });
 }
@@ -248,7 +248,7 @@ TEST(AbsorbedPairs, MatchTheReferenceTheAssemblyAndTheStatedError) {
                 for_each_isa([&]<class I>() {
                     if constexpr (absorbs_pairs<I>) {
                         const auto plan =
-                            crumb::linear<crumb::u2>::plan(p.packed, {.isa = I::name, .mode = absorbed});
+                            crumb::linear<crumb::u2>::plan(p.packed, {.mode = absorbed}, {I::name});
                         ASSERT_TRUE(plan) << plan.message();
                         const auto a = p.quantize(*plan);
                         guarded<float> y(m * n);
@@ -294,8 +294,7 @@ TEST(AbsorbedPairs, MatchTheReferenceTheAssemblyAndTheStatedError) {
 TEST(AbsorbedPairs, ExtremesAndWhatIsRefused) {
     for_each_isa([&]<class I>() {
         const problem<crumb::u2> ragged(16, 40, 1, 1);
-        const auto refused =
-            crumb::linear<crumb::u2>::plan(ragged.packed, {.isa = I::name, .mode = absorbed});
+        const auto refused = crumb::linear<crumb::u2>::plan(ragged.packed, {.mode = absorbed}, {I::name});
         EXPECT_FALSE(refused);
         if constexpr (absorbs_pairs<I>) {
             problem<crumb::u2> p(20, 160, 4, 2);
@@ -305,7 +304,7 @@ TEST(AbsorbedPairs, ExtremesAndWhatIsRefused) {
                 p.x[320 + i] = 1e-37f;
             }
             p.x[480 + 70] = std::numeric_limits<float>::infinity();
-            const auto plan = crumb::linear<crumb::u2>::plan(p.packed, {.isa = I::name, .mode = absorbed});
+            const auto plan = crumb::linear<crumb::u2>::plan(p.packed, {.mode = absorbed}, {I::name});
             ASSERT_TRUE(plan) << plan.message();
             const auto a = p.quantize(*plan);
             std::vector<float> y(4 * 20);
@@ -359,8 +358,8 @@ TYPED_TEST(OwnTiles, AssemblyAgreesWithIntrinsicsBitForBit) {
                 }
                 for_each_isa([&]<class I>() {
                     if constexpr (crumb::kernel::has_own_tiles<I>) {
-                        const auto plan = crumb::linear<F>::plan(
-                            p.packed, {.isa = I::name, .codebooks = p.stored.codebooks});
+                        const auto plan =
+                            crumb::linear<F>::plan(p.packed, {.codebooks = p.stored.codebooks}, {I::name});
                         const auto a = p.quantize(*plan);
                         std::vector<float> y(m * 37), intrinsics(m * 37);
                         using run = crumb::kernel::linear_run<I, F>;
@@ -412,7 +411,7 @@ void expect_nested_assembly_agrees(std::size_t k, unsigned seed) {
         }
         for_each_isa([&]<class I>() {
             if constexpr (crumb::kernel::has_own_tiles<I>) {
-                const auto layout = crumb::nested_linear::plan(*packed, {.isa = I::name})->input_plan();
+                const auto layout = crumb::nested_linear::plan(*packed, {}, {I::name})->input_plan();
                 guarded<std::byte> codes(crumb::activation_bytes(layout, 1));
                 auto a = *crumb::activations::create(codes.span(), layout, 1);
                 a.quantize(crumb::matrix(std::as_const(x).data(), 1, k));
@@ -455,7 +454,7 @@ TYPED_TEST(OwnTiles, FormatsOfAllLayoutsAgreeWithTheReference) {
     using F = TypeParam;
     const problem<F> p(19, 100, 13, 9);
     for_each_isa([&]<class I>() {
-        const auto plan = crumb::linear<F>::plan(p.packed, {.isa = I::name, .codebooks = p.stored.codebooks});
+        const auto plan = crumb::linear<F>::plan(p.packed, {.codebooks = p.stored.codebooks}, {I::name});
         const auto a = p.quantize(*plan);
         guarded<float> y(13 * 19);
         plan->run(a.rows, crumb::matrix(y.data(), 13, 19));

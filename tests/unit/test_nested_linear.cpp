@@ -91,9 +91,9 @@ struct problem {
     crumb::nested_linear plan(const char* isa, bool with_bias = false,
                               crumb::linear_mode mode = crumb::linear_mode::exact) const {
         const auto p = crumb::nested_linear::plan(
-            packed, {.bias = with_bias ? std::span<const float>(bias) : std::span<const float>(),
-                     .isa = isa,
-                     .mode = mode});
+            packed,
+            {.bias = with_bias ? std::span<const float>(bias) : std::span<const float>(), .mode = mode},
+            {isa});
         EXPECT_TRUE(p) << p.message();
         EXPECT_STREQ(p->isa(), isa);
         return *p;
@@ -378,8 +378,8 @@ TEST(NestedLinear, PanelsMatchTheirReference) {
         const problem p(n, k, m, unsigned(n));
         for_each_isa([&]<class I>() {
             if constexpr (I::panel_row_block == 0) {
-                const auto refused = crumb::nested_linear::plan(
-                    p.packed, {.isa = I::name, .mode = crumb::linear_mode::panels});
+                const auto refused =
+                    crumb::nested_linear::plan(p.packed, {.mode = crumb::linear_mode::panels}, {I::name});
                 ASSERT_FALSE(refused);
                 EXPECT_EQ(std::string(refused.message()),
                           std::string("no int8 panels for nested weights on ") + I::name);
@@ -417,7 +417,7 @@ TEST(NestedLinear, PlanRefusesWhatItCannotServe) {
     const std::vector<std::int8_t> entries(16);
     EXPECT_STREQ(crumb::nested_linear::plan(p.packed, {.codebooks = entries}).message(),
                  "nested weights bring their levels, got 16 entries");
-    EXPECT_FALSE(crumb::nested_linear::plan(p.packed, {.isa = "abacus"}));
+    EXPECT_FALSE(crumb::nested_linear::plan(p.packed, {}, {"abacus"}));
     EXPECT_EQ(crumb::nested_linear::plan(p.packed, {.mode = crumb::linear_mode::absorbed}).error().code(),
               crumb::errc::unsupported);
 }

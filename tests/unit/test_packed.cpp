@@ -2,6 +2,7 @@
 #include "random_numbers.hpp"
 #include "random_weights.hpp"
 
+#include <crumb/core/buffer.hpp>
 #include <crumb/format/list.hpp>
 #include <crumb/format/packed.hpp>
 #include <crumb/offline/weights/quantize.hpp>
@@ -14,19 +15,6 @@
 #include <vector>
 
 namespace {
-
-struct aligned_bytes {
-    explicit aligned_bytes(std::size_t n) : storage(n + crumb::alignment) {
-        void* p = storage.data();
-        std::size_t space = storage.size();
-        data = static_cast<std::byte*>(std::align(crumb::alignment, n, p, space));
-        size = n;
-    }
-    std::span<std::byte> span() const { return {data, size}; }
-    std::vector<std::byte> storage;
-    std::byte* data;
-    std::size_t size;
-};
 
 template <class F>
 class Packed : public testing::Test {
@@ -59,8 +47,8 @@ TYPED_TEST(Packed, IsExactlyReversible) {
     for (std::size_t n : {0, 1, 15, 16, 17, 40}) {
         for (std::size_t k : {0, 1, 31, 32, 33, 100, 256, 300, 513}) {
             const auto w = this->random_weights(n, k, unsigned(n * 1000 + k));
-            aligned_bytes memory(crumb::packed_bytes<TypeParam>(n, k));
-            const auto packed = crumb::pack(w.view(), memory.span());
+            crumb::buffer memory(crumb::packed_bytes<TypeParam>(n, k));
+            const auto packed = crumb::pack(w.view(), memory.bytes());
             ASSERT_TRUE(packed) << packed.message();
             for (std::size_t r = 0; r < n; ++r) {
                 for (std::size_t b = 0; b < packed->blocks(); ++b) {
@@ -82,13 +70,13 @@ TYPED_TEST(Packed, RowStrideSelectsBlocks) {
     // Rows of two blocks inside rows of three.
     constexpr std::size_t k = crumb::block_inputs<TypeParam>;
     const auto w = this->random_weights(10, 3 * k, 5);
-    aligned_bytes memory(crumb::packed_bytes<TypeParam>(10, 2 * k));
+    crumb::buffer memory(crumb::packed_bytes<TypeParam>(10, 2 * k));
     const auto packed =
-        crumb::pack(crumb::storage_view<TypeParam>{w.blocks.data(), 10, 2 * k, 3}, memory.span());
+        crumb::pack(crumb::storage_view<TypeParam>{w.blocks.data(), 10, 2 * k, 3}, memory.bytes());
     ASSERT_TRUE(packed);
     const auto block = crumb::unpack(*packed, 9, 1);
     EXPECT_EQ(std::memcmp(&block, &w.blocks[9 * 3 + 1], sizeof block), 0);
-    EXPECT_EQ(crumb::pack(crumb::storage_view<TypeParam>{w.blocks.data(), 10, 3 * k, 2}, memory.span())
+    EXPECT_EQ(crumb::pack(crumb::storage_view<TypeParam>{w.blocks.data(), 10, 3 * k, 2}, memory.bytes())
                   .error()
                   .code(),
               crumb::errc::bad_shape);
@@ -97,11 +85,11 @@ TYPED_TEST(Packed, RowStrideSelectsBlocks) {
 TYPED_TEST(Packed, RefusesWhatItCannotHold) {
     auto w = this->random_weights(20, 64, 7);
     const auto view = w.view();
-    aligned_bytes memory(crumb::packed_bytes<TypeParam>(20, 64));
-    EXPECT_EQ(crumb::pack(view, memory.span().first(memory.size - 1)).error().code(),
+    crumb::buffer memory(crumb::packed_bytes<TypeParam>(20, 64));
+    EXPECT_EQ(crumb::pack(view, memory.bytes().first(memory.size() - 1)).error().code(),
               crumb::errc::buffer_too_small);
-    aligned_bytes larger(memory.size + 1);
-    EXPECT_EQ(crumb::pack(view, larger.span().subspan(1)).error().code(), crumb::errc::misaligned);
+    crumb::buffer larger(memory.size() + 1);
+    EXPECT_EQ(crumb::pack(view, larger.bytes().subspan(1)).error().code(), crumb::errc::misaligned);
     constexpr bool halves = TypeParam::scales::block_groups == 1;
     for (const unsigned bits : {0x7c00u, 0xfc00u, 0x7e00u}) {
         int code[32] = {};
@@ -109,14 +97,14 @@ TYPED_TEST(Packed, RefusesWhatItCannotHold) {
             TypeParam::set(w.blocks[3 * 2 + 1], crumb::half{static_cast<std::uint16_t>(bits)}, code);
         else
             TypeParam::set(w.blocks[3], crumb::block_scale{255, 1}, code, 1);
-        memory.span()[0] = std::byte{42};
-        const auto packed = crumb::pack(view, memory.span());
+        memory.bytes()[0] = std::byte{42};
+        const auto packed = crumb::pack(view, memory.bytes());
         ASSERT_FALSE(packed);
         EXPECT_EQ(packed.error().code(), crumb::errc::not_finite);
         EXPECT_NE(std::string(packed.message()).find(halves ? "row 3, group 1" : "row 3, group 0"),
                   std::string::npos)
             << packed.message();
-        EXPECT_EQ(memory.span()[0], std::byte{42}) << "the buffer was touched";
+        EXPECT_EQ(memory.bytes()[0], std::byte{42}) << "the buffer was touched";
     }
     const std::size_t absurd = std::size_t{1} << 62;
     EXPECT_EQ(crumb::packed_bytes<TypeParam>(absurd, 32), 0u);
@@ -125,20 +113,20 @@ TYPED_TEST(Packed, RefusesWhatItCannotHold) {
 
 TYPED_TEST(Packed, OpensOnlyItsOwnBytes) {
     const auto w = this->random_weights(20, 64, 9);
-    aligned_bytes memory(crumb::packed_bytes<TypeParam>(20, 64));
-    ASSERT_TRUE(crumb::pack(w.view(), memory.span()));
+    crumb::buffer memory(crumb::packed_bytes<TypeParam>(20, 64));
+    ASSERT_TRUE(crumb::pack(w.view(), memory.bytes()));
     using view = crumb::packed_view<TypeParam>;
-    ASSERT_TRUE(view::open(memory.span()));
-    for (std::size_t size = 0; size < memory.size; ++size)
-        ASSERT_FALSE(view::open(memory.span().first(size))) << size;
+    ASSERT_TRUE(view::open(memory.bytes()));
+    for (std::size_t size = 0; size < memory.size(); ++size)
+        ASSERT_FALSE(view::open(memory.bytes().first(size))) << size;
 
     crumb::packed_header header;
-    std::memcpy(&header, memory.data, sizeof header);
+    std::memcpy(&header, memory.data(), sizeof header);
     const auto with = [&](auto&& change) {
         crumb::packed_header changed = header;
         change(changed);
-        std::memcpy(memory.data, &changed, sizeof changed);
-        return view::open(memory.span()).error().code();
+        std::memcpy(memory.data(), &changed, sizeof changed);
+        return view::open(memory.bytes()).error().code();
     };
     EXPECT_EQ(with([](auto& h) { h.magic[0] = 'X'; }), crumb::errc::wrong_format);
     EXPECT_EQ(with([](auto& h) { h.version = 2; }), crumb::errc::wrong_version);
@@ -161,9 +149,9 @@ TEST(PackedLayout, NibblesAreWhereTheDocumentSays) {
                              code);
         }
     }
-    aligned_bytes memory(crumb::packed_bytes<crumb::q4_0>(n, k));
-    ASSERT_TRUE(crumb::pack(crumb::storage<crumb::q4_0>(blocks.data(), n, k), memory.span()));
-    const auto* bytes = reinterpret_cast<const unsigned char*>(memory.data);
+    crumb::buffer memory(crumb::packed_bytes<crumb::q4_0>(n, k));
+    ASSERT_TRUE(crumb::pack(*crumb::storage<crumb::q4_0>(blocks, n, k), memory.bytes()));
+    const auto* bytes = reinterpret_cast<const unsigned char*>(memory.data());
     EXPECT_EQ(std::memcmp(bytes, "CRMB\1\0\0\0q4_0\0", 13), 0);
     for (std::size_t r = 0; r < n; ++r) {
         for (std::size_t g = 0; g < groups; ++g) {
@@ -185,9 +173,9 @@ TEST(PackedLayout, NibblesAreWhereTheDocumentSays) {
 TEST(PackedLayout, IndicesAreWhereTheDocumentSays) {
     std::mt19937 random(21);
     const auto w = crumb_test::random_weights<crumb::cb3>(32, 300, random);
-    aligned_bytes memory(crumb::packed_bytes<crumb::cb3>(32, 300));
-    ASSERT_TRUE(crumb::pack(w.view(), memory.span()));
-    const auto* bytes = reinterpret_cast<const unsigned char*>(memory.data);
+    crumb::buffer memory(crumb::packed_bytes<crumb::cb3>(32, 300));
+    ASSERT_TRUE(crumb::pack(w.view(), memory.bytes()));
+    const auto* bytes = reinterpret_cast<const unsigned char*>(memory.data());
     const std::size_t groups = 10, blocks = 2;
     const std::size_t scales = 64 + 64, codes = scales + 2 * groups * 16; // 2 tiles x 2 blocks x 16 exponents
     for (std::size_t r = 0; r < 32; ++r) {

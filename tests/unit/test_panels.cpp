@@ -47,10 +47,11 @@ class Panels : public testing::Test {
     }
     crumb::result<crumb::linear<F>> plan(const char* isa, bool with_bias = false) const {
         return crumb::linear<F>::plan(
-            packed, {.bias = with_bias ? std::span<const float>(bias) : std::span<const float>(),
-                     .isa = isa,
-                     .mode = crumb::linear_mode::panels,
-                     .codebooks = stored.codebooks});
+            packed,
+            {.bias = with_bias ? std::span<const float>(bias) : std::span<const float>(),
+             .mode = crumb::linear_mode::panels,
+             .codebooks = stored.codebooks},
+            {isa});
     }
     template <class I>
     void check(bool with_bias) {

@@ -129,7 +129,7 @@ TEST(LearnedSchedule, ReadsCachesOfAnyCodec) {
                         for (const bool k : {true, false})
                             for (const double x : c.decoded(1, h, k, t))
                                 (k ? keys : values).push_back(float(x));
-                const auto plan = learned_schedule::plan(m.shape, m.view(), levels, Isa::name);
+                const auto plan = learned_schedule::plan(m.shape, m.view(), levels, {Isa::name});
                 ASSERT_TRUE(plan.ok()) << plan.message();
                 guarded<std::byte> scratch(*plan->scratch_bytes(c.options));
                 std::vector<float> p(9);
@@ -154,7 +154,7 @@ TEST(LearnedSchedule, ReadsRowsOfFeatures) {
                     for (std::size_t t = 0; t < tokens; ++t)
                         for (std::size_t i = 0; i < d; ++i)
                             heads.push_back(rows[t * stride + h * d + i]);
-                const auto plan = learned_schedule::plan(m.shape, m.view(), levels, Isa::name);
+                const auto plan = learned_schedule::plan(m.shape, m.view(), levels, {Isa::name});
                 ASSERT_TRUE(plan.ok()) << plan.message();
                 guarded<std::byte> scratch(plan->scratch_bytes());
                 std::vector<float> p(shape.points);
@@ -173,8 +173,8 @@ TEST(LearnedSchedule, TakesTheFirstAmongEquals) {
     const auto rows = gauss(12, 8);
     const auto choose = [&] {
         const auto plan = learned_schedule::plan(m.shape, m.view(), levels);
-        crumb_test::aligned_bytes scratch(plan->scratch_bytes());
-        return *plan->run(crumb::matrix(rows.data(), 3, 4), scratch.span());
+        crumb::buffer scratch(plan->scratch_bytes());
+        return *plan->run(crumb::matrix(rows.data(), 3, 4), scratch.bytes());
     };
     EXPECT_EQ(choose().point, 0u);
     EXPECT_EQ(choose().schedule, *precision_schedule::constant({2, 4}, 4, 2, 100));
@@ -187,7 +187,7 @@ TEST(LearnedSchedule, TakesTheFirstAmongEquals) {
 TEST(LearnedSchedule, PlanRefusesWhatDoesNotFit) {
     const parameters m({.heads = 2, .head_size = 4, .hidden = 3, .points = 5});
     const auto code = [](const parameters& p, const schedule_levels& l = levels, const char* isa = nullptr) {
-        const auto plan = learned_schedule::plan(p.shape, p.view(), l, isa);
+        const auto plan = learned_schedule::plan(p.shape, p.view(), l, {isa});
         return plan ? errc::ok : plan.error().code();
     };
     ASSERT_EQ(code(m), errc::ok);
@@ -227,8 +227,8 @@ TEST(LearnedSchedule, RunRefusesWhatItCannotRead) {
     const crumb::kv_cache_options options = {
         .layers = 2, .kv_heads = 2, .head_size = 16, .max_tokens = 300, .codec = crumb::kv_codec::f32()};
     cache_problem c(options);
-    crumb_test::aligned_bytes memory(std::max(*plan.scratch_bytes(options), plan.scratch_bytes()) + 1);
-    const auto scratch = memory.span();
+    crumb::buffer memory(std::max(*plan.scratch_bytes(options), plan.scratch_bytes()) + 1);
+    const auto scratch = memory.bytes();
     std::vector<float> p(5);
     EXPECT_EQ(code(plan.run(*c.cache, 0, scratch, p)), errc::invalid_argument) << "no tokens";
     c.fill(20);
@@ -265,10 +265,10 @@ TEST(LearnedSchedule, RunRefusesWhatItCannotRead) {
 TEST(LearnedSchedule, RefusesFeaturesThatOverflow) {
     const parameters m({.heads = 1, .head_size = 16, .hidden = 3, .points = 5}, 100);
     for_each_isa([&]<class Isa>() {
-        const auto plan = *learned_schedule::plan(m.shape, m.view(), levels, Isa::name);
+        const auto plan = *learned_schedule::plan(m.shape, m.view(), levels, {Isa::name});
         const crumb::kv_cache_options options = {
             .layers = 1, .kv_heads = 1, .head_size = 16, .max_tokens = 9, .codec = crumb::kv_codec::f32()};
-        crumb_test::aligned_bytes scratch(*plan.scratch_bytes(options));
+        crumb::buffer scratch(*plan.scratch_bytes(options));
         for (const bool keys : {true, false}) {
             cache_problem c(options, Isa::name);
             std::vector<float> large(3 * 16, 3e38f), small(3 * 16, 1);
@@ -276,8 +276,8 @@ TEST(LearnedSchedule, RefusesFeaturesThatOverflow) {
                             ->write(0, crumb::matrix<const float>((keys ? large : small).data(), 3, 16),
                                     crumb::matrix<const float>((keys ? small : large).data(), 3, 16))
                             .ok());
-            c.cache->advance(3);
-            const auto got = plan.run(*c.cache, 0, scratch.span());
+            ASSERT_TRUE(c.cache->advance(3).ok());
+            const auto got = plan.run(*c.cache, 0, scratch.bytes());
             ASSERT_FALSE(got.ok());
             EXPECT_EQ(got.error().code(), errc::not_finite) << got.message();
         }
@@ -408,9 +408,9 @@ TEST(ScheduleTraining, LearnsWhereToLook) {
                          .max_rows = 64,
                          .codec = crumb::kv_codec::f16()});
         ASSERT_TRUE(c.cache->write(0, s.keys, s.values).ok());
-        c.cache->advance(s.keys.rows);
-        crumb_test::aligned_bytes scratch(*plan->scratch_bytes(c.options));
-        const auto got = plan->run(*c.cache, 0, scratch.span());
+        EXPECT_TRUE(c.cache->advance(s.keys.rows).ok());
+        crumb::buffer scratch(*plan->scratch_bytes(c.options));
+        const auto got = plan->run(*c.cache, 0, scratch.bytes());
         ASSERT_TRUE(got.ok()) << got.message();
         right += got->point == s.label;
     }
@@ -434,10 +434,10 @@ TEST(ScheduleTraining, ResultIsTheNetworkThatWasTrained) {
     EXPECT_EQ(trained->held_out_accuracy, 0.0);
     EXPECT_GE(trained->accuracy, 0.95);
     const auto plan = *learned_schedule::plan(trained->shape, trained->weights(), levels);
-    crumb_test::aligned_bytes scratch(plan.scratch_bytes());
+    crumb::buffer scratch(plan.scratch_bytes());
     std::size_t right = 0;
     for (const auto& s : set.samples)
-        right += plan.run(s.values, scratch.span())->point == s.label;
+        right += plan.run(s.values, scratch.bytes())->point == s.label;
     EXPECT_EQ(double(right) / double(set.samples.size()), trained->accuracy);
 }
 
@@ -491,9 +491,9 @@ TEST(ScheduleTraining, WeighsClasses) {
         const auto trained = crumb::train_schedule(set.samples, 1, 4, 2, options);
         ASSERT_TRUE(trained.ok()) << trained.message();
         const auto plan = *learned_schedule::plan(trained->shape, trained->weights(), levels);
-        crumb_test::aligned_bytes scratch(plan.scratch_bytes());
+        crumb::buffer scratch(plan.scratch_bytes());
         std::vector<float> p(2);
-        ASSERT_TRUE(plan.run(set.samples[0].values, scratch.span(), p).ok());
+        ASSERT_TRUE(plan.run(set.samples[0].values, scratch.bytes(), p).ok());
         EXPECT_NEAR(double(p[1]), weight / (4 + weight), 0.01);
     }
 }

@@ -57,14 +57,14 @@ struct network {
     }
     std::size_t fixed(const char* isa, const std::vector<float>& x, bool sound) const {
         const auto fold_plan = crumb::dense_linear<float>::plan(
-            crumb::matrix<const float>(fold.data(), outputs, inputs), {.isa = isa});
-        const auto predictor = crumb::linear<crumb::q8_0>::plan(view, {.bias = bias, .isa = isa});
+            crumb::matrix<const float>(fold.data(), outputs, inputs), {}, {isa});
+        const auto predictor = crumb::linear<crumb::q8_0>::plan(view, {.bias = bias}, {isa});
         crumb::folded_ffn_parts parts{
             .fold = *fold_plan, .predictor = *predictor, .neurons = *writer.finish(), .activation = {}};
         if (sound)
-            parts.bounds = *crumb::dense_linear<crumb::half>::plan(bounds.view(), {.isa = isa});
+            parts.bounds = *crumb::dense_linear<crumb::half>::plan(bounds.view(), {}, {isa});
         const auto plan = crumb::folded_ffn::plan({inputs, neurons, outputs}, parts,
-                                                  {.batches = crumb::folded_batches::lists, .isa = isa});
+                                                  {.batches = crumb::folded_batches::lists}, {isa});
         EXPECT_TRUE(plan) << plan.message();
         std::vector<float> y(outputs);
         guarded<std::byte> scratch(plan->scratch_bytes(1));

@@ -178,7 +178,7 @@ TYPED_TEST(Store, PackedWeightsAreThoseThatWereStored) {
     for (std::size_t r = 0; r < p.n; ++r) {
         for (std::size_t i = 0; i < p.k; ++i) {
             const auto block = crumb::unpack(*packed, r, i / crumb::block_inputs<F>);
-            const auto one = crumb::storage<F>(&block, 1, crumb::block_inputs<F>, q->codebooks);
+            const auto one = *crumb::storage<F>({&block, 1}, 1, crumb::block_inputs<F>, q->codebooks);
             ASSERT_EQ(one.weight(0, i % crumb::block_inputs<F>), stored.weight(r, i)) << r << ' ' << i;
         }
     }

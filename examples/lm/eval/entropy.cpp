@@ -1,14 +1,16 @@
 #include "eval/entropy.hpp"
 
 #include "gguf/output_file.hpp"
-#include "machine/buffer.hpp"
 
+#include <crumb/core/buffer.hpp>
 #include <crumb/dispatch/cache.hpp>
 #include <crumb/reference/kv_codec.hpp>
 
 #include <array>
 
 namespace lm {
+
+using crumb::buffer;
 
 using crumb::half;
 using crumb::status;

@@ -1,10 +1,13 @@
 // What this machine can do at best: reading memory, and multiply-accumulates of int8 codes.
 #pragma once
 
-#include "machine/buffer.hpp"
 #include "machine/team.hpp"
 
+#include <crumb/core/buffer.hpp>
+
 namespace lm {
+
+using crumb::buffer;
 
 /// Rates of all threads of a team together. Every call of `measure` keeps the best of what it saw, so that
 /// one before and one after a benchmark are less at the mercy of other programs.

@@ -11,7 +11,8 @@ namespace {
 
 template <class F>
 crumb::storage_view<F> blocks_of(const gguf_tensor& tensor, std::size_t n, std::size_t k) {
-    return crumb::storage<F>(reinterpret_cast<const typename F::block*>(tensor.data.data()), n, k);
+    const auto* blocks = reinterpret_cast<const typename F::block*>(tensor.data.data());
+    return *crumb::storage<F>({blocks, tensor.data.size() / sizeof *blocks}, n, k);
 }
 
 /// Row after row, without what pads ragged rows.
@@ -28,7 +29,7 @@ void decode(const crumb::packed_view<F>& w, std::span<const std::int8_t> codeboo
             const auto block = crumb::unpack(w, r, b);
             const std::size_t first = b * crumb::block_inputs<F>;
             const std::size_t size = std::min(w.k() - first, crumb::block_inputs<F>);
-            decode(crumb::storage<F>(&block, 1, size, codebooks), out);
+            decode(*crumb::storage<F>({&block, 1}, 1, size, codebooks), out);
             out += size;
         }
     }
@@ -189,7 +190,7 @@ void matrix_input::quantize(const crumb::activation_plan& plan, crumb::range row
         if (copies_[i].layout() == plan.layout)
             return;
     const std::size_t bytes = crumb::activation_bytes(plan, x_.rows);
-    copies_.at(used_) = *crumb::activations::create(memory_.first(bytes), plan, x_.rows);
+    copies_.at(used_) = *crumb::activations::attach(memory_.first(bytes), plan, x_.rows);
     memory_ = memory_.subspan(crumb::round_up(bytes, crumb::alignment));
     copies_[used_++].quantize(x_, rows);
 }

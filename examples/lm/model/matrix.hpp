@@ -2,8 +2,8 @@
 #pragma once
 
 #include "gguf/gguf.hpp"
-#include "machine/buffer.hpp"
 
+#include <crumb/core/buffer.hpp>
 #include <crumb/crumb.hpp>
 
 #include <array>
@@ -13,6 +13,8 @@
 #include <vector>
 
 namespace lm {
+
+using crumb::buffer;
 
 #define LM_WEIGHT_TYPE(format) format,
 /// What the weight matrices are multiplied as. `stored` takes them as the file has them; then floats, the

@@ -307,7 +307,7 @@ void session::state::attention_block(const model_layer& l, std::size_t layer, sh
     }
     // Attention over heads that a thread has projected itself needs nobody else's results.
     const auto heads_of = [&] { return crumb::split(d.kv_heads, s.parts, s.part); };
-    crumb::attention_part part = {.kv_heads = heads_of()};
+    crumb::kv_attention_part part = {.kv_heads = heads_of()};
     const std::size_t group = d.heads / d.kv_heads;
     const std::size_t most = (d.kv_heads + s.parts - 1) / s.parts;
     if (most * s.parts * 8 <= d.kv_heads * 9) {
@@ -316,21 +316,21 @@ void session::state::attention_block(const model_layer& l, std::size_t layer, sh
     } else {
         project(l, layer, input, s, to, crumb::split(d.heads, s.parts, s.part), part.kv_heads);
         wait(s);
-        part = s.rows > 1 ? crumb::attention_part{.rows = s.mine}
-                          : crumb::attention_part{.kv_heads = heads_of()};
+        part = s.rows > 1 ? crumb::kv_attention_part{.rows = s.mine}
+                          : crumb::kv_attention_part{.kv_heads = heads_of()};
     }
     const auto out = crumb::matrix(attended.data(), s.rows, d.width);
     status attended_to;
     if (kv.skip > 0 && s.rows == 1) {
         std::vector<crumb::kv_skip_report>& reports = s.own.reports;
-        attended_to = attend->run_skipping(to.q, cache->layer(layer), length, out, kv.skip, reports.data(),
-                                           s.own.scratch.bytes(), s.own.weights.bytes(), part.kv_heads);
+        attended_to = attend->run_skipping(to.q, *cache, layer, out, s.own.scratch,
+                                           {kv.skip, s.own.weights, reports.data()}, part);
         for (std::size_t head = part.kv_heads.begin; head < part.kv_heads.end; ++head) {
             s.own.blocks += reports[head].blocks;
             s.own.unread += reports[head].skipped;
         }
     } else {
-        attended_to = attend->run(to.q, cache->layer(layer), length, out, s.own.scratch.bytes(), part);
+        attended_to = attend->run(to.q, *cache, layer, out, s.own.scratch, part);
     }
     if (!attended_to)
         failure.report({layer, pass_place::stage::attention, part.rows.begin, part.kv_heads.begin},
@@ -445,9 +445,8 @@ result<session> session::make(const model& m, team threads, const kv_type& kv, s
     if (!ops)
         return ops.error();
     s->ops.emplace(*ops);
-    const auto attend =
-        crumb::kv_attention::plan({.heads = d.heads, .kv_heads = d.kv_heads, .head_size = d.head_size}, shape,
-                                  kv.exact ? crumb::kv_mode::exact : crumb::kv_mode::fast);
+    const auto attend = crumb::kv_attention::plan(
+        shape, {.heads = d.heads, .mode = kv.exact ? crumb::kv_mode::exact : crumb::kv_mode::fast});
     if (!attend)
         return attend.error();
     if (kv.skip > 0 && !crumb::kv_attention::can_skip(shape.codec, d.head_size, d.heads / d.kv_heads))
@@ -622,10 +621,13 @@ result<std::span<const float>> session::feed(std::span<const std::int32_t> token
             s.embed(batch, {0, 1});
         s.threads.step(batch.size() == 1 ? s.one_row : s.many_rows, batch.size(),
                        [&](std::size_t part, std::size_t parts) { s.forward(batch, rows, part, parts); });
-        if (!s.failure.error())
+        if (!s.failure.error()) {
+            s.cache->truncate(s.length);
             return s.failure.error();
+        }
+        if (const status advanced = s.cache->advance(batch.size()); !advanced)
+            return advanced;
         s.length += batch.size();
-        s.cache->advance(batch.size());
         s.encode();
         if (rows < wanted)
             collected.insert(collected.end(), s.logits.begin(),

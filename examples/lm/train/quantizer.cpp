@@ -44,7 +44,7 @@ result<output_tensor> written(const crumb::quantized<F>& q) {
         out.size = crumb::packed_bytes<F>(q.n, q.k);
         out.dims = {out.size};
         out.memory = buffer(out.size);
-        const auto packed = crumb::pack<F>(q, out.memory.bytes());
+        const auto packed = crumb::pack(q, out.memory.bytes());
         if (!packed)
             return packed.error();
     }

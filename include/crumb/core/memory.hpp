@@ -27,6 +27,12 @@ inline status check_buffer(std::span<const std::byte> buffer, std::size_t bytes,
     return {};
 }
 
+/// Aborts unless `check_buffer` accepts the buffer.
+inline void require_buffer(std::span<const std::byte> buffer, std::size_t bytes, const char* name) noexcept {
+    if (const status s = check_buffer(buffer, bytes, name); !s)
+        CRUMB_REQUIRE(false, "%s", s.message());
+}
+
 /// Whether a * b fits into size_t; the product goes to `out`.
 constexpr bool multiply(std::size_t a, std::size_t b, std::size_t& out) noexcept {
     return !__builtin_mul_overflow(a, b, &out);

@@ -93,17 +93,27 @@ class [[nodiscard]] result {
     status status_;
 };
 
-/// Aborts with a message; called by debug checks.
-[[noreturn]] inline void fail_check(const char* what, const char* file, int line) noexcept {
-    std::fprintf(stderr, "%s:%d: crumb: precondition violated: %s\n", file, line, what);
+/// Aborts with a printf-style message; called by checks.
+[[noreturn]] CRUMB_PRINTF(3, 4) inline void fail_check(const char* file, int line, const char* format,
+                                                       ...) noexcept {
+    std::fprintf(stderr, "%s:%d: crumb: precondition violated: ", file, line);
+    va_list args;
+    va_start(args, format);
+    std::vfprintf(stderr, format, args);
+    va_end(args);
+    std::fputc('\n', stderr);
     std::abort();
 }
 
 } // namespace crumb::inline CRUMB_ABI
 
+/// Aborts unless the condition holds, with a printf-style message, in every build: where memory would be read
+/// or written that belongs to others.
+#define CRUMB_REQUIRE(condition, ...)                                                                        \
+    (static_cast<bool>(condition) ? void(0) : ::crumb::fail_check(__FILE__, __LINE__, __VA_ARGS__))
+/// Likewise, with debug checks only.
 #if CRUMB_DEBUG_CHECKS
-#define CRUMB_CHECK(condition, what)                                                                         \
-    (static_cast<bool>(condition) ? void(0) : ::crumb::fail_check(what, __FILE__, __LINE__))
+#define CRUMB_CHECK(...) CRUMB_REQUIRE(__VA_ARGS__)
 #else
-#define CRUMB_CHECK(condition, what) void(0)
+#define CRUMB_CHECK(...) void(0)
 #endif

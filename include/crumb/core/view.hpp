@@ -40,6 +40,10 @@ struct range {
     /// This range with an open end closed at `size`.
     constexpr range within(std::size_t size) const noexcept { return {begin, end < size ? end : size}; }
     constexpr std::size_t size() const noexcept { return end > begin ? end - begin : 0; }
+    /// Whether it is a part of 0 .. size - 1, its end open or not.
+    constexpr bool is_within(std::size_t size) const noexcept {
+        return begin <= size && begin <= end && (end <= size || end == range().end);
+    }
 };
 
 /// The part number `part` of `parts` nearly equal parts of 0 .. size - 1, cut at multiples of `step`.
@@ -48,6 +52,20 @@ constexpr range split(std::size_t size, std::size_t parts, std::size_t part, std
     const std::size_t begin = steps * part / parts * step;
     const std::size_t end = steps * (part + 1) / parts * step;
     return {begin < size ? begin : size, end < size ? end : size};
+}
+
+/// The columns of a range, which ends within the matrix unless it is open.
+template <class T>
+constexpr matrix_view<T> columns(const matrix_view<T>& m, const range& of) noexcept {
+    const range r = of.within(m.cols);
+    return {m.data + r.begin, m.rows, r.size(), m.stride};
+}
+
+/// The rows of a range, likewise.
+template <class T>
+constexpr matrix_view<T> rows(const matrix_view<T>& m, const range& of) noexcept {
+    const range r = of.within(m.rows);
+    return {m.row(r.begin), r.size(), m.cols, m.stride};
 }
 
 } // namespace crumb::inline CRUMB_ABI

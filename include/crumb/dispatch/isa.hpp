@@ -1,6 +1,7 @@
 // Choosing an ISA at run time.
 #pragma once
 
+#include <crumb/core/context.hpp>
 #include <crumb/core/status.hpp>
 #include <crumb/isa/list.hpp>
 
@@ -64,11 +65,11 @@ inline bool isa_supported(std::size_t index) noexcept {
     return index < dispatch::isas().size && dispatch::isas().supported[index];
 }
 
-/// The index in `isa_names` of the ISA to use: the one called `wanted`, else the one that the environment
-/// variable CRUMB_ISA names, else the best. What this CPU lacks falls back to the next in the list. An
-/// unknown name is an error that lists the names of this build.
-inline result<std::size_t> choose_isa(const char* wanted = nullptr) noexcept {
+/// The index in `isa_names` of the ISA to use, as the context says. What this CPU lacks falls back to the
+/// next in the list. An unknown name is an error that lists the names of this build.
+inline result<std::size_t> choose_isa(const context& on = {}) noexcept {
     const std::span<const char* const> known = isa_names();
+    const char* wanted = on.isa;
     const char* source = "the requested ISA";
     if (wanted == nullptr || *wanted == '\0') {
         wanted = std::getenv("CRUMB_ISA");

@@ -1,10 +1,11 @@
 // Codecs: how a cache stores keys and values.
 #pragma once
 
-#include <crumb/config.hpp>
+#include <crumb/core/status.hpp>
 
 #include <cstddef>
 #include <cstdint>
+#include <string_view>
 
 namespace crumb::inline CRUMB_ABI {
 
@@ -41,6 +42,14 @@ struct kv_codec {
         return {kv_kind::pq, bits, dims, additive, residual};
     }
 
+    static constexpr kv_codec kivi4() noexcept { return kivi(4); }
+    static constexpr kv_codec kivi2() noexcept { return kivi(2); }
+    static constexpr kv_codec pq4() noexcept { return pq(2, 8, true, true); }
+    static constexpr kv_codec pq3() noexcept { return pq(2, 6, false, true); }
+    static constexpr kv_codec pq2() noexcept { return pq(4, 8, false, true); }
+    /// The codec of a name of `kv_codecs`; an error lists them.
+    static result<kv_codec> named(std::string_view name) noexcept;
+
     /// Whether tokens are stored as floats or fp16, without sinks and window.
     constexpr bool is_uncoded() const noexcept { return kind == kv_kind::f32 || kind == kv_kind::f16; }
     /// Whether codes stand for entries of trained tables.
@@ -73,14 +82,22 @@ struct named_kv_codec {
     kv_codec codec;
 };
 inline constexpr named_kv_codec kv_codecs[] = {
-    {"f32", kv_codec::f32()},
-    {"f16", kv_codec::f16()},
-    {"q8_0", kv_codec::q8_0()},
-    {"kivi4", kv_codec::kivi(4)},
-    {"kivi2", kv_codec::kivi(2)},
-    {"pq4", kv_codec::pq(2, 8, true, true)},
-    {"pq3", kv_codec::pq(2, 6, false, true)},
-    {"pq2", kv_codec::pq(4, 8, false, true)},
+    {"f32", kv_codec::f32()},     {"f16", kv_codec::f16()},     {"q8_0", kv_codec::q8_0()},
+    {"kivi4", kv_codec::kivi4()}, {"kivi2", kv_codec::kivi2()}, {"pq4", kv_codec::pq4()},
+    {"pq3", kv_codec::pq3()},     {"pq2", kv_codec::pq2()},
 };
+
+inline result<kv_codec> kv_codec::named(std::string_view name) noexcept {
+    for (const named_kv_codec& each : kv_codecs)
+        if (name == each.name)
+            return each.codec;
+    char names[128] = {};
+    std::size_t length = 0;
+    for (const named_kv_codec& each : kv_codecs)
+        length +=
+            static_cast<std::size_t>(std::snprintf(names + length, sizeof names - length, " %s", each.name));
+    return status::error(errc::invalid_argument, "no kv codec is called '%.*s'; known are%s",
+                         int(name.size() < 32 ? name.size() : 32), name.data(), names);
+}
 
 } // namespace crumb::inline CRUMB_ABI

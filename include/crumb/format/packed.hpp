@@ -105,11 +105,19 @@ struct storage_view {
     }
 };
 
-/// A view of n x k weights whose rows follow each other without a gap, as in a GGUF tensor.
+/// A view of n x k weights whose rows follow each other without a gap, as in a GGUF tensor: n output
+/// channels, k inputs, n ceil(k / block_inputs) blocks, which is checked. `codebooks`: to read weights of
+/// codebook formats.
 template <weight_format F>
-constexpr storage_view<F> storage(const typename F::block* blocks, std::size_t n, std::size_t k,
-                                  std::span<const std::int8_t> codebooks = {}) noexcept {
-    return {blocks, n, k, (k + block_inputs<F> - 1) / block_inputs<F>, codebooks};
+result<storage_view<F>> storage(std::span<const typename F::block> blocks, std::size_t n, std::size_t k,
+                                std::span<const std::int8_t> codebooks = {}) noexcept {
+    const std::size_t row = k / block_inputs<F> + (k % block_inputs<F> != 0 ? 1 : 0);
+    std::size_t needed = 0;
+    if (!multiply(n, row, needed) || blocks.size() != needed)
+        return status::error(errc::bad_shape,
+                             "stored weights: %zu blocks of format %s, %zu rows of %zu inputs take %zu each",
+                             blocks.size(), F::name, n, k, row);
+    return storage_view<F>{blocks.data(), n, k, row, codebooks};
 }
 
 /// The tag at the start of packed weights; 64 bytes, little-endian.
@@ -122,12 +130,15 @@ struct packed_header {
     std::uint64_t k = 0;
     std::uint64_t bytes = 0; ///< of header, scales and codes together
     std::uint8_t reserved[16] = {};
+
+    bool has_format(const char* name) const noexcept {
+        return std::strlen(name) <= sizeof format && std::strncmp(format, name, sizeof format) == 0;
+    }
 };
 static_assert(sizeof(packed_header) == alignment);
 
-/// The tag of packed weights in a format; an error if there is another tag, version or format.
-inline result<packed_header> read_packed_header(std::span<const std::byte> bytes,
-                                                const char* format) noexcept {
+/// The tag of packed weights; an error if there is another tag or version.
+inline result<packed_header> read_packed_header(std::span<const std::byte> bytes) noexcept {
     if (auto s = check_buffer(bytes, sizeof(packed_header), "packed weights"); !s)
         return s;
     packed_header header;
@@ -138,10 +149,16 @@ inline result<packed_header> read_packed_header(std::span<const std::byte> bytes
     if (header.version != expected.version)
         return status::error(errc::wrong_version, "packed weights: layout version %u, this build reads %u",
                              header.version, expected.version);
-    char name[sizeof header.format + 1] = {};
-    std::memcpy(name, header.format, sizeof header.format);
-    if (std::strcmp(name, format) != 0)
-        return status::error(errc::wrong_format, "packed weights: format %s, expected %s", name, format);
+    return header;
+}
+
+/// The same for weights in a format; an error if they have another one.
+inline result<packed_header> read_packed_header(std::span<const std::byte> bytes,
+                                                const char* format) noexcept {
+    auto header = read_packed_header(bytes);
+    if (header && !header->has_format(format))
+        return status::error(errc::wrong_format, "packed weights: format %.16s, expected %s", header->format,
+                             format);
     return header;
 }
 
@@ -328,6 +345,14 @@ result<packed_view<F>> pack(const storage_view<F>& w, std::span<std::byte> buffe
         }
     }
     return packed_view<F>::open(buffer.first(layout->bytes));
+}
+
+/// The same of what `storage` returns.
+template <weight_format F>
+result<packed_view<F>> pack(const result<storage_view<F>>& w, std::span<std::byte> buffer) noexcept {
+    if (!w)
+        return w.error();
+    return pack(*w, buffer);
 }
 
 /// Block `index` of a row, as it was stored before packing; weights after k are zero.

@@ -1,6 +1,7 @@
 // Q4_0: 32 codes of 4 bits and one half-precision scale; byte for byte GGUF's block of that name.
 #pragma once
 
+#include <crumb/core/rounded.hpp>
 #include <crumb/format/traits.hpp>
 
 #include <cmath>
@@ -43,7 +44,7 @@ struct q4_0 {
         const float inverse = d != 0 ? 1.0f / d : 0.0f;
         int code[group_size];
         for (std::size_t i = 0; i < group_size; ++i) {
-            const float q = std::floor(std::fmin(std::fmax(x[i] * inverse + 8.5f, 0.0f), 15.0f));
+            const float q = std::floor(std::fmin(std::fmax(rounded(x[i] * inverse) + 8.5f, 0.0f), 15.0f));
             code[i] = static_cast<int>(q) - 8;
         }
         set(b, to_half(d), code);

@@ -1,6 +1,7 @@
 // U2: uniform 2-bit codes, a half-precision scale per group; the baseline of codebooks.
 #pragma once
 
+#include <crumb/core/rounded.hpp>
 #include <crumb/format/codebook.hpp>
 
 #include <cmath>
@@ -30,7 +31,7 @@ struct u2 : codebook_group<2, 0> {
             for (std::size_t i = 0; i < group_size; ++i) {
                 q[i] = scale > 0 ? nearest(x[i] / scale) : 0;
                 const double difference = double(x[i]) - double(scale) * (2 * q[i] - 3);
-                error += difference * difference;
+                error += rounded(difference * difference);
             }
             if (min < 0 || error < min) {
                 min = error;

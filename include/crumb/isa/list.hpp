@@ -42,6 +42,32 @@ struct isa_traits;
 CRUMB_FOR_EACH_ISA(CRUMB_ISA_ITEM)
 #undef CRUMB_ISA_ITEM
 
+#if CRUMB_HEADER_ONLY && (defined(CRUMB_SINGLE_ISA) || defined(CRUMB_TWO_ISAS))
+#if defined(CRUMB_SINGLE_ISA)
+#define CRUMB_CHOSEN_ISA CRUMB_SINGLE_ISA
+#else
+#define CRUMB_CHOSEN_ISA CRUMB_TWO_ISAS
+#endif
+namespace detail {
+constexpr bool is_listed_isa(const char* name) noexcept {
+    const auto equals = [name](const char* other) {
+        std::size_t i = 0;
+        while (name[i] != 0 && name[i] == other[i])
+            ++i;
+        return name[i] == other[i];
+    };
+#define CRUMB_ISA_ITEM(isa, needs) || equals(#isa)
+    return false CRUMB_FOR_EACH_ISA(CRUMB_ISA_ITEM);
+#undef CRUMB_ISA_ITEM
+}
+} // namespace detail
+#define CRUMB_ISA_ITEM(isa, needs) " " #isa
+static_assert(detail::is_listed_isa(CRUMB_STRINGIFY(CRUMB_CHOSEN_ISA)),
+              "CRUMB_SINGLE_ISA and CRUMB_TWO_ISAS name an ISA that this build does not have; it "
+              "has" CRUMB_FOR_EACH_ISA(CRUMB_ISA_ITEM));
+#undef CRUMB_ISA_ITEM
+#endif
+
 // Where kernels are compiled apart, the choice among them is made there.
 #if CRUMB_HEADER_ONLY && defined(CRUMB_SINGLE_ISA)
 using isa_list = type_list<isa::CRUMB_SINGLE_ISA>;

@@ -29,6 +29,21 @@ struct kv_array_view {
     std::size_t head_stride = 0;
 };
 
+/// Keys and values of a sequence in arrays.
+template <class T>
+struct kv_arrays {
+    kv_array_view<T> keys, values;
+    std::size_t position = 0; ///< of the token in row 0 of the queries
+};
+
+/// A range of tokens, and where its partial result goes: `partial_bytes(rows, splits)` bytes for all splits,
+/// aligned.
+struct attention_split {
+    range tokens = {};
+    std::span<std::byte> partials;
+    std::size_t index = 0; ///< of the split
+};
+
 /// The part of the output that one call computes; default: everything.
 struct attention_part {
     range rows = {};
@@ -42,9 +57,9 @@ struct attention_part {
 /// eps = 2^-24 (ISAs without FMA: twice as much).
 class attention {
   public:
-    /// Checks the shape and chooses the ISA: the one named, or that of `choose_isa`.
+    /// Checks the shape and chooses the ISA.
     CRUMB_WHEN_CALLED
-    static result<attention> plan(const attention_shape& shape, const char* isa = nullptr) noexcept {
+    static result<attention> plan(const attention_shape& shape, const context& on = {}) noexcept {
         if (shape.heads == 0 || shape.kv_heads == 0)
             return status::error(errc::bad_shape, "attention: %zu heads, %zu kv_heads; neither can be 0",
                                  shape.heads, shape.kv_heads);
@@ -58,7 +73,7 @@ class attention {
                                  shape.head_size);
         if (!std::isfinite(shape.scale) || shape.scale < 0)
             return status::error(errc::invalid_argument, "attention: scale is %g", double(shape.scale));
-        const auto index = choose_isa(isa);
+        const auto index = choose_isa(on);
         if (!index)
             return index.error();
         attention p;
@@ -79,16 +94,17 @@ class attention {
         return round_up(s.size() * sizeof(float), alignment);
     }
 
-    /// The whole result for `part`. q and y: row r is the token at `position` + r, heads * head_size floats.
+    /// The whole result for `part`. q and y: row r is the token at kv.position + r, heads * head_size floats.
     /// `scratch`: scratch_bytes(rows of the part), aligned to `crumb::alignment`. Threads may run disjoint
     /// parts.
     template <class T>
-    void run(const matrix_view<const float>& q, const kv_array_view<T>& k, const kv_array_view<T>& v,
-             std::size_t position, const matrix_view<float>& y, std::span<std::byte> scratch,
-             const attention_part& part = {}) const noexcept {
-        CRUMB_CHECK(y.rows == q.rows && y.cols == q.cols, "attention::run: y has another shape than q");
-        CRUMB_CHECK(y.rows <= 1 || y.stride >= y.cols, "attention::run: the rows of y overlap");
-        start(q, k, v, position, {}, y, nullptr, scratch, part);
+    void run(const matrix_view<const float>& q, const kv_arrays<T>& kv, const matrix_view<float>& y,
+             std::span<std::byte> scratch, const attention_part& part = {}) const noexcept {
+        CRUMB_REQUIRE(y.rows == q.rows && y.cols == q.cols, "attention::run: q is %zu x %zu, y %zu x %zu",
+                      q.rows, q.cols, y.rows, y.cols);
+        CRUMB_CHECK(y.rows <= 1 || y.stride >= y.cols, "attention::run: y has rows of %zu floats, %zu apart",
+                    y.cols, y.stride);
+        start(q, kv, {}, y, nullptr, scratch, part);
     }
 
     /// Bytes of the partial results of `splits` ranges of tokens for `rows` rows: per split, row and head
@@ -97,16 +113,14 @@ class attention {
         return round_up(rows * shape_.heads * (shape_.head_size + 2) * sizeof(float), alignment) * splits;
     }
 
-    /// Like `run`, but over the tokens of a range (those later than a row's own are ignored), and into the
-    /// partial results number `split` of `partials`. Threads may run disjoint parts or splits.
+    /// Like `run`, but over the tokens of a range (those later than a row's own are ignored), and into its
+    /// partial result. Threads may run disjoint parts or splits.
     template <class T>
-    void partial(const matrix_view<const float>& q, const kv_array_view<T>& k, const kv_array_view<T>& v,
-                 std::size_t position, range tokens, std::span<std::byte> partials, std::size_t split,
+    void partial(const matrix_view<const float>& q, const kv_arrays<T>& kv, const attention_split& split,
                  std::span<std::byte> scratch, const attention_part& part = {}) const noexcept {
         const std::size_t stride = partial_bytes(q.rows, 1);
-        CRUMB_CHECK(check_buffer(partials, stride * (split + 1), "partials"),
-                    "attention::partial: partials are too small or not aligned");
-        start(q, k, v, position, tokens, {}, reinterpret_cast<float*>(partials.data() + stride * split),
+        require_buffer(split.partials, stride * (split.index + 1), "attention::partial: partials");
+        start(q, kv, split.tokens, {}, reinterpret_cast<float*>(split.partials.data() + stride * split.index),
               scratch, part);
     }
 
@@ -115,9 +129,10 @@ class attention {
     void merge(std::span<const std::byte> partials, std::size_t splits, const matrix_view<float>& y,
                const attention_part& part = {}) const noexcept {
         const std::size_t stride = partial_bytes(y.rows, 1);
-        CRUMB_CHECK(partials.size() >= stride * splits, "attention::merge: partials are too small");
-        CRUMB_CHECK(y.cols == shape_.heads * shape_.head_size,
-                    "attention::merge: y is not heads * head_size wide");
+        require_buffer(partials, stride * splits, "attention::merge: partials");
+        CRUMB_REQUIRE(y.cols == shape_.heads * shape_.head_size,
+                      "attention::merge: y has %zu columns, not %zu", y.cols,
+                      shape_.heads * shape_.head_size);
         const range kv_heads = part.kv_heads.within(shape_.kv_heads);
         functions_->merge({reinterpret_cast<const float*>(partials.data()),
                            splits,
@@ -147,7 +162,11 @@ class attention {
         args.kv_heads = part.kv_heads.within(shape_.kv_heads);
         if (args.rows.size() == 0 || args.kv_heads.size() == 0)
             return false;
-        CRUMB_CHECK(q.cols == shape_.heads * shape_.head_size, "attention: q is not heads * head_size wide");
+        CRUMB_REQUIRE(q.cols == shape_.heads * shape_.head_size, "attention: q has %zu columns, not %zu",
+                      q.cols, shape_.heads * shape_.head_size);
+        CRUMB_CHECK(part.rows.is_within(q.rows) && part.kv_heads.is_within(shape_.kv_heads),
+                    "attention: rows %zu to %zu of %zu, kv heads %zu to %zu of %zu", part.rows.begin,
+                    part.rows.end, q.rows, part.kv_heads.begin, part.kv_heads.end, shape_.kv_heads);
         args.tokens = tokens.within(position + args.rows.end);
         args.q = q;
         args.head_size = shape_.head_size;
@@ -162,16 +181,18 @@ class attention {
     }
 
     template <class T>
-    void start(const matrix_view<const float>& q, const kv_array_view<T>& k, const kv_array_view<T>& v,
-               std::size_t position, range tokens, const matrix_view<float>& y, float* partials,
-               std::span<std::byte> scratch, const attention_part& part) const noexcept {
+    void start(const matrix_view<const float>& q, const kv_arrays<T>& kv, range tokens,
+               const matrix_view<float>& y, float* partials, std::span<std::byte> scratch,
+               const attention_part& part) const noexcept {
+        CRUMB_REQUIRE(functions_ != nullptr, "attention: the plan is empty");
         kernel::attention_args<T> args;
-        if (!describe(args, q, position, tokens, y, partials, scratch, part))
+        if (!describe(args, q, kv.position, tokens, y, partials, scratch, part))
             return;
-        CRUMB_CHECK(args.tokens.size() == 0 || (args.tokens.end <= k.tokens && args.tokens.end <= v.tokens),
-                    "attention: rows see tokens that the cache does not have");
-        CRUMB_CHECK(check_buffer(scratch, scratch_bytes(args.rows.size()), "scratch"),
-                    "attention: scratch is too small or not aligned");
+        const auto &k = kv.keys, &v = kv.values;
+        CRUMB_REQUIRE(args.tokens.size() == 0 || (args.tokens.end <= k.tokens && args.tokens.end <= v.tokens),
+                      "attention: rows see %zu tokens, there are %zu keys and %zu values", args.tokens.end,
+                      k.tokens, v.tokens);
+        require_buffer(scratch, scratch_bytes(args.rows.size()), "attention: scratch");
         args.k = {k.data, k.token_stride};
         args.v = {v.data, v.token_stride};
         args.k_head_stride = k.head_stride;

@@ -104,8 +104,8 @@ class float_ops {
   public:
     /// Chooses the ISA: the one named, or that of `choose_isa`.
     CRUMB_WHEN_CALLED
-    static result<float_ops> plan(const char* isa = nullptr) noexcept {
-        const auto index = choose_isa(isa);
+    static result<float_ops> plan(const context& on = {}) noexcept {
+        const auto index = choose_isa(on);
         if (!index)
             return index.error();
         float_ops p;

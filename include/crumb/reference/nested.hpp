@@ -37,7 +37,7 @@ struct flat_nested {
         }
     }
     storage_view<nested_block<Bits>> view() const noexcept {
-        return storage<nested_block<Bits>>(blocks.data(), n, k, levels);
+        return *storage<nested_block<Bits>>(blocks, n, k, levels);
     }
 };
 

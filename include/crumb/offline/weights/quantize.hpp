@@ -17,8 +17,17 @@ struct quantized {
     std::size_t k = 0;
     std::vector<std::int8_t> codebooks; ///< of codebook formats
 
-    operator storage_view<F>() const noexcept { return storage<F>(blocks.data(), n, k, codebooks); }
+    storage_view<F> view() const noexcept {
+        return {blocks.data(), n, k, (k + block_inputs<F> - 1) / block_inputs<F>, codebooks};
+    }
+    operator storage_view<F>() const noexcept { return view(); }
 };
+
+/// As `pack` of a view.
+template <weight_format F>
+result<packed_view<F>> pack(const quantized<F>& w, std::span<std::byte> buffer) noexcept {
+    return pack(w.view(), buffer);
+}
 
 /// Rounds n x k weights to format `F`, block by block; padding of a ragged k is zero. Refuses NaN, infinity
 /// and magnitudes whose scale exceeds fp16.

@@ -10,6 +10,29 @@ using kernel::kv_error;
 using kernel::kv_mode;
 using kernel::kv_skip_report;
 
+/// Query heads over a cache, whose options say kv heads and head size.
+struct kv_attention_options {
+    std::size_t heads = 0; ///< query heads, a multiple of the cache's kv heads
+    float scale = 0;       ///< of the scores; 0 means 1 / sqrt(head_size)
+    kv_mode mode = kv_mode::fast;
+};
+
+/// The part of the output that one call computes; default: everything, for the tokens of this step.
+struct kv_attention_part {
+    static constexpr std::size_t this_step = std::numeric_limits<std::size_t>::max();
+    range rows = {};
+    range kv_heads = {};              ///< with all query heads that belong to them
+    std::size_t position = this_step; ///< of the token in row 0; default: the cache's length
+    kv_error* errors = nullptr;       ///< null, or one per row and head
+};
+
+/// What `run_skipping` may leave out.
+struct kv_skipping {
+    float epsilon = 0;                 ///< share of a query's weights, 0 .. 1
+    std::span<std::byte> scratch;      ///< skip_scratch_bytes, aligned
+    kv_skip_report* reports = nullptr; ///< one per kv head
+};
+
 /// y[r, h] = sum over t <= position + r of softmax_t(scale q[r, h] . k[t, h']) v[t, h'], where h' = h /
 /// (heads / kv_heads) and k, v are the cache's. Codes stand for what they decode to. In exact mode the error
 /// bound is that of `attention`. In fast mode a step with few queries per kv head does not decode: codes of
@@ -18,26 +41,26 @@ using kernel::kv_skip_report;
 /// it freely.
 class kv_attention {
   public:
-    /// Checks the shape against the cache's and chooses the ISA: the one named, or that of `choose_isa`.
+    /// Checks the options and chooses the ISA.
     CRUMB_WHEN_CALLED
-    static result<kv_attention> plan(const attention_shape& shape, const kv_cache_options& cache,
-                                     kv_mode mode = kv_mode::fast, const char* isa = nullptr) noexcept {
-        const auto dense = attention::plan(shape, isa);
-        if (!dense)
-            return dense.error();
+    static result<kv_attention> plan(const kv_cache_options& cache, const kv_attention_options& options,
+                                     const context& on = {}) noexcept {
         if (const status s = check_options(cache); !s)
             return s;
-        if (shape.kv_heads != cache.kv_heads || shape.head_size != cache.head_size)
-            return status::error(errc::bad_shape,
-                                 "kv_attention: %zu kv_heads of %zu, the cache has %zu of %zu",
-                                 shape.kv_heads, shape.head_size, cache.kv_heads, cache.head_size);
-        const auto index = choose_isa(isa);
+        const auto dense = attention::plan({.heads = options.heads,
+                                            .kv_heads = cache.kv_heads,
+                                            .head_size = cache.head_size,
+                                            .scale = options.scale},
+                                           on);
+        if (!dense)
+            return dense.error();
+        const auto index = choose_isa(on);
         if (!index)
             return index.error();
         kv_attention p;
         p.dense_ = *dense;
         p.codec_ = cache.codec;
-        p.mode_ = mode;
+        p.mode_ = options.mode;
         p.functions_ = &dispatch::functions_at<dispatch::kv_attention_functions>(*index);
         return p;
     }
@@ -58,16 +81,19 @@ class kv_attention {
         return round_up(max, alignment);
     }
 
-    /// The whole result for `part`. q and y: row r is the token at `position` + r, heads * head_size floats.
-    /// `cache`: a layer of a cache to which the rows' keys and values have been written, with no code at or
-    /// after `position`. `scratch`: scratch_bytes(rows of the part), aligned. `errors`: null, or
-    /// one per row and head. Refuses NaN and infinite queries, y unchanged. Threads may run
+    /// The whole result for `part`. q and y: row r is the token at part.position + r, heads * head_size
+    /// floats. The rows' keys and values have been written to the layer. `scratch`: scratch_bytes(rows of the
+    /// part), aligned. Refuses caches of other options than the plan's, tokens that have not been written,
+    /// codes of tokens that a row must not see, NaN and infinite queries, y unchanged. Threads may run
     /// disjoint parts.
-    status run(const matrix_view<const float>& q, const kernel::kv_layer_view& cache, std::size_t position,
-               const matrix_view<float>& y, std::span<std::byte> scratch, const attention_part& part = {},
-               kv_error* errors = nullptr) const noexcept {
-        CRUMB_CHECK(y.rows == q.rows && y.cols == q.cols, "kv_attention::run: y has another shape than q");
-        return start({}, q, cache, position, {}, y, nullptr, scratch, part, errors);
+    status run(const matrix_view<const float>& q, const kv_cache& cache, std::size_t layer,
+               const matrix_view<float>& y, std::span<std::byte> scratch,
+               const kv_attention_part& part = {}) const noexcept {
+        if (y.rows != q.rows || y.cols != q.cols || (y.rows > 1 && y.stride < y.cols))
+            return status::error(errc::bad_shape,
+                                 "kv_attention: q is %zu x %zu, y %zu x %zu with rows %zu apart", q.rows,
+                                 q.cols, y.rows, y.cols, y.stride);
+        return start({}, q, cache, {layer, {}, y, nullptr}, scratch, part);
     }
 
     /// Whether `run_skipping` serves a codec and `group` query heads per kv head, in fast mode.
@@ -80,29 +106,31 @@ class kv_attention {
     }
     /// Like `run` in fast mode for one row, but values of blocks of 64 coded tokens whose weights add up to
     /// at most `epsilon` of a query's, for all queries of a kv head, are not read: |y - run's y| <= 2 epsilon
-    /// max |v|. `skipped`: one report per kv head. Refuses codecs without codebooks, groups of more than 16
-    /// heads, an epsilon that is not within 0 .. 1.
-    status run_skipping(const matrix_view<const float>& q, const kernel::kv_layer_view& cache,
-                        std::size_t position, const matrix_view<float>& y, float epsilon,
-                        kv_skip_report* skipped, std::span<std::byte> scratch,
-                        std::span<std::byte> skip_scratch, const range& kv_heads = {}) const noexcept {
+    /// max |v|. Refuses codecs without codebooks, groups of more than 16 heads, an epsilon that is not within
+    /// 0 .. 1.
+    status run_skipping(const matrix_view<const float>& q, const kv_cache& cache, std::size_t layer,
+                        const matrix_view<float>& y, std::span<std::byte> scratch,
+                        const kv_skipping& skipping, const kv_attention_part& part = {}) const noexcept {
         if (mode_ != kv_mode::fast || !can_skip(codec_, head_size(), group()))
             return status::error(errc::unsupported,
                                  "kv_attention: values are left out in fast mode of pq codecs only, with at "
                                  "most 16 query heads per kv head");
-        if (!(epsilon >= 0 && epsilon <= 1))
-            return status::error(errc::invalid_argument, "kv_attention: epsilon is %g", double(epsilon));
-        if (q.rows != 1)
-            return status::error(errc::bad_shape, "kv_attention: values are left out for one row, not %zu",
-                                 q.rows);
-        CRUMB_CHECK(check_buffer(skip_scratch, skip_scratch_bytes(cache.coded), "skip_scratch"),
-                    "kv_attention::run_skipping: skip_scratch is too small or not aligned");
+        if (!(skipping.epsilon >= 0 && skipping.epsilon <= 1))
+            return status::error(errc::invalid_argument, "kv_attention: epsilon is %g",
+                                 double(skipping.epsilon));
+        if (q.rows != 1 || y.rows != 1 || y.cols != q.cols)
+            return status::error(errc::bad_shape,
+                                 "kv_attention: values are left out for one row; q is %zu x %zu, y %zu x %zu",
+                                 q.rows, q.cols, y.rows, y.cols);
+        if (const status s = check_buffer(skipping.scratch, skip_scratch_bytes(cache.coded()),
+                                          "kv_attention: scratch of what is left out");
+            !s)
+            return s;
         kernel::kv_attention_args args;
-        args.epsilon = epsilon;
-        args.skip_scratch = reinterpret_cast<float*>(skip_scratch.data());
-        args.skipped = skipped;
-        return start(args, q, cache, position, {}, y, nullptr, scratch, {.rows = {}, .kv_heads = kv_heads},
-                     nullptr);
+        args.epsilon = skipping.epsilon;
+        args.skip_scratch = reinterpret_cast<float*>(skipping.scratch.data());
+        args.skipped = skipping.reports;
+        return start(args, q, cache, {layer, {}, y, nullptr}, scratch, part);
     }
 
     /// As attention::partial_bytes, attention::partial and attention::merge. `errors` of a range bound what
@@ -111,18 +139,21 @@ class kv_attention {
     std::size_t partial_bytes(std::size_t rows, std::size_t splits) const noexcept {
         return dense_.partial_bytes(rows, splits);
     }
-    status partial(const matrix_view<const float>& q, const kernel::kv_layer_view& cache,
-                   std::size_t position, range tokens, std::span<std::byte> partials, std::size_t split,
-                   std::span<std::byte> scratch, const attention_part& part = {},
-                   kv_error* errors = nullptr) const noexcept {
+    status partial(const matrix_view<const float>& q, const kv_cache& cache, std::size_t layer,
+                   const attention_split& split, std::span<std::byte> scratch,
+                   const kv_attention_part& part = {}) const noexcept {
         const std::size_t stride = partial_bytes(q.rows, 1);
-        CRUMB_CHECK(check_buffer(partials, stride * (split + 1), "partials"),
-                    "kv_attention::partial: partials are too small or not aligned");
-        if (tokens.begin > tokens.end)
+        if (const status s =
+                check_buffer(split.partials, stride * (split.index + 1), "kv_attention: partials");
+            !s)
+            return s;
+        if (split.tokens.begin > split.tokens.end)
             return status::error(errc::invalid_argument, "kv_attention: tokens %zu to %zu are out of order",
-                                 tokens.begin, tokens.end);
-        return start({}, q, cache, position, tokens, {},
-                     reinterpret_cast<float*>(partials.data() + stride * split), scratch, part, errors);
+                                 split.tokens.begin, split.tokens.end);
+        return start(
+            {}, q, cache,
+            {layer, split.tokens, {}, reinterpret_cast<float*>(split.partials.data() + stride * split.index)},
+            scratch, part);
     }
     void merge(std::span<const std::byte> partials, std::size_t splits, const matrix_view<float>& y,
                const attention_part& part = {}) const noexcept {
@@ -136,19 +167,47 @@ class kv_attention {
         return {head_size(), codec_, rows * group(), kv_heads, mode_};
     }
 
-    status start(kernel::kv_attention_args args, const matrix_view<const float>& q,
-                 const kernel::kv_layer_view& cache, std::size_t position, range tokens,
-                 const matrix_view<float>& y, float* partials, std::span<std::byte> scratch,
-                 const attention_part& part, kv_error* errors) const noexcept {
-        if (!dense_.describe(args, q, position, tokens, y, partials, scratch, part))
+    /// The layer and tokens that are read, and where results go.
+    struct target {
+        std::size_t layer;
+        range tokens;
+        matrix_view<float> y;
+        float* partials;
+    };
+
+    status start(kernel::kv_attention_args args, const matrix_view<const float>& q, const kv_cache& cache,
+                 const target& to, std::span<std::byte> scratch,
+                 const kv_attention_part& part) const noexcept {
+        if (functions_ == nullptr)
+            return status::error(errc::invalid_argument, "kv_attention: the plan is empty");
+        const kv_cache_options& o = cache.options();
+        if (!(o.codec == codec_) || o.kv_heads != shape().kv_heads || o.head_size != head_size())
+            return status::error(errc::bad_shape,
+                                 "kv_attention: the cache has %zu kv heads of %zu%s, the plan %zu of %zu",
+                                 o.kv_heads, o.head_size, o.codec == codec_ ? "" : " in another codec",
+                                 shape().kv_heads, head_size());
+        if (to.layer >= o.layers)
+            return status::error(errc::invalid_argument, "kv_attention: layer %zu of %zu", to.layer,
+                                 o.layers);
+        const std::size_t position =
+            part.position == kv_attention_part::this_step ? cache.length() : part.position;
+        if (q.cols != shape().heads * head_size())
+            return status::error(errc::bad_shape, "kv_attention: q has %zu columns, not %zu", q.cols,
+                                 shape().heads * head_size());
+        if (!dense_.describe(args, q, position, to.tokens, to.y, to.partials, scratch,
+                             {part.rows, part.kv_heads}))
             return {};
-        CRUMB_CHECK(cache.keys().codec() == codec_,
-                    "kv_attention: the cache has another codec than the plan");
-        CRUMB_CHECK(codec_.is_uncoded() || cache.coded == 0 ||
-                        cache.sinks + cache.coded <= position + args.rows.begin + 1,
-                    "kv_attention: codes of tokens that a row must not see");
-        CRUMB_CHECK(check_buffer(scratch, scratch_bytes(args.rows.size()), "scratch"),
-                    "kv_attention: scratch is too small or not aligned");
+        if (const status s = cache.begin_reading(to.layer, args.kv_heads, position + args.rows.end); !s)
+            return s;
+        const kernel::kv_layer_view layer = cache.layer(to.layer);
+        if (!codec_.is_uncoded() && layer.coded != 0 &&
+            layer.sinks + layer.coded > position + args.rows.begin + 1)
+            return status::error(errc::invalid_argument,
+                                 "kv_attention: token %zu must not see the %zu tokens that are codes",
+                                 position + args.rows.begin, layer.sinks + layer.coded);
+        if (const status s = check_buffer(scratch, scratch_bytes(args.rows.size()), "kv_attention: scratch");
+            !s)
+            return s;
         const range columns = {args.kv_heads.begin * group() * head_size(),
                                args.kv_heads.end * group() * head_size()};
         for (std::size_t r = args.rows.begin; r < args.rows.end; ++r)
@@ -156,8 +215,8 @@ class kv_attention {
                 if (!(std::fabs(q.row(r)[c]) <= std::numeric_limits<float>::max()))
                     return status::error(errc::not_finite, "kv_attention: row %zu, head %zu: a query is %g",
                                          r, c / head_size(), double(q.row(r)[c]));
-        args.cache = cache;
-        args.errors = errors;
+        args.cache = layer;
+        args.errors = part.errors;
         args.memory = memory(args.row_block, args.kv_heads.size());
         args.score_tokens = args.memory.tokens();
         args.scans = &functions_->scans;

@@ -27,10 +27,10 @@ class kv_cache {
     /// An empty cache without pages in `state`: state_bytes, aligned, the caller's while the cache is used.
     CRUMB_WHEN_CALLED
     static result<kv_cache> create(const kv_cache_options& options, std::span<std::byte> state,
-                                   const char* isa = nullptr) noexcept {
+                                   const context& on = {}) noexcept {
         if (const status s = check_options(options); !s)
             return s;
-        const auto index = choose_isa(isa);
+        const auto index = choose_isa(on);
         if (!index)
             return index.error();
         if (const status s = check_buffer(state, kv_storage::bytes(options), "kv_cache: state"); !s)
@@ -93,8 +93,9 @@ class kv_cache {
     }
 
     /// Writes keys and values of tokens length() .. length() + k.rows - 1: row r, kv head h, element i at
-    /// column h * head_size + i. Refuses more rows than fit, NaN, and values beyond fp16; the sequence is
-    /// unchanged until `advance`. Threads may write disjoint heads.
+    /// column h * head_size + i. Refuses more rows than fit, rows that attention has read without an
+    /// `advance` after it, NaN, and values beyond fp16; the sequence is unchanged until `advance`. Threads
+    /// may write disjoint heads.
     status write(std::size_t layer, const matrix_view<const float>& k, const matrix_view<const float>& v,
                  const range& heads = {}) noexcept {
         if (layer >= options().layers)
@@ -110,7 +111,15 @@ class kv_cache {
         const bool floats = options().codec.kind == kv_kind::f32;
         const float max = floats ? std::numeric_limits<float>::max() : 65504.0f;
         const range part = heads.within(options().kv_heads);
-        for (std::size_t h = part.begin; h < part.end; ++h)
+        CRUMB_CHECK(heads.is_within(options().kv_heads), "kv_cache::write: kv heads %zu to %zu of %zu",
+                    heads.begin, heads.end, options().kv_heads);
+        for (std::size_t h = part.begin; h < part.end; ++h) {
+            if (storage_.step_of(layer, h).is_read())
+                return status::error(
+                    errc::invalid_argument,
+                    "kv_cache: layer %zu, kv head %zu: attention has read token %zu; advance "
+                    "before the next is written",
+                    layer, h, begin);
             for (std::size_t r = 0; r < k.rows; ++r)
                 for (const bool keys : {true, false}) {
                     const float* from = (keys ? k : v).row(r) + h * options().head_size;
@@ -127,13 +136,25 @@ class kv_cache {
                     else
                         functions_->to_halves(from, reinterpret_cast<half*>(to), options().head_size);
                 }
+            storage_.step_of(layer, h).write(k.rows);
+        }
         return {};
     }
 
-    /// Makes `rows` written tokens part of the sequence.
-    void advance(std::size_t rows) noexcept {
-        CRUMB_CHECK(check_room(rows), "kv_cache::advance: more rows than there is room for");
+    /// Makes `rows` written tokens part of the sequence. Refuses more than have been written to every layer
+    /// and kv head.
+    status advance(std::size_t rows) noexcept {
+        if (const status s = check_room(rows); !s)
+            return s;
+        for (std::size_t i = 0; i < storage_.steps().size(); ++i)
+            if (storage_.steps()[i].rows() < rows)
+                return status::error(
+                    errc::invalid_argument, "kv_cache: advance by %zu tokens, layer %zu, kv head %zu has %zu",
+                    rows, i / options().kv_heads, i % options().kv_heads, storage_.steps()[i].rows());
+        for (kv_storage::step& s : storage_.steps())
+            s.clear();
         storage_.count().length.store(length() + rows, std::memory_order_release);
+        return {};
     }
 
     // ---- encoding ----
@@ -203,6 +224,23 @@ class kv_cache {
     }
 
     // ---- for attention ----
+    /// Called before attention reads tokens up to `end` - 1 of a layer: an error if some have not been
+    /// written.
+    status begin_reading(std::size_t layer, const range& heads, std::size_t end) const noexcept {
+        const std::size_t n = length();
+        if (end <= n)
+            return {};
+        for (std::size_t h = heads.begin; h < heads.end; ++h) {
+            kv_storage::step& step = storage_.step_of(layer, h);
+            if (end > n + step.rows())
+                return status::error(
+                    errc::invalid_argument,
+                    "kv_attention: layer %zu, kv head %zu: %zu tokens are read, %zu are there", layer, h, end,
+                    n + step.rows());
+            step.read();
+        }
+        return {};
+    }
     /// A layer as it is now, for attention. Valid until the next `advance` of the cache.
     kernel::kv_layer_view layer(std::size_t i) const noexcept {
         return storage_.view(i, is_uncoded() ? page_count() * options().page_tokens : coded());
@@ -251,6 +289,8 @@ class kv_cache {
     std::span<const std::byte> fp16_rows() const noexcept { return storage_.fp16_rows(); }
     /// Sets the lengths of a sequence whose memory has been filled.
     void assume(std::size_t length, std::size_t coded) noexcept {
+        for (kv_storage::step& s : storage_.steps())
+            s.clear();
         storage_.count().coded.store(coded, std::memory_order_release);
         storage_.count().length.store(length, std::memory_order_release);
     }
@@ -263,7 +303,7 @@ class kv_cache {
 };
 
 inline void kv_cache::truncate(std::size_t tokens) noexcept {
-    if (tokens >= length())
+    if (tokens > length())
         return;
     const std::size_t kept = tokens > sinks() ? tokens - sinks() : 0;
     const std::size_t first = kept / kv_block_tokens * kv_block_tokens;
@@ -285,6 +325,8 @@ inline void kv_cache::truncate(std::size_t tokens) noexcept {
                     }
         storage_.count().coded.store(first, std::memory_order_release);
     }
+    for (kv_storage::step& s : storage_.steps())
+        s.clear();
     storage_.count().length.store(tokens, std::memory_order_release);
 }
 

@@ -18,6 +18,23 @@ class kv_storage {
         std::atomic<std::size_t> length = 0, coded = 0, pages = 0;
         std::atomic<bool> encoding = false;
     };
+    /// A kv head of a layer in the step that has not been advanced: rows written, and whether they were read.
+    class step {
+      public:
+        std::size_t rows() const noexcept { return state_.load(std::memory_order_relaxed) >> 1; }
+        bool is_read() const noexcept { return state_.load(std::memory_order_relaxed) & 1; }
+        void write(std::size_t rows) noexcept {
+            state_.store(static_cast<std::uint32_t>(rows << 1), std::memory_order_relaxed);
+        }
+        void read() noexcept {
+            if (!is_read())
+                state_.fetch_or(1, std::memory_order_relaxed);
+        }
+        void clear() noexcept { write(0); }
+
+      private:
+        std::atomic<std::uint32_t> state_ = 0;
+    };
 
     /// Bytes of the state.
     static std::size_t bytes(const kv_cache_options& options) noexcept { return layout(options).bytes; }
@@ -29,11 +46,16 @@ class kv_storage {
           page_(options.codec, options.layers, options.kv_heads, options.head_size, options.page_tokens),
           at_(layout(options)), state_(state), counters_(new(state) counters) {
         __builtin_memset(state + at_.pages, 0, at_.bytes - at_.pages);
+        steps_ = new (state + at_.steps) step[options.layers * options.kv_heads];
     }
 
     const kv_cache_options& options() const noexcept { return options_; }
     const kv_page_layout& page() const noexcept { return page_; }
     counters& count() const noexcept { return *counters_; }
+    step& step_of(std::size_t layer, std::size_t h) const noexcept {
+        return steps_[layer * options_.kv_heads + h];
+    }
+    std::span<step> steps() const noexcept { return {steps_, options_.layers * options_.kv_heads}; }
     bool is_uncoded() const noexcept { return options_.codec.is_uncoded(); }
     /// Floats of a token's keys or values in a layer.
     std::size_t width() const noexcept { return options_.kv_heads * options_.head_size; }
@@ -93,8 +115,8 @@ class kv_storage {
 
   private:
     struct state_layout {
-        std::size_t sinks = 0, slots = 0;                ///< tokens
-        std::size_t pages = 0, fp16_rows = 0, bytes = 0; ///< offsets
+        std::size_t sinks = 0, slots = 0;                           ///< tokens
+        std::size_t steps = 0, pages = 0, fp16_rows = 0, bytes = 0; ///< offsets
     };
 
     static state_layout layout(const kv_cache_options& s) noexcept {
@@ -103,7 +125,8 @@ class kv_storage {
             at.sinks = s.sinks;
             at.slots = round_up(s.window + kv_block_tokens - 1 + s.max_rows + s.slack, kv_block_tokens);
         }
-        at.pages = round_up(sizeof(counters), alignment);
+        at.steps = round_up(sizeof(counters), alignment);
+        at.pages = at.steps + round_up(s.layers * s.kv_heads * sizeof(step), alignment);
         at.fp16_rows =
             at.pages + round_up(pages_of(s, at.sinks, s.max_tokens) * sizeof(std::byte*), alignment);
         at.bytes = at.fp16_rows +
@@ -125,6 +148,7 @@ class kv_storage {
     state_layout at_;
     std::byte* state_ = nullptr;
     counters* counters_ = nullptr;
+    step* steps_ = nullptr;
 };
 
 } // namespace crumb::inline CRUMB_ABI

@@ -1,6 +1,7 @@
 // Feed-forward networks folded into one matrix, with a predictor and fixes for what is not linear (TARDIS).
 #pragma once
 
+#include <crumb/core/parallel.hpp>
 #include <crumb/op/ffn/dense_path.hpp>
 #include <crumb/op/ffn/folded_path.hpp>
 
@@ -20,11 +21,11 @@ class folded_ffn {
     /// Checks that all parts are those of such a network, and chooses ISAs for what they have not chosen.
     CRUMB_WHEN_CALLED
     static result<folded_ffn> plan(const ffn_shape& network, const folded_ffn_parts& parts,
-                                   const folded_ffn_options& options = {}) noexcept {
-        const auto isa = choose_isa(options.isa);
+                                   const folded_ffn_options& options = {}, const context& on = {}) noexcept {
+        const auto isa = choose_isa(on);
         if (!isa)
             return isa.error();
-        const auto ops = float_ops::plan(options.isa);
+        const auto ops = float_ops::plan(on);
         if (!ops)
             return ops.error();
         const auto& s = parts.neurons.shape();
@@ -61,8 +62,7 @@ class folded_ffn {
             f.dense_ = dense_path(parts, *ops);
             return f;
         }
-        const auto products =
-            neuron_products::plan(parts.neurons, parts.output_bias, options.isa, parts.predictor);
+        const auto products = neuron_products::plan(parts.neurons, parts.output_bias, parts.predictor, on);
         if (products)
             f.dense_ = dense_path(parts, *ops, *products);
         else if (options.batches == folded_batches::dense || products.error().code() != errc::unsupported)
@@ -100,13 +100,16 @@ class folded_ffn {
     /// Phase `phase` of a batch, part `part` of `parts`; the same `parts` in all phases.
     void run_phase(std::size_t phase, const folded_ffn_batch& b, std::size_t part,
                    std::size_t parts) const noexcept {
-        CRUMB_CHECK(isa_ != nullptr, "folded_ffn: the plan is empty");
-        CRUMB_CHECK(b.x.rows == b.y.rows && b.x.rows <= options_.max_rows && b.x.cols == shape_.inputs &&
-                        b.y.cols == shape_.outputs,
-                    "folded_ffn: x and y are not rows x inputs and rows x outputs");
-        CRUMB_CHECK(b.scratch.size() >= scratch_bytes(b.x.rows, parts), "folded_ffn: scratch is too small");
-        CRUMB_CHECK(b.counters.empty() || b.counters.size() >= parts,
-                    "folded_ffn: there are fewer counters than parts");
+        CRUMB_REQUIRE(isa_ != nullptr, "folded_ffn: the plan is empty");
+        CRUMB_REQUIRE(
+            b.x.rows == b.y.rows && b.x.rows <= options_.max_rows && b.x.cols == shape_.inputs &&
+                b.y.cols == shape_.outputs,
+            "folded_ffn: x is %zu x %zu, y %zu x %zu; the plan is for %zu rows, %zu inputs, %zu outputs",
+            b.x.rows, b.x.cols, b.y.rows, b.y.cols, options_.max_rows, shape_.inputs, shape_.outputs);
+        CRUMB_REQUIRE(part < parts, "folded_ffn: part %zu of %zu", part, parts);
+        require_buffer(b.scratch, scratch_bytes(b.x.rows, parts), "folded_ffn: scratch");
+        CRUMB_REQUIRE(b.counters.empty() || b.counters.size() >= parts,
+                      "folded_ffn: %zu counters for %zu parts", b.counters.size(), parts);
         const detail::folded_ffn_job j{b, part, parts};
         if (!is_dense(j.rows())) {
             if (phase == 0)
@@ -129,11 +132,15 @@ class folded_ffn {
             b.counters[part] = {j.rows() * j.share_of(shape_.neurons).size(), 0,
                                 part == 0 ? dense_->bytes_read() : 0};
     }
-    /// All phases by the calling thread.
-    void run(const folded_ffn_batch& b) const noexcept {
+    /// All phases by the threads of a pool, see `thread_pool`; scratch for pool.size() parts.
+    template <class Pool>
+    requires thread_pool<std::remove_reference_t<Pool>>
+    void run(const folded_ffn_batch& b, Pool&& pool) const {
         for (std::size_t phase = 0; phase < phases; ++phase)
-            run_phase(phase, b, 0, 1);
+            pool.run([&](std::size_t part, std::size_t parts) { run_phase(phase, b, part, parts); });
     }
+    /// All phases by the calling thread.
+    void run(const folded_ffn_batch& b) const noexcept { run(b, this_thread()); }
 
     /// Neurons, over all rows, that lie outside their lines' ranges and were not fixed, of a batch that has
     /// gone through all phases in `parts` parts. Computes every neuron of every row.

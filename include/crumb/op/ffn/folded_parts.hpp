@@ -53,7 +53,6 @@ struct folded_ffn_options {
     double expected_share = 0.1; ///< of neurons that are fixed, from calibration
     folded_batches batches = folded_batches::automatic;
     folded_ffn_costs costs = {};
-    const char* isa = nullptr; ///< for what the parts have not chosen themselves
 };
 
 /// Statistics of a part of a batch.

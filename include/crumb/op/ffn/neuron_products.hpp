@@ -20,9 +20,8 @@ class neuron_products {
     /// the residual of a predictor need it, with quantized weights: W1 is the sum of both.
     CRUMB_WHEN_CALLED
     static result<neuron_products> plan(const neuron_rows& neurons, std::span<const float> output_bias,
-                                        const char* isa = nullptr,
-                                        const any_linear& predictor = {}) noexcept {
-        const auto index = choose_isa(isa);
+                                        const any_linear& predictor = {}, const context& on = {}) noexcept {
+        const auto index = choose_isa(on);
         if (!index)
             return index.error();
         const auto& shape = neurons.shape();
@@ -67,7 +66,7 @@ class neuron_products {
     /// aligned.
     activations hidden(std::size_t b, std::span<std::byte> memory, std::size_t rows) const noexcept {
         const std::size_t bytes = activation_bytes(layout(hidden_step), rows);
-        return *activations::create(memory.subspan(b * bytes, bytes), layout(neurons_of(b).size()), rows);
+        return *activations::attach(memory.subspan(b * bytes, bytes), layout(neurons_of(b).size()), rows);
     }
     /// Neurons of a block.
     range neurons_of(std::size_t b) const noexcept {

@@ -24,7 +24,7 @@ class scratch_carver {
     /// Activations for a product, or empty ones for a product that reads floats.
     activations take_activations(const activation_plan& plan, std::size_t rows) noexcept {
         const std::span<std::byte> memory = take_bytes(activation_bytes(plan, rows));
-        return memory.empty() ? activations() : *activations::create(memory, plan, rows);
+        return memory.empty() ? activations() : *activations::attach(memory, plan, rows);
     }
     activations take_activations(const any_linear& weights, std::size_t rows) noexcept {
         return weights.reads_activations() ? take_activations(weights.input_plan(), rows) : activations();

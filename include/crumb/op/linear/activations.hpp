@@ -26,8 +26,20 @@ class activations {
   public:
     activations() noexcept = default;
 
-    /// Refers to `buffer` (at least `activation_bytes(plan, rows)` bytes, aligned to `crumb::alignment`).
+    /// Refers to `buffer` (at least `activation_bytes(plan, rows)` bytes, aligned to `crumb::alignment`),
+    /// whose contents are lost. Debug builds mark all rows, and products abort where a row that they read has
+    /// not been quantized.
     static result<activations> create(std::span<std::byte> buffer, const activation_plan& plan,
+                                      std::size_t rows) noexcept {
+        auto a = attach(buffer, plan, rows);
+#if CRUMB_DEBUG_CHECKS
+        if (a)
+            a->mark();
+#endif
+        return a;
+    }
+    /// Refers to a buffer that another object, made for the same plan and rows, fills or has filled.
+    static result<activations> attach(std::span<std::byte> buffer, const activation_plan& plan,
                                       std::size_t rows) noexcept {
         if (plan.quantize == nullptr)
             return status::error(errc::invalid_argument, "activations: the plan is empty");
@@ -50,9 +62,13 @@ class activations {
     /// `largest_activation` makes the outputs that depend on it NaN. Plans for absorbed products have rules
     /// of their own: see `kernel::quantize_absorbed`. Disjoint parts may run in different threads.
     void quantize(const matrix_view<const float>& x, range part = {}) noexcept {
-        CRUMB_CHECK(x.rows == rows_ && x.cols == plan_.layout.k,
-                    "activations::quantize: x is not rows() x k");
-        CRUMB_CHECK(x.rows <= 1 || x.stride >= x.cols, "activations::quantize: the rows of x overlap");
+        CRUMB_REQUIRE(x.rows == rows_ && x.cols == plan_.layout.k,
+                      "activations::quantize: x is %zu x %zu, the activations are %zu x %zu", x.rows, x.cols,
+                      rows_, plan_.layout.k);
+        CRUMB_CHECK(x.rows <= 1 || x.stride >= x.cols,
+                    "activations::quantize: x has rows of %zu floats, %zu apart", x.cols, x.stride);
+        CRUMB_CHECK(part.is_within(rows_), "activations::quantize: rows %zu to %zu of %zu", part.begin,
+                    part.end, rows_);
         kernel::quantize_args args;
         args.x = x.data;
         args.x_stride = x.stride;
@@ -90,7 +106,23 @@ class activations {
                    : nullptr;
     }
 
+    /// Whether `row` has been quantized; true without debug checks, and after `attach` by nobody's `create`.
+    bool is_quantized(std::size_t row) const noexcept {
+        return !CRUMB_DEBUG_CHECKS || layout().groups() == 0 ||
+               std::bit_cast<std::uint32_t>(
+                   activation_row::of(layout(), codes(), scales(), rows_, row).scale(0)) != mark_bits;
+    }
+
   private:
+    /// The bits of a NaN that no computation returns.
+    static constexpr std::uint32_t mark_bits = 0x7fd0c0deu;
+    void mark() noexcept {
+        auto* scales = reinterpret_cast<std::uint32_t*>(base_ + plan_.layout.scales_offset(rows_));
+        const std::size_t count = rows_ * plan_.layout.groups() * plan_.layout.scale_copies();
+        for (std::size_t i = 0; i < count; ++i)
+            __builtin_memcpy(scales + i, &mark_bits, sizeof mark_bits);
+    }
+
     std::byte* base_ = nullptr;
     activation_plan plan_;
     std::size_t rows_ = 0;

@@ -1,6 +1,7 @@
 // A planned matrix product whose format is known at run time only.
 #pragma once
 
+#include <crumb/format/list.hpp>
 #include <crumb/op/linear/dense_linear.hpp>
 #include <crumb/op/linear/linear.hpp>
 #include <crumb/op/linear/nested_linear.hpp>
@@ -37,35 +38,88 @@ class any_linear {
             f16_ = plan;
     }
 
+    /// By weights that were packed in any listed format, or nested, at their highest precision: their header
+    /// says which. `bytes` as for `packed_view::open` and `nested_view::open`.
+    CRUMB_WHEN_CALLED
+    static result<any_linear> open(std::span<const std::byte> bytes, const linear_options& options = {},
+                                   const context& on = {}) noexcept {
+        const auto header = read_packed_header(bytes);
+        if (!header)
+            return header.error();
+        if (header->has_format(nested_view::name)) {
+            const auto weights = nested_view::open(bytes);
+            if (!weights)
+                return weights.error();
+            const auto plan = nested_linear::plan(*weights, options, on);
+            if (!plan)
+                return plan.error();
+            return any_linear(*plan, plan->parent());
+        }
+        result<any_linear> made =
+            status::error(errc::wrong_format, "packed weights: format %.16s, which is none of this build's",
+                          header->format);
+        const auto try_format = [&]<class F>() {
+            if (!header->has_format(F::name))
+                return;
+            const auto weights = packed_view<F>::open(bytes);
+            if (!weights) {
+                made = weights.error();
+                return;
+            }
+            const auto plan = linear<F>::plan(*weights, options, on);
+            if (plan)
+                made = any_linear(*plan);
+            else
+                made = plan.error();
+        };
+        format_list::for_each(try_format);
+        variant_list::for_each(try_format);
+        return made;
+    }
+
+    /// Whether there is a plan.
+    explicit operator bool() const noexcept { return functions_ != nullptr || f32_ || f16_; }
     std::size_t n() const noexcept { return args_.n; }
     std::size_t k() const noexcept { return k_; }
     /// Bytes of weights that a product with one row reads.
     std::size_t bytes() const noexcept { return bytes_; }
     /// Whether `run` reads quantized activations; otherwise floats.
     bool reads_activations() const noexcept { return functions_ != nullptr; }
-    /// The layout of quantized activations. Only if `reads_activations`.
+    /// The layout of quantized activations, of a plan that `reads_activations`.
     activation_plan input_plan() const noexcept {
+        CRUMB_REQUIRE(reads_activations(), "any_linear::input_plan: the plan %s",
+                      f32_ || f16_ ? "reads floats" : "is empty");
         activation_layout layout = functions_->layout;
         layout.k = k_;
         return {layout, functions_->quantize};
     }
 
-    /// y[r, c] for rows and channels of `part`. Pass floats, `x`, m x k, or codes, `quantized`, made for
-    /// `input_plan`, as `reads_activations` says; the other may be empty.
-    void run(const matrix_view<const float>& x, const activations& quantized, const matrix_view<float>& y,
+    /// y[r, c] for rows and channels of `part`; x: m x k floats, of a plan that reads them.
+    void run(const matrix_view<const float>& x, const matrix_view<float>& y,
              const linear_part& part = {}) const noexcept {
-        if (functions_ == nullptr) {
-            if (f32_)
-                f32_->run(x, y, part);
-            else if (f16_)
-                f16_->run(x, y, part);
-            return;
-        }
-        CRUMB_CHECK(quantized.layout() == input_plan().layout,
-                    "any_linear::run: activations of another layout");
+        CRUMB_REQUIRE(!reads_activations(), "any_linear::run: the plan reads activations, not floats");
+        CRUMB_REQUIRE(f32_ || f16_, "any_linear::run: the plan is empty");
+        if (f32_)
+            f32_->run(x, y, part);
+        else
+            f16_->run(x, y, part);
+    }
+    /// Likewise; x: made for `input_plan`, of a plan that `reads_activations`.
+    void run(const activations& x, const matrix_view<float>& y, const linear_part& part = {}) const noexcept {
+        CRUMB_REQUIRE(reads_activations(), "any_linear::run: the plan %s",
+                      f32_ || f16_ ? "reads floats, not activations" : "is empty");
+        detail::require_layout(x, input_plan().layout, "any_linear::run");
         kernel::linear_args args = args_;
         args.codebooks = tables_.data();
-        detail::run_linear(*functions_, args, quantized, y, part);
+        detail::run_linear(*functions_, args, x, y, part);
+    }
+    /// Likewise, for who has both: reads floats or activations as the plan does; the other may be empty.
+    void run(const matrix_view<const float>& x, const activations& quantized, const matrix_view<float>& y,
+             const linear_part& part = {}) const noexcept {
+        if (reads_activations())
+            run(quantized, y, part);
+        else
+            run(x, y, part);
     }
 
     /// The constant added to output n: bias, and correction of nested weights.

@@ -16,9 +16,9 @@ requires(std::same_as<T, float> || std::same_as<T, half>)
 class dense_linear {
   public:
     /// Checks shapes and chooses the ISA; `options.max_rows` is not used.
-    static result<dense_linear> plan(const matrix_view<const T>& weights,
-                                     const linear_options& options = {}) noexcept {
-        const auto isa = choose_isa(options.isa);
+    static result<dense_linear> plan(const matrix_view<const T>& weights, const linear_options& options = {},
+                                     const context& on = {}) noexcept {
+        const auto isa = choose_isa(on);
         if (!isa)
             return isa.error();
         if (weights.rows > 1 && weights.stride < weights.cols)
@@ -43,8 +43,13 @@ class dense_linear {
     /// n.
     void run(const matrix_view<const float>& x, const matrix_view<float>& y,
              const linear_part& part = {}) const noexcept {
-        CRUMB_CHECK(run_ != nullptr, "dense_linear::run: the plan is empty");
-        CRUMB_CHECK(x.cols == k() && y.cols == n() && x.rows == y.rows, "dense_linear::run: shapes disagree");
+        CRUMB_REQUIRE(run_ != nullptr, "dense_linear::run: the plan is empty");
+        CRUMB_REQUIRE(x.cols == k() && y.cols == n() && x.rows == y.rows,
+                      "dense_linear::run: x is %zu x %zu, y %zu x %zu, the weights are %zu x %zu", x.rows,
+                      x.cols, y.rows, y.cols, n(), k());
+        CRUMB_CHECK(part.rows.is_within(x.rows) && part.channels.is_within(n()),
+                    "dense_linear::run: rows %zu to %zu of %zu, channels %zu to %zu of %zu", part.rows.begin,
+                    part.rows.end, x.rows, part.channels.begin, part.channels.end, n());
         const range rows = part.rows.within(x.rows);
         const range channels = part.channels.within(n());
         if (rows.size() != 0 && channels.size() != 0)

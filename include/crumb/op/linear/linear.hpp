@@ -25,7 +25,6 @@ enum class linear_mode {
 struct linear_options {
     std::size_t max_rows = 1u << 20;  ///< max rows of activations in a call of `run`
     std::span<const float> bias = {}; ///< empty, or one value per output channel; must outlive the plan
-    const char* isa = nullptr;        ///< name of an ISA, or null for the choice of `choose_isa`
     linear_mode mode = linear_mode::exact;
     /// The table set of a codebook format, `codebook_entries<F>` values, which the plan copies; else empty.
     std::span<const std::int8_t> codebooks = {};
@@ -49,11 +48,27 @@ inline status check_linear(const linear_options& options, std::size_t n) noexcep
     return {};
 }
 
+/// Aborts unless activations lie as a product reads them.
+inline void require_layout(const activations& x, const activation_layout& wanted, const char* who) noexcept {
+    const activation_layout& has = x.layout();
+    CRUMB_REQUIRE(
+        has == wanted,
+        "%s: activations of another plan: %zu inputs in groups of %zu, blocks of %zu rows; this plan "
+        "reads %zu inputs in groups of %zu, blocks of %zu rows",
+        who, has.k, has.group, has.row_block, wanted.k, wanted.group, wanted.row_block);
+}
+
 /// Completes `args`, which have the weights and the bias, and runs them.
 inline void run_linear(const dispatch::linear_functions& functions, kernel::linear_args args,
                        const activations& x, const matrix_view<float>& y, const linear_part& part) noexcept {
-    CRUMB_CHECK(y.rows == x.rows() && y.cols == args.n, "linear::run: y is not x.rows() x n");
-    CRUMB_CHECK(y.rows <= 1 || y.stride >= y.cols, "linear::run: the rows of y overlap");
+    CRUMB_REQUIRE(y.rows == x.rows() && y.cols == args.n,
+                  "linear::run: y is %zu x %zu, the product is %zu x %zu", y.rows, y.cols, x.rows(), args.n);
+    CRUMB_CHECK(y.rows <= 1 || y.stride >= y.cols, "linear::run: y has rows of %zu floats, %zu apart", y.cols,
+                y.stride);
+    CRUMB_CHECK(part.rows.is_within(y.rows), "linear::run: rows %zu to %zu of %zu", part.rows.begin,
+                part.rows.end, y.rows);
+    CRUMB_CHECK(part.channels.is_within(args.n), "linear::run: channels %zu to %zu of %zu",
+                part.channels.begin, part.channels.end, args.n);
     args.x_codes = x.codes();
     args.x_scales = x.scales();
     args.x_starts = x.starts();
@@ -65,6 +80,8 @@ inline void run_linear(const dispatch::linear_functions& functions, kernel::line
     args.channels = part.channels.within(args.n);
     if (args.rows.size() == 0 || args.channels.size() == 0)
         return;
+    for (std::size_t r = args.rows.begin; CRUMB_DEBUG_CHECKS && r < args.rows.end; ++r)
+        CRUMB_CHECK(x.is_quantized(r), "linear::run: row %zu of %zu has not been quantized", r, x.rows());
     if (x.rows() == 1)
         functions.gemv(args);
     else
@@ -82,8 +99,9 @@ template <weight_format F>
 class linear {
   public:
     /// Checks shapes and chooses the ISA.
-    static result<linear> plan(const packed_view<F>& weights, const linear_options& options = {}) noexcept {
-        const auto isa = choose_isa(options.isa);
+    static result<linear> plan(const packed_view<F>& weights, const linear_options& options = {},
+                               const context& on = {}) noexcept {
+        const auto isa = choose_isa(on);
         if (!isa)
             return isa.error();
         if (const status s = detail::check_linear(options, weights.n()); !s)
@@ -131,8 +149,8 @@ class linear {
     /// y[r, c] = bias[c] + sum over k of w[c, k] x[r, k] for rows and channels of `part`. `y` is the whole
     /// output, x.rows() x n. Writes nothing else. Any number of threads may call it for disjoint parts.
     void run(const activations& x, const matrix_view<float>& y, const linear_part& part = {}) const noexcept {
-        CRUMB_CHECK(x.layout() == input_plan().layout, "linear::run: activations of another layout");
-        CRUMB_CHECK(x.rows() <= max_rows_, "linear::run: more rows than max_rows");
+        detail::require_layout(x, input_plan().layout, "linear::run");
+        CRUMB_CHECK(x.rows() <= max_rows_, "linear::run: %zu rows, the plan is for %zu", x.rows(), max_rows_);
         detail::run_linear(functions(), weights(), x, y, part);
     }
 
@@ -154,7 +172,7 @@ class linear {
         return args;
     }
     const dispatch::linear_functions& functions() const noexcept {
-        CRUMB_CHECK(functions_ != nullptr, "linear: the plan is empty");
+        CRUMB_REQUIRE(functions_ != nullptr, "linear: the plan is empty");
         return *functions_;
     }
 

@@ -15,9 +15,9 @@ class nested_linear {
     /// Checks shapes and chooses the ISA. Modes: `exact` and `panels`; `options.codebooks` stays empty, as
     /// the levels are in the packed bytes.
     CRUMB_WHEN_CALLED
-    static result<nested_linear> plan(const nested_view& weights,
-                                      const linear_options& options = {}) noexcept {
-        const auto isa = choose_isa(options.isa);
+    static result<nested_linear> plan(const nested_view& weights, const linear_options& options = {},
+                                      const context& on = {}) noexcept {
+        const auto isa = choose_isa(on);
         if (!isa)
             return isa.error();
         if (const status s = detail::check_linear(options, weights.n()); !s)
@@ -68,8 +68,9 @@ class nested_linear {
     void run(int bits, const activations& x, const matrix_view<float>& y,
              const linear_part& part = {}) const noexcept {
         bits = stored(bits);
-        CRUMB_CHECK(x.layout() == input_plan().layout, "nested_linear::run: activations of another layout");
-        CRUMB_CHECK(x.rows() <= max_rows_, "nested_linear::run: more rows than max_rows");
+        detail::require_layout(x, input_plan().layout, "nested_linear::run");
+        CRUMB_CHECK(x.rows() <= max_rows_, "nested_linear::run: %zu rows, the plan is for %zu", x.rows(),
+                    max_rows_);
         detail::run_linear(functions(bits), weights(bits), x, y, part);
     }
 
@@ -77,7 +78,8 @@ class nested_linear {
     friend class any_linear;
     /// The nearest stored precision, so that no argument reads beyond the packed bytes.
     int stored(int bits) const noexcept {
-        CRUMB_CHECK(weights_.levels().has(bits), "nested_linear: a precision that is not stored");
+        CRUMB_CHECK(weights_.levels().has(bits), "nested_linear: %d bits, the weights have %d to %d", bits,
+                    seed(), parent());
         return bits < seed() ? seed() : bits > parent() ? parent() : bits;
     }
     kernel::linear_args weights(int bits) const noexcept {
@@ -97,7 +99,7 @@ class nested_linear {
         return static_cast<std::size_t>(bits - min_nested_bits);
     }
     const dispatch::linear_functions& functions(int bits) const noexcept {
-        CRUMB_CHECK(functions_[0] != nullptr, "nested_linear: the plan is empty");
+        CRUMB_REQUIRE(functions_[0] != nullptr, "nested_linear: the plan is empty");
         return *functions_[index_of(bits)];
     }
 

@@ -60,25 +60,25 @@ class learned_schedule {
     /// finite, precisions that are not stored.
     CRUMB_WHEN_CALLED
     static result<learned_schedule> plan(const learned_shape& shape, const learned_weights& weights,
-                                         const schedule_levels& levels, const char* isa = nullptr) noexcept {
+                                         const schedule_levels& levels, const context& on = {}) noexcept {
         if (const status s = check(shape, weights); !s)
             return s;
         if (const status s = check_grid(shape.points, levels.length); !s)
             return s;
         if (const auto s = precision_schedule::high_then_low(levels, 0); !s)
             return s.error();
-        const auto pool = attention::plan(pooling(shape), isa);
+        const auto pool = attention::plan(pooling(shape), on);
         if (!pool)
             return pool.error();
         const auto first = dense_linear<float>::plan(matrix(weights.w1.data(), shape.hidden, shape.width()),
-                                                     {.bias = weights.b1, .isa = isa});
+                                                     {.bias = weights.b1}, on);
         if (!first)
             return first.error();
         const auto second = dense_linear<float>::plan(matrix(weights.w2.data(), shape.points, shape.hidden),
-                                                      {.bias = weights.b2, .isa = isa});
+                                                      {.bias = weights.b2}, on);
         if (!second)
             return second.error();
-        const auto ops = float_ops::plan(isa);
+        const auto ops = float_ops::plan(on);
         if (!ops)
             return ops.error();
         return learned_schedule(shape, levels, matrix(weights.query.data(), 1, shape.width()), *pool, *first,
@@ -115,8 +115,8 @@ class learned_schedule {
                 check_run(cache.length(), scratch, network_bytes() + pool->scratch_bytes(1), probabilities);
             !s)
             return s;
-        if (const status s = pool->run(query_, cache.layer(layer), cache.length() - 1, pooled(scratch),
-                                       scratch.subspan(network_bytes()));
+        if (const status s = pool->run(query_, cache, layer, pooled(scratch),
+                                       scratch.subspan(network_bytes()), {.position = cache.length() - 1});
             !s)
             return s;
         return choose(scratch, probabilities);
@@ -139,7 +139,8 @@ class learned_schedule {
                 return status::error(errc::not_finite, "learned schedule: feature %zu of token %zu is %g",
                                      bad, t, double(features.row(t)[bad]));
         const kv_array_view<float> rows = {features.data, features.rows, features.stride, shape_.head_size};
-        pool_.run(query_, rows, rows, features.rows - 1, pooled(scratch), scratch.subspan(network_bytes()));
+        pool_.run(query_, kv_arrays<float>{rows, rows, features.rows - 1}, pooled(scratch),
+                  scratch.subspan(network_bytes()));
         return choose(scratch, probabilities);
     }
 
@@ -197,7 +198,11 @@ class learned_schedule {
     /// Exact mode: the parameters were trained on decoded numbers, and a prompt is read once.
     CRUMB_WHEN_CALLED
     result<kv_attention> over(const kv_cache_options& cache) const noexcept {
-        return kv_attention::plan(pooling(shape_), cache, kv_mode::exact, pool_.isa());
+        if (cache.kv_heads != shape_.heads || cache.head_size != shape_.head_size)
+            return status::error(errc::bad_shape,
+                                 "learned schedule: the cache has %zu kv heads of %zu, the query %zu of %zu",
+                                 cache.kv_heads, cache.head_size, shape_.heads, shape_.head_size);
+        return kv_attention::plan(cache, {.heads = shape_.heads, .mode = kv_mode::exact}, {pool_.isa()});
     }
 
     // Scratch: O, the hidden layer, the probabilities, then what attention needs.
