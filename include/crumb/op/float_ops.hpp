@@ -121,7 +121,7 @@ class float_ops {
     void rms_norm(const matrix_view<const float>& x, std::span<const float> w, float epsilon,
                   const matrix_view<float>& y, range rows = {}) const noexcept {
         check(x, y);
-        CRUMB_CHECK(w.size() == x.cols, "rms_norm: w is not one value per column");
+        CRUMB_REQUIRE(w.size() == x.cols, "rms_norm: w has %zu values, x %zu columns", w.size(), x.cols);
         functions().rms_norm({x, w.data(), nullptr, epsilon, y, rows.within(x.rows)});
     }
 
@@ -130,8 +130,8 @@ class float_ops {
     void layer_norm(const matrix_view<const float>& x, std::span<const float> w, std::span<const float> bias,
                     float epsilon, const matrix_view<float>& y, range rows = {}) const noexcept {
         check(x, y);
-        CRUMB_CHECK(w.size() == x.cols, "layer_norm: w is not one value per column");
-        CRUMB_CHECK(bias.empty() || bias.size() == x.cols, "layer_norm: bias is not one value per column");
+        CRUMB_REQUIRE(w.size() == x.cols && (bias.empty() || bias.size() == x.cols),
+                      "layer_norm: w has %zu values, bias %zu, x %zu columns", w.size(), bias.size(), x.cols);
         functions().layer_norm(
             {x, w.data(), bias.empty() ? nullptr : bias.data(), epsilon, y, rows.within(x.rows)});
     }
@@ -189,9 +189,11 @@ class float_ops {
         rows = rows.within(x.rows);
         if (rows.size() == 0)
             return;
-        CRUMB_CHECK(head_size != 0 && x.cols % head_size == 0, "rope: the columns of x are not whole heads");
-        CRUMB_CHECK(table.dims() <= head_size, "rope: the table has more dims than the heads");
-        CRUMB_CHECK(position + rows.end <= table.positions(), "rope: positions beyond the end of the table");
+        CRUMB_REQUIRE(head_size != 0 && x.cols % head_size == 0 && table.dims() <= head_size,
+                      "rope: x has %zu columns, heads have %zu, the table %zu", x.cols, head_size,
+                      table.dims());
+        CRUMB_REQUIRE(position + rows.end <= table.positions(),
+                      "rope: positions up to %zu, the table has %zu", position + rows.end, table.positions());
         functions().rope({x, head_size, table.data(), table.dims(), position,
                           table.pairing() == rope_pairing::interleaved, rows});
     }
@@ -207,13 +209,14 @@ class float_ops {
 
   private:
     const dispatch::float_functions& functions() const noexcept {
-        CRUMB_CHECK(functions_ != nullptr, "float_ops: the plan is empty");
+        CRUMB_REQUIRE(functions_ != nullptr, "float_ops: the plan is empty");
         return *functions_;
     }
-    static void check([[maybe_unused]] const matrix_view<const float>& x,
-                      [[maybe_unused]] const matrix_view<const float>& y) noexcept {
-        CRUMB_CHECK(x.rows == y.rows && x.cols == y.cols, "float_ops: the operands differ in shape");
-        CRUMB_CHECK(y.rows <= 1 || y.stride >= y.cols, "float_ops: the rows of y overlap");
+    static void check(const matrix_view<const float>& x, const matrix_view<const float>& y) noexcept {
+        CRUMB_REQUIRE(x.rows == y.rows && x.cols == y.cols, "float_ops: operands of %zu x %zu and %zu x %zu",
+                      x.rows, x.cols, y.rows, y.cols);
+        CRUMB_CHECK(y.rows <= 1 || y.stride >= y.cols, "float_ops: rows of %zu floats, %zu apart", y.cols,
+                    y.stride);
     }
     static void elementwise(dispatch::elementwise_function function, const matrix_view<const float>& x,
                             const matrix_view<const float>& up, const matrix_view<float>& y,

@@ -1,0 +1,201 @@
+// What calls that cannot be right come to: a status, or the end of the program with both numbers.
+#include "kv_problem.hpp"
+
+#include <crumb/crumb.hpp>
+#include <crumb/offline/weights/quantize.hpp>
+#include <crumb/util.hpp>
+
+#include <gtest/gtest.h>
+
+#include <vector>
+
+namespace {
+
+using crumb::errc;
+
+/// n x k weights in q4_0 with a plan, and activations for it.
+struct product {
+    std::vector<float> w, x, y;
+    crumb::buffer packed, memory;
+    crumb::linear<crumb::q4_0> plan;
+    crumb::activations a;
+    product(std::size_t n, std::size_t k, std::size_t rows)
+        : w(n * k, 0.5f), x(rows * k, 1.0f), y(rows * n), packed(crumb::packed_bytes<crumb::q4_0>(n, k)),
+          plan(*crumb::linear<crumb::q4_0>::plan(*crumb::pack(
+              *crumb::quantize<crumb::q4_0>(crumb::matrix<const float>(w.data(), n, k)), packed))) {
+        memory = crumb::buffer(crumb::activation_bytes(plan.input_plan(), rows));
+        a = *crumb::activations::create(memory, plan.input_plan(), rows);
+    }
+    auto in() { return crumb::matrix<const float>(x.data(), a.rows(), plan.k()); }
+    auto out() { return crumb::matrix(y.data(), a.rows(), plan.n()); }
+};
+
+crumb::kv_cache_options options_of(const crumb::kv_codec& codec) {
+    return {.layers = 2, .kv_heads = 2, .head_size = 16, .max_tokens = 512, .max_rows = 4, .codec = codec};
+}
+
+/// A cache with attention over it, and a step's rows.
+struct step : crumb_test::cache_problem {
+    crumb::kv_attention attend;
+    crumb::buffer room;
+    std::vector<float> q, y;
+    explicit step(const crumb::kv_codec& codec)
+        : cache_problem(options_of(codec)), attend(*crumb::kv_attention::plan(options, {.heads = 4})),
+          room(attend.scratch_bytes(4)), q(4 * 64, 0.1f), y(4 * 64) {}
+    crumb::status read(std::size_t rows, std::size_t layer = 0, const crumb::kv_attention_part& part = {}) {
+        return attend.run(crumb::matrix<const float>(q.data(), rows, 64), *cache, layer,
+                          crumb::matrix(y.data(), rows, 64), room, part);
+    }
+};
+
+void expect(const crumb::status& s, errc code, const char* message) {
+    EXPECT_EQ(s.code(), code) << s.message();
+    EXPECT_STREQ(s.message(), message);
+}
+
+TEST(Misuse, OfStoredWeights) {
+    std::vector<crumb::q8_0::block> blocks(8);
+    EXPECT_TRUE(crumb::storage<crumb::q8_0>(blocks, 4, 64).ok());
+    expect(crumb::storage<crumb::q8_0>(blocks, 4, 32).error(), errc::bad_shape,
+           "stored weights: 8 blocks of format q8_0, 4 rows of 32 inputs take 1 each");
+    expect(crumb::storage<crumb::q8_0>(blocks, 64, 40).error(), errc::bad_shape,
+           "stored weights: 8 blocks of format q8_0, 64 rows of 40 inputs take 2 each");
+    crumb::buffer memory(crumb::packed_bytes<crumb::q8_0>(4, 64));
+    EXPECT_EQ(crumb::pack(crumb::storage<crumb::q8_0>(blocks, 5, 64), memory).error().code(),
+              errc::bad_shape);
+}
+
+TEST(Misuse, OfNames) {
+    expect(crumb::kv_codec::named("kivi5").error(), errc::invalid_argument,
+           "no kv codec is called 'kivi5'; known are f32 f16 q8_0 kivi4 kivi2 pq4 pq3 pq2");
+    for (const auto& each : crumb::kv_codecs)
+        EXPECT_EQ(*crumb::kv_codec::named(each.name), each.codec);
+    EXPECT_EQ(crumb::float_ops::plan({"abacus"}).error().code(), errc::unsupported);
+}
+
+TEST(Misuse, OfACacheOfAnotherCodec) {
+    step coded(crumb::kv_codec::kivi4());
+    const auto halves = *crumb::kv_attention::plan(options_of(crumb::kv_codec::f16()), {.heads = 4});
+    coded.write(1);
+    expect(halves.run(crumb::matrix<const float>(coded.q.data(), 1, 64), *coded.cache, 0,
+                      crumb::matrix(coded.y.data(), 1, 64), coded.room),
+           errc::bad_shape,
+           "kv_attention: the cache has 2 kv heads of 16 in another codec, the plan 2 of 16");
+}
+
+TEST(Misuse, OfPositions) {
+    for (const auto& codec : {crumb::kv_codec::f16(), crumb::kv_codec::q8_0()}) {
+        step s(codec);
+        expect(s.read(1), errc::invalid_argument,
+               "kv_attention: layer 0, kv head 0: 1 tokens are read, 0 are there");
+        s.write(2);
+        EXPECT_TRUE(s.read(2).ok());
+        expect(s.read(3), errc::invalid_argument,
+               "kv_attention: layer 0, kv head 0: 3 tokens are read, 2 are there");
+        expect(s.read(1, 2), errc::invalid_argument, "kv_attention: layer 2 of 2");
+        expect(s.read(1, 1, {.position = 7}), errc::invalid_argument,
+               "kv_attention: layer 1, kv head 0: 8 tokens are read, 2 are there");
+        // Without `advance`, the next step would write over this one's tokens.
+        const auto again = s.cache->write(0, crumb::matrix<const float>(s.k.data(), 2, s.width()),
+                                          crumb::matrix<const float>(s.v.data(), 2, s.width()));
+        expect(
+            again, errc::invalid_argument,
+            "kv_cache: layer 0, kv head 0: attention has read token 0; advance before the next is written");
+        expect(s.cache->advance(3), errc::invalid_argument,
+               "kv_cache: advance by 3 tokens, layer 0, kv head 0 has 2");
+        EXPECT_TRUE(s.cache->advance(2).ok());
+        expect(s.cache->advance(1), errc::invalid_argument,
+               "kv_cache: advance by 1 tokens, layer 0, kv head 0 has 0");
+        s.write(1);
+        EXPECT_TRUE(s.read(1).ok());
+        s.cache->truncate(2); // gives the step up
+        s.write(1);
+        EXPECT_TRUE(s.cache->advance(1).ok());
+        EXPECT_TRUE(s.read(1, 0, {.position = 1}).ok());
+    }
+}
+
+TEST(Misuse, OfBuffers) {
+    step s(crumb::kv_codec::f16());
+    s.write(4);
+    EXPECT_EQ(s.attend
+                  .run(crumb::matrix<const float>(s.q.data(), 4, 64), *s.cache, 0,
+                       crumb::matrix(s.y.data(), 4, 64), s.room.bytes().first(64))
+                  .code(),
+              errc::buffer_too_small);
+    EXPECT_EQ(s.attend
+                  .run(crumb::matrix<const float>(s.q.data(), 4, 64), *s.cache, 0,
+                       crumb::matrix(s.y.data(), 4, 32, 64), s.room)
+                  .code(),
+              errc::bad_shape);
+}
+
+TEST(Misuse, OfBytesOfAnyFormat) {
+    product p(16, 64, 1);
+    const auto any = crumb::any_linear::open(p.packed);
+    ASSERT_TRUE(any) << any.message();
+    p.a.quantize(p.in());
+    std::vector<float> y(16);
+    any->run(p.a, crumb::matrix(y.data(), 1, 16));
+    p.plan.run(p.a, p.out());
+    EXPECT_EQ(y, p.y);
+    EXPECT_EQ(crumb::any_linear::open(p.packed.bytes().first(40)).error().code(), errc::buffer_too_small);
+    std::memcpy(p.packed.data() + 8, "q9_0", 5);
+    expect(crumb::any_linear::open(p.packed).error(), errc::wrong_format,
+           "packed weights: format q9_0, which is none of this build's");
+}
+
+#if defined(GTEST_HAS_DEATH_TEST)
+class MisuseDeathTest : public testing::Test {
+  protected:
+    // The other style executes this program anew, which an emulator cannot.
+    MisuseDeathTest() { testing::FLAGS_gtest_death_test_style = "fast"; }
+};
+
+TEST_F(MisuseDeathTest, OfActivationsOfAnotherPlan) {
+    product one(16, 64, 1), other(16, 128, 1);
+    other.a.quantize(other.in());
+    EXPECT_DEATH(one.plan.run(other.a, one.out()), "linear.hpp:[0-9]+: .*128 inputs .* reads 64 inputs");
+    const crumb::any_linear any = one.plan;
+    EXPECT_DEATH(any.run(other.a, one.out()), "128 inputs .* reads 64 inputs");
+    EXPECT_DEATH(any.run(one.in(), one.out()), "reads activations, not floats");
+    EXPECT_DEATH(one.a.quantize(other.in()), "x is 1 x 128, the activations are 1 x 64");
+}
+
+TEST_F(MisuseDeathTest, OfShapes) {
+    product p(16, 64, 2);
+    p.a.quantize(p.in());
+    EXPECT_DEATH(p.plan.run(p.a, crumb::matrix(p.y.data(), 2, 15, 16)), "y is 2 x 15, the product is 2 x 16");
+    EXPECT_DEATH(crumb::any_linear().run(p.a, p.out()), "the plan is empty");
+    EXPECT_DEATH(crumb::any_linear().run(p.in(), p.out()), "the plan is empty");
+    EXPECT_DEATH((crumb::linear<crumb::q4_0>().run(p.a, p.out())), "the plan is empty");
+    const auto ops = *crumb::float_ops::plan();
+    crumb::buffer memory(crumb::rope_table_bytes(8, 16));
+    const auto table = *crumb::rope_table::create(memory, 8, {.dims = 16});
+    EXPECT_DEATH(ops.rope(crumb::matrix(p.x.data(), 2, 64), 16, table, 7),
+                 "positions up to 9, the table has 8");
+}
+
+#if CRUMB_DEBUG_CHECKS
+TEST_F(MisuseDeathTest, OfRowsThatWereNotQuantized) {
+    product p(16, 64, 2);
+    EXPECT_DEATH(p.plan.run(p.a, p.out()), "row 0 of 2 has not been quantized");
+    p.a.quantize(p.in(), {0, 1});
+    EXPECT_DEATH(p.plan.run(p.a, p.out()), "row 1 of 2 has not been quantized");
+    p.plan.run(p.a, p.out(), {.rows = {0, 1}});
+}
+
+TEST_F(MisuseDeathTest, OfRanges) {
+    product p(64, 64, 1);
+    p.a.quantize(p.in());
+    EXPECT_DEATH(p.plan.run(p.a, p.out(), {.channels = {16, 8}}), "channels 16 to 8 of 64");
+    EXPECT_DEATH(p.plan.run(p.a, p.out(), {.channels = {100, 200}}), "channels 100 to 200 of 64");
+    EXPECT_DEATH(p.plan.run(p.a, p.out(), {.rows = {1, 2}}), "rows 1 to 2 of 1");
+    step s(crumb::kv_codec::f16());
+    s.write(1);
+    EXPECT_DEATH((void)s.read(1, 0, {.kv_heads = {1, 3}}), "kv heads 1 to 3 of 2");
+}
+#endif
+#endif
+
+} // namespace
