@@ -127,7 +127,7 @@ template <class I>
 concept isa_has_own_tiles = requires { typename I::own_tiles; };
 
 /// What shared micro-kernels multiply with: operands times four activation codes of a row, see
-/// docs/architecture.md.
+/// docs/add-an-isa.md.
 template <class P, class I>
 concept shared_product = requires(typename P::acc s, typename P::operand w, typename I::quad x,
                                   const std::int32_t* start, const std::int8_t* codes, float* out) {
