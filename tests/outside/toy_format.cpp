@@ -16,6 +16,6 @@ int main() {
     // As the page uses it.
     const std::vector<five_bits::block> blocks(3 * 2);
     outside::buffer memory(crumb::packed_bytes<five_bits>(3, 64));
-    const auto plan = prepare(blocks.data(), 3, 64, memory.span());
+    const auto plan = prepare(blocks, 3, 64, memory.span());
     return plan && plan->n() == 3 && plan->k() == 64 ? 0 : 1;
 }
