@@ -104,8 +104,8 @@ fi
 $as_root env DEBIAN_FRONTEND=noninteractive apt-get install -y --no-install-recommends $missing
 
 # Google Benchmark for a cross build. Its package for the other architecture would need that among this machine's
-# architectures; sources do not. apt checks their signature. It is asked apart, as few machines have sources enabled, and
-# about the mirror that has the package.
+# architectures; sources do not. apt checks their signature. It is asked apart, as few machines have sources
+# enabled, and about the mirror that has the package.
 fetch_benchmark_sources() {
     mirror=$(apt-cache policy libbenchmark-dev |
         sed -n 's|^ *[0-9]* \([a-z]*://[^ ]*\) \([^ /]*\)/\([^ ]*\) .*|\1 \2 \3|p' | head -n 1)
