@@ -1,4 +1,5 @@
 // Rows of attention: one decode step over caches of every codec.
+#include "cache_problem.hpp"
 #include "rows.hpp"
 
 #include <crumb/core/must.hpp>
@@ -13,14 +14,6 @@
 namespace crumb::bench {
 namespace {
 
-constexpr std::size_t head_size = 128;
-
-/// Plain product quantization, beside the codecs that have names.
-constexpr named_kv_codec plain_codecs[] = {
-    {"pq:2x8", kv_codec::pq(2, 8, false, false)},
-    {"pq:2x4+4", kv_codec::pq(2, 8, true, false)},
-    {"pq:1x4", kv_codec::pq(1, 4, false, false)},
-};
 constexpr named_kv_codec f16_codec{"f16", kv_codec::f16()};
 
 struct cache_size {
@@ -32,26 +25,19 @@ constexpr cache_size sizes[] = {{32, 32, 4096},  {32, 32, 32768},      {32, 8, 8
 
 /// A cache of random codes in as many layers as the working set takes, and the queries of a step.
 struct fixture {
-    fixture(const named_kv_codec& c, const cache_size& s) : of(c), size(s) {
-        std::mt19937 engine(1);
+    fixture(const named_kv_codec& c, const cache_size& s)
+        : of(c), size(s), engine(1), codebooks(c.codec, s.kv_heads, engine) {
         options.kv_heads = s.kv_heads;
         options.head_size = head_size;
         options.codec = c.codec;
         options.max_tokens = s.tokens + 4 + kv_part_tokens;
         // A plain codec needs room for the token of this step, the others have it in the window.
         options.page_tokens = s.page_tokens != 0 ? s.page_tokens : s.tokens + kv_part_tokens;
-        fill_codebooks(engine);
         const kv_part_layout keys(c.codec, head_size, true), values(c.codec, head_size, false);
         const std::size_t layer_bytes =
             s.kv_heads * (keys.bytes() + values.bytes()) * (s.tokens / kv_part_tokens);
         options.layers = std::max<std::size_t>(1, (dram_working_set() + layer_bytes - 1) / layer_bytes);
-        if (c.codec.has_codebooks())
-            options.codebooks = must(pq_codebooks::make({.codec = c.codec,
-                                                         .head_size = head_size,
-                                                         .head_step = 1,
-                                                         .sets = s.kv_heads,
-                                                         .entries = entries,
-                                                         .scales = scales}));
+        options.codebooks = codebooks.view();
         state = buffer(kv_cache::state_bytes(options).value());
         cache = std::make_unique<kv_cache>(kv_cache::create(options, {state.data(), state.size()}).value());
         const std::size_t pages = (s.tokens + options.page_tokens) / options.page_tokens;
@@ -61,7 +47,7 @@ struct fixture {
                                             cache->page_bytes()};
             if (const status added = cache->add_page(page); !added)
                 error = added.message();
-            fill_page(page, engine);
+            fill_page(page);
         }
         cache->assume(s.tokens + cache->sinks() + 1, c.codec.is_uncoded() ? 0 : s.tokens);
         bytes = static_cast<double>(layer_bytes);
@@ -72,18 +58,8 @@ struct fixture {
             x = normal(engine);
     }
 
-    void fill_codebooks(std::mt19937& engine) {
-        std::normal_distribution<float> normal(0, of.codec.additive ? 25.0f : 40.0f);
-        const int most = of.codec.additive ? 63 : 127;
-        if (!of.codec.has_codebooks())
-            return;
-        entries.resize(2 * size.kv_heads * head_size * of.codec.entries());
-        scales.assign(2 * size.kv_heads * head_size, 0.02f);
-        for (std::int8_t& e : entries)
-            e = static_cast<std::int8_t>(std::clamp(static_cast<int>(normal(engine)), -most, most));
-    }
     /// Random codes of layer 0, the same in all layers.
-    void fill_page(std::span<std::byte> page, std::mt19937& engine) {
+    void fill_page(std::span<std::byte> page) {
         std::normal_distribution<float> normal;
         const std::size_t layer = page.size() / options.layers;
         std::byte* at = page.data();
@@ -152,9 +128,10 @@ struct fixture {
 
     named_kv_codec of;
     cache_size size;
+    std::mt19937 engine;
+    random_codebooks codebooks;
     kv_cache_options options;
-    std::vector<std::int8_t> entries;
-    std::vector<float> scales, q, y;
+    std::vector<float> q, y;
     buffer state, memory;
     std::unique_ptr<kv_cache> cache;
     double bytes = 0; ///< that a step reads
@@ -300,7 +277,7 @@ void register_attention() {
             for (const named_kv_codec& codec : kv_codecs)
                 if (codec.codec.kind != kv_kind::f32)
                     add(codec, size);
-            for (const named_kv_codec& codec : plain_codecs)
+            for (const named_kv_codec& codec : plain_pq_codecs)
                 add(codec, size);
         }
     });

@@ -111,7 +111,8 @@ struct linear_task {
         weight_bytes = packed_bytes<F>(f.level.n, f.level.k);
         working_set = packed.memory.size();
         run();
-        error = check_product<F>(f.stored, x, y, layout.layout.group);
+        error = mode == linear_mode::absorbed ? check_absorbed<F>(f.stored, quantized_x, y)
+                                              : check_product<F>(f.stored, x, y, layout.layout.group);
     }
     void run() {
         if (threads == 1) {
@@ -255,6 +256,16 @@ void team_row_of(benchmark::State& state, std::size_t m, const memory_level& lev
     state.counters["vs_one_thread"] = median(ratios);
 }
 
+/// One row of activations, as absorbed products take one after the other.
+template <weight_format F>
+void register_absorbed(const memory_level& level) {
+    isa_list::for_each([&]<class Isa>() {
+        if constexpr (kernel::absorbed_product<Isa, typename F::codes>::available)
+            add(row_name("absorbed", F::name, Isa::name, 1, level.n, level),
+                linear_row_of<F, Isa, linear_mode::absorbed>, 1, level);
+    });
+}
+
 template <weight_format F>
 void register_format(const memory_level& level) {
     const auto for_each_row = [&](auto&& f) {
@@ -293,6 +304,12 @@ void register_linear() {
     format_list::for_each([]<class F>() {
         register_format<F>(dram());
         register_format<F>(l2());
+        register_absorbed<F>(dram());
+        register_absorbed<F>(l2());
+    });
+    variant_list::for_each([]<class F>() {
+        register_absorbed<F>(dram());
+        register_absorbed<F>(l2());
     });
 }
 

@@ -1,5 +1,5 @@
-// crumb-bench: ceilings of this machine, the plain baseline, crumb's products, attention and feed-forward
-// networks, in one run.
+// crumb-bench: ceilings of this machine, the plain baseline, crumb's products, attention, the cache's
+// encoding and feed-forward networks, in one run.
 #include "rows.hpp"
 
 #include <cstdio>
@@ -17,6 +17,11 @@ std::string cpu_model() {
     std::string model;
     std::getline(std::ifstream("/sys/firmware/devicetree/base/model"), model, '\0');
     return model.empty() ? "unknown" : model;
+}
+
+std::string version() {
+    return std::to_string(CRUMB_VERSION_MAJOR) + "." + std::to_string(CRUMB_VERSION_MINOR) + "." +
+           std::to_string(CRUMB_VERSION_PATCH);
 }
 
 std::string isas() {
@@ -74,6 +79,8 @@ class table : public benchmark::BenchmarkReporter {
         column(run, "of_mac_peak", "%7.1f%%", 100, 8);
         column(run, "of_mix", "%7.1f%%", 100, 8);
         column(run, "vs_plain", "%8.2fx", 1, 9);
+        if (run.counters.find("tokens_per_second") != run.counters.end())
+            column(run, "tokens_per_second", "  %.0f tokens/s", 1, 0);
         if (run.counters.find("vs_f16") != run.counters.end())
             column(run, "vs_f16", "  %.2fx f16", 1, 0);
         if (run.counters.find("vs_run") != run.counters.end())
@@ -132,6 +139,7 @@ int main(int argc, char** argv) {
     benchmark::Initialize(&argc, argv);
     if (benchmark::ReportUnrecognizedArguments(argc, argv))
         return 2;
+    benchmark::AddCustomContext("crumb_version", version());
     benchmark::AddCustomContext("cpu_model", cpu_model());
     benchmark::AddCustomContext("isas", isas());
     benchmark::AddCustomContext("last_level_cache_bytes", std::to_string(last_level_cache()));
@@ -140,6 +148,7 @@ int main(int argc, char** argv) {
     register_linear();
     register_nested();
     register_attention();
+    register_encode();
     register_ffn();
     table as_table;
     json as_json, as_json_file;

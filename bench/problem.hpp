@@ -3,6 +3,7 @@
 
 #include <crumb/offline/nested/quantized.hpp>
 #include <crumb/offline/weights/quantize.hpp>
+#include <crumb/op/linear/activations.hpp>
 #include <crumb/reference/linear.hpp>
 
 #include <algorithm>
@@ -111,6 +112,24 @@ std::string check_product(const storage_view<F>& w, const matrix_view<const floa
                        std::to_string(got) + ", expected " + std::to_string(exact.value);
         }
     }
+    return {};
+}
+
+/// Compares every hundredth channel of an absorbed product with the reference in double precision, for the
+/// activations as they were quantized: their codes are not those of other products. Empty if every |error| is
+/// at most (groups + 2) eps sum |w x|, else what is wrong.
+template <weight_format F>
+std::string check_absorbed(const storage_view<F>& w, const activations& a,
+                           const matrix_view<const float>& y) {
+    const reference::activation_view x{a.layout(), a.codes(), a.scales(), a.rows()};
+    for (std::size_t r = 0; r < y.rows; ++r)
+        for (std::size_t c = 0; c < y.cols; c += 100) {
+            const reference::product exact = reference::linear(w, c, x, r);
+            const double bound = static_cast<double>(w.groups() + 2) * 0x1p-24 * exact.magnitude;
+            if (!(std::fabs(static_cast<double>(y.row(r)[c]) - exact.value) <= bound))
+                return "wrong result: row " + std::to_string(r) + ", channel " + std::to_string(c) + " is " +
+                       std::to_string(y.row(r)[c]) + ", expected " + std::to_string(exact.value);
+        }
     return {};
 }
 

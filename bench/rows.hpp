@@ -76,12 +76,14 @@ inline constexpr bool has_mix = CRUMB_BUILDS_X86 && !std::is_same_v<Isa, isa::po
 
 /// `ceiling/...`: the read bandwidth of each level and the multiply-accumulate peak of each ISA.
 void register_ceilings();
-/// `plain/...`, `linear/...` and `panels/...`: products by format, ISA and shape.
+/// `plain/...`, `linear/...`, `panels/...` and `absorbed/...`: products by format, ISA and shape.
 void register_linear();
 /// `nested/...`: products with nested weights by precision, ISA and shape; `layers/...`: shapes of layers.
 void register_nested();
 /// `attention/...`: decode steps by codec, ISA and size of the cache.
 void register_attention();
+/// `encode/...`: keys and values becoming codes, by codec and ISA.
+void register_encode();
 /// `ffn/...`: folded feed-forward networks beside the dense ones.
 void register_ffn();
 

@@ -2,15 +2,18 @@
 # Installs what building crumb needs and this machine lacks (Debian 12, Ubuntu 24.04 or newer; elsewhere it says
 # what is needed). Silent when nothing is missing.
 #
-#   cmake/setup.sh         to build, test and run
-#   cmake/setup.sh --ci    also clang, cross compilers, emulators, clang-format and clang-tidy, as .ci/run wants them
+#   cmake/setup.sh            to build, test and run
+#   cmake/setup.sh --board    to build crumb-bench for AArch64 boards, and to try it under an emulator
+#   cmake/setup.sh --ci       all of that, and clang, clang-format and clang-tidy, as .ci/run wants them
 set -eu
 
 ci=no
+board=no
 case "${1-}" in
     "") ;;
-    --ci) ci=yes ;;
-    *) echo "usage: $0 [--ci]" >&2; exit 2 ;;
+    --board) board=yes ;;
+    --ci) ci=yes board=yes ;;
+    *) echo "usage: $0 [--board | --ci]" >&2; exit 2 ;;
 esac
 
 has_command() { command -v "$1" >/dev/null 2>&1; }
@@ -57,8 +60,15 @@ want libxsimd-dev libeigen3-dev libgtest-dev libbenchmark-dev libcli11-dev
 # clang 19 if there is one, otherwise the newest known; older than 16 cannot compile the Arm kernels.
 clang=
 clang_versions="19 22 21 20 18 17 16"
+benchmark_sources=/usr/local/src/benchmark
+needs_sources=no
+if [ "$board" = yes ]; then
+    want g++-aarch64-linux-gnu qemu-user
+    has_command python3 || want python3
+    [ -f "$benchmark_sources/CMakeLists.txt" ] || needs_sources=yes
+fi
 if [ "$ci" = yes ]; then
-    want googletest g++-aarch64-linux-gnu qemu-user clang-format-19 clang-tidy-19
+    want googletest clang-format-19 clang-tidy-19
     for version in $clang_versions; do
         if is_installed "clang-$version"; then
             clang=$version
@@ -69,7 +79,7 @@ if [ "$ci" = yes ]; then
     [ -n "$clang" ] || missing="$missing clang"
 fi
 
-[ -n "$missing" ] || exit 0
+[ -n "$missing" ] || [ "$needs_sources" = yes ] || exit 0
 
 as_root=
 if [ "$(id -u)" -ne 0 ]; then
@@ -92,6 +102,36 @@ if [ "$ci" = yes ] && [ -z "$clang" ]; then
 fi
 # shellcheck disable=SC2086 # a list of words
 $as_root env DEBIAN_FRONTEND=noninteractive apt-get install -y --no-install-recommends $missing
+
+# Google Benchmark for a cross build. Its package for the other architecture would need that among this machine's
+# architectures; sources do not. apt checks their signature. It is asked apart, as few machines have sources
+# enabled, and about the mirror that has the package.
+fetch_benchmark_sources() {
+    mirror=$(apt-cache policy libbenchmark-dev |
+        sed -n 's|^ *[0-9]* \([a-z]*://[^ ]*\) \([^ /]*\)/\([^ ]*\) .*|\1 \2 \3|p' | head -n 1)
+    keys=
+    for file in /usr/share/keyrings/debian-archive-keyring.gpg /usr/share/keyrings/ubuntu-archive-keyring.gpg; do
+        [ ! -f "$file" ] || keys=${keys:+$keys,}$file
+    done
+    echo "deb-src ${keys:+[signed-by=$keys] }$mirror" >"$work/sources.list"
+    mkdir -p "$work/lists/partial" "$work/unpacked"
+    apt="apt-get -q -o Dir::State::Lists=$work/lists -o Dir::Etc::SourceList=$work/sources.list
+        -o Dir::Etc::SourceParts=/dev/null -o Dir::Cache=$work -o APT::Sandbox::User=$(id -un)"
+    # The new name comes last: no half-written folder has it.
+    # shellcheck disable=SC2086 # a list of words
+    (cd "$work" && $apt update && $apt source --download-only benchmark) &&
+        tar -xf "$work"/benchmark_*.orig.tar.* -C "$work/unpacked" --strip-components=1 &&
+        $as_root mkdir -p "$(dirname "$benchmark_sources")" &&
+        $as_root rm -rf "$benchmark_sources" "$benchmark_sources.new" &&
+        $as_root cp -r "$work/unpacked" "$benchmark_sources.new" &&
+        $as_root mv "$benchmark_sources.new" "$benchmark_sources"
+}
+if [ "$needs_sources" = yes ]; then
+    work=$(mktemp -d)
+    trap 'rm -rf "$work"' EXIT
+    fetch_benchmark_sources ||
+        echo "setup: no sources of Google Benchmark from apt; the configuration will fetch them" >&2
+fi
 
 if ! cmake_is_new_enough; then
     echo "setup: CMake 3.25 or newer is needed, this system has $(cmake --version | head -n 1)" >&2

@@ -271,8 +271,11 @@ struct mac_peak<isa::neon_dotprod, Codes> {
         const int8x16_t a = vdupq_n_s8(5);
         int32x4_t s[24];
         CRUMB_UNROLL
-        for (auto& x : s)
+        for (auto& x : s) {
             x = vdupq_n_s32(0);
+            // Sums that the compiler knows to be equal become one.
+            CRUMB_CEILINGS_OPAQUE(x);
+        }
         for (; rounds != 0; --rounds) {
             CRUMB_CEILINGS_OPAQUE(w);
             CRUMB_UNROLL
@@ -309,8 +312,11 @@ struct mac_peak<isa::neon_i8mm, Codes> {
         const int8x16_t a = vdupq_n_s8(5);
         int32x4_t s[24];
         CRUMB_UNROLL
-        for (auto& x : s)
+        for (auto& x : s) {
             x = vdupq_n_s32(0);
+            // Sums that the compiler knows to be equal become one.
+            CRUMB_CEILINGS_OPAQUE(x);
+        }
         for (; rounds != 0; --rounds) {
             CRUMB_CEILINGS_OPAQUE(w);
             CRUMB_UNROLL
