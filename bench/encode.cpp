@@ -28,7 +28,7 @@ struct task {
         options.codebooks = codebooks.view();
         state = buffer(kv_cache::state_bytes(options).value());
         cache =
-            std::make_unique<kv_cache>(kv_cache::create(options, {state.data(), state.size()}, isa).value());
+            std::make_unique<kv_cache>(kv_cache::create(options, {state.data(), state.size()}, {isa}).value());
         page = buffer(cache->page_bytes());
         scratch = buffer(cache->encode_scratch_bytes());
         must(cache->add_page({page.data(), cache->page_bytes()}));
@@ -40,7 +40,7 @@ struct task {
                 v = to_float(kv_half(normal(engine)));
         for (std::size_t i = 0; i < layers; ++i)
             must(cache->write(i, rows(keys), rows(values)));
-        cache->advance(tokens);
+        must(cache->advance(tokens));
         block = cache->begin_encoding();
         for (const bool of_keys : {true, false})
             bytes +=

@@ -15,6 +15,6 @@ struct with_minima {
     static constexpr int code(const block& b, std::size_t i) noexcept { return b.q[i]; }
 };
 
-bool packs(const with_minima::block* blocks, std::span<std::byte> memory) {
-    return crumb::pack(*crumb::storage<with_minima>(blocks, 1, 32), memory).ok();
+bool packs(std::span<const with_minima::block> blocks, std::span<std::byte> memory) {
+    return crumb::pack(crumb::storage<with_minima>(blocks, 1, 32), memory).ok();
 }

@@ -20,13 +20,13 @@ struct code_dots<isa::avx512_vnni, Codec> {
     template <int Rows, class Prefetch>
     static CRUMB_INLINE void run(const std::byte* const* at, const quantized_row& x, std::size_t groups,
                                  float* sums, Prefetch& next) noexcept {
-        __m512 total[Rows];
+        __m512 total[unsigned(Rows)];
         CRUMB_UNROLL
         for (int r = 0; r < Rows; ++r)
             total[r] = _mm512_setzero_ps();
         for (std::size_t first = 0; first < groups; first += window) {
             const std::size_t here = groups - first < window ? groups - first : window;
-            __m512 scale[Rows];
+            __m512 scale[unsigned(Rows)];
             CRUMB_UNROLL
             for (int r = 0; r < Rows; ++r)
                 scale[r] =

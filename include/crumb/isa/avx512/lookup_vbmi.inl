@@ -37,7 +37,7 @@ struct packed_operands<isa::CRUMB_THIS_ISA, Format, Product, Vectors>
     using index = typename Format::codes;
     using base::raw;
     static constexpr int table_count = index::bits == 4 ? 1 : index::bits == 3 ? 4 : index::paired ? 3 : 2;
-    typename Product::table tables[table_count];
+    typename Product::table tables[unsigned(table_count)];
     bytes selectors[index::selector_bits != 0 ? Vectors : 1]; ///< of the group, at bit 4
 
     CRUMB_INLINE packed_operands(const linear_args& args, pass_tiles pass, int first = 0) noexcept

@@ -100,7 +100,7 @@ struct panel_run<isa::CRUMB_THIS_ISA, Format> {
         constexpr int vectors = panel<Tiles>::vectors;
         packed_operands<I, Format, P, vectors> from(args, t);
         from.skip(g);
-        f32 most[vectors], inverse[vectors];
+        f32 most[unsigned(vectors)], inverse[unsigned(vectors)];
         CRUMB_UNROLL
         for (int v = 0; v < vectors; ++v)
             most[v] = I::set1(smallest_scale);
@@ -166,7 +166,7 @@ struct panel_run<isa::CRUMB_THIS_ISA, Format> {
         const std::size_t blocks = (args.groups + panel_groups - 1) / panel_groups;
         const std::size_t at = r * blocks + g / panel_groups * height + i;
         const std::int8_t* x = args.x_codes + (r * args.groups + g * height) * group_size + 8 * i;
-        typename dot::acc s[Rows * vectors];
+        typename dot::acc s[unsigned(Rows * vectors)];
         CRUMB_UNROLL
         for (int j = 0; j < Rows * vectors; ++j)
             s[j] = dot::start(args.x_starts + at + j / vectors);
@@ -175,7 +175,7 @@ struct panel_run<isa::CRUMB_THIS_ISA, Format> {
             CRUMB_UNROLL
             for (int k = 0; k < 8; ++k) {
                 const int four = k / shape::per_row + k % shape::per_row * shape::rows;
-                typename dot::operand w[vectors];
+                typename dot::operand w[unsigned(vectors)];
                 CRUMB_UNROLL
                 for (int v = 0; v < vectors; ++v)
                     w[v] = dot::load_operand(codes + (k * vectors + v) * I::width);

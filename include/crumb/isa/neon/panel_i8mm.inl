@@ -188,7 +188,7 @@ struct panel_run<isa::CRUMB_THIS_ISA, Format> {
     static CRUMB_NOINLINE void add_few(const panel_args& args, float* totals) noexcept {
         constexpr int pairs = (Rows + 1) / 2;
         for (int q = 0; q < 4; ++q) {
-            int32x4_t s[pairs];
+            int32x4_t s[unsigned(pairs)];
             CRUMB_UNROLL
             for (int i = 0; i < pairs; ++i)
                 s[i] = vdupq_n_s32(0);

@@ -146,7 +146,7 @@ struct neon_tile<isa::CRUMB_THIS_ISA, Format> {
         packed_operands<I, Format, P, 1> weights(args, tile, static_cast<int>(v));
         const std::int8_t* x = args.x_codes + row * args.groups * group_size;
         const float* x_scales = row_scales(args, row);
-        f32 total[Rows];
+        f32 total[unsigned(Rows)];
         CRUMB_UNROLL
         for (int r = 0; r < Rows; ++r)
             total[r] = I::zero();

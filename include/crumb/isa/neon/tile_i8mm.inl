@@ -52,7 +52,7 @@ struct i8mm_tile<isa::CRUMB_THIS_ISA, Format> : neon_tile<isa::CRUMB_THIS_ISA, F
         packed_operands<I, Format, P, 1> weights(args, tile, static_cast<int>(v));
         const std::int8_t* x = args.x_codes + row * args.groups * group_size;
         const float* x_scales = base::row_scales(args, row);
-        float32x4_t total[Rows + Rows % 2];
+        float32x4_t total[unsigned(Rows + Rows % 2)];
         CRUMB_UNROLL
         for (int i = 0; i < Rows + Rows % 2; ++i)
             total[i] = vdupq_n_f32(0);

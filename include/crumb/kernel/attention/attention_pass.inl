@@ -179,7 +179,7 @@ struct attention_pass<isa::CRUMB_THIS_ISA> {
                 key[j] = k.row(t + j < n ? t + j : n - 1);
                 soon[j] = next.row(t + j < n ? t + j : n - 1);
             }
-            f32 dot[4 * Queries];
+            f32 dot[unsigned(4 * Queries)];
             CRUMB_UNROLL
             for (int j = 0; j < 4 * Queries; ++j)
                 dot[j] = I::zero();
@@ -299,7 +299,7 @@ struct attention_pass<isa::CRUMB_THIS_ISA> {
         if (first >= last)
             return;
         for (; c + Vectors * lanes <= padded; c += Vectors * lanes) {
-            f32 sum[Queries * Vectors];
+            f32 sum[unsigned(Queries * Vectors)];
             each<Queries, Vectors>(sum, o + i * padded + c, false);
             for (std::size_t t = first; t < last; ++t) {
                 if (ahead.data != nullptr)

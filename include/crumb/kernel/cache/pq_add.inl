@@ -104,7 +104,7 @@ struct pq_add_run<isa::CRUMB_THIS_ISA> {
             const std::uint8_t* next = ahead != nullptr ? ahead : row;
             const std::int8_t* entries = args.entries;
             const std::size_t first = L::first_unit(codes.first_block), last = L::last_unit(codes.last_block);
-            pq_plane planes[Planes];
+            pq_plane planes[unsigned(Planes)];
             alignas(64) std::uint8_t weights[L::split ? Planes : 1][kv_part_tokens];
             for (int i = 0; i < Planes; ++i) {
                 planes[i] = args.planes[p + static_cast<std::size_t>(i)];
@@ -142,7 +142,7 @@ struct pq_add_run<isa::CRUMB_THIS_ISA> {
             // Weights stay in registers where there is room.
             constexpr int per_unit = L::sets * Planes, all_weights = per_unit * static_cast<int>(L::units);
             constexpr bool keep = all_weights + Step * (Planes + L::table_registers) <= I::registers - 8;
-            typename P::reg kept[keep ? all_weights : 1];
+            typename P::reg kept[unsigned(keep ? all_weights : 1)];
             if constexpr (keep) {
                 CRUMB_UNROLL
                 for (std::size_t u = 0; u < L::units; ++u)
@@ -162,7 +162,7 @@ struct pq_add_run<isa::CRUMB_THIS_ISA> {
                         for (std::size_t i = 0; i < pair; ++i) {
                             if (L::begins_line(u + i))
                                 L::prefetch(next, u + i);
-                            typename P::reg loaded[keep ? 1 : per_unit];
+                            typename P::reg loaded[unsigned(keep ? 1 : per_unit)];
                             if constexpr (!keep)
                                 load_weights<Planes>(planes, u + i, loaded);
                             run.unit(x[i], keep ? kept + (u + i) * per_unit : loaded);
@@ -204,8 +204,8 @@ struct pq_add_run<isa::CRUMB_THIS_ISA> {
         // Some channels of a row's codes, in registers.
         template <int Channels, int Planes>
         struct pass {
-            typename L::table tables[Channels];
-            typename P::dots sums[Channels * Planes];
+            typename L::table tables[unsigned(Channels)];
+            typename P::dots sums[unsigned(Channels * Planes)];
 
             CRUMB_INLINE pass(const std::int8_t* entries) noexcept {
                 CRUMB_UNROLL

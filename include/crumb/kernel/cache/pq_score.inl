@@ -116,7 +116,7 @@ struct pq_score_run<isa::CRUMB_THIS_ISA> {
             const std::size_t rows = codes.rows(), last = L::last_unit(codes.last_block);
             prefetcher next{ahead != nullptr ? ahead : codes.codes};
             for (std::size_t u = L::first_unit(codes.first_block); u < last; ++u) {
-                typename R::sums s[Queries];
+                typename R::sums s[unsigned(Queries)];
                 CRUMB_UNROLL
                 for (int i = 0; i < Queries; ++i)
                     s[i] = R::start();
@@ -167,9 +167,9 @@ struct pq_score_run<isa::CRUMB_THIS_ISA> {
             constexpr int all = 2 * Queries, tables = all < tables_per_pass ? all : tables_per_pass,
                           passes = all / tables;
             static_assert(passes <= 2);
-            alignas(64) std::uint16_t sums_of[all][kv_part_tokens];
+            alignas(64) std::uint16_t sums_of[unsigned(all)][kv_part_tokens];
             const pq_query* queries = args.queries + q;
-            const std::uint8_t* from[all];
+            const std::uint8_t* from[unsigned(all)];
             for (std::size_t i = 0; i < std::size_t{Queries}; ++i) {
                 from[2 * i] = queries[i].low;
                 from[2 * i + 1] = queries[i].high;
@@ -262,7 +262,7 @@ struct pq_score_run<isa::CRUMB_THIS_ISA> {
             CRUMB_UNROLL
             for (std::size_t r = 0; r < Rows; ++r)
                 at[r] = (row + r) * L::row_bytes;
-            typename L::table t[Rows][Tables];
+            typename L::table t[unsigned(Rows)][unsigned(Tables)];
             CRUMB_UNROLL
             for (std::size_t r = 0; r < Rows; ++r) {
                 CRUMB_UNROLL

@@ -157,7 +157,7 @@ struct kv_uniform<isa::CRUMB_THIS_ISA> {
                              : Queries == 2 || I::registers >= 32 ? 4
                                                                   : 2,
                       together = most < vectors ? most : vectors;
-        f32 sum[Queries * together];
+        f32 sum[unsigned(Queries * together)];
         CRUMB_UNROLL
         for (int k = 0; k < Queries * together; ++k)
             sum[k] = I::zero();
@@ -219,13 +219,13 @@ struct kv_uniform<isa::CRUMB_THIS_ISA> {
                    std::size_t each, std::size_t stop) const noexcept {
         const kv_part_layout& l = cache.values();
         const std::size_t blocks = (stop + kv_block_tokens - 1) / kv_block_tokens;
-        float bases[Queries];
+        float bases[unsigned(Queries)];
         for (std::size_t a = 0; a < std::size_t{Queries}; ++a)
             bases[a] =
                 value_factors(part, g, i + a, factors + a * kv_part_tokens, stop, blocks * kv_block_tokens);
         const std::size_t begin = g * kv_group_channels, left = l.head_size() - begin,
                           end = begin + (left < kv_group_channels ? left : kv_group_channels);
-        alignas(64) float out[Queries][kv_group_channels] = {};
+        alignas(64) float out[unsigned(Queries)][kv_group_channels] = {};
         for (std::size_t c = begin; c < end; c += channels_together) {
             constexpr std::size_t spread = Queries == 1 ? 2 : 1;
             f32 sum[Queries * spread * channels_together];

@@ -142,7 +142,7 @@ struct neuron_rows_run<isa::CRUMB_THIS_ISA, Codec> {
     template <int Rows>
     static CRUMB_NOINLINE void dot_codes(const neuron_dot_args& args, std::size_t i,
                                          line_prefetch<I>& next) noexcept {
-        const std::byte* at[Rows];
+        const std::byte* at[unsigned(Rows)];
         for (int r = 0; r < Rows; ++r)
             at[r] = row(args, i + static_cast<std::size_t>(r));
         const std::size_t groups = (args.inputs + group_size - 1) / group_size;
@@ -151,15 +151,15 @@ struct neuron_rows_run<isa::CRUMB_THIS_ISA, Codec> {
     template <int Rows>
     static CRUMB_NOINLINE void dot(const neuron_dot_args& args, std::size_t i,
                                    line_prefetch<I>& next) noexcept {
-        constexpr std::size_t window = scale_window<Rows>::groups;
-        const std::byte* at[Rows];
-        f32 even[Rows], odd[Rows];
+        constexpr std::size_t window = scale_window<static_cast<std::size_t>(Rows)>::groups;
+        const std::byte* at[unsigned(Rows)];
+        f32 even[unsigned(Rows)], odd[unsigned(Rows)];
         for (int r = 0; r < Rows; ++r) {
             at[r] = row(args, i + static_cast<std::size_t>(r));
             even[r] = odd[r] = I::zero();
         }
         const std::size_t whole = args.inputs / group_size;
-        scale_window<Rows> scales;
+        scale_window<static_cast<std::size_t>(Rows)> scales;
         for (std::size_t first = 0; first < whole; first += window) {
             const std::size_t here = whole - first < window ? whole - first : window;
             CRUMB_UNROLL
@@ -190,14 +190,14 @@ struct neuron_rows_run<isa::CRUMB_THIS_ISA, Codec> {
     template <int Rows, std::size_t N>
     static CRUMB_INLINE void multiply(const std::byte* const* at, std::size_t g, const float* x,
                                       const float (*scales)[N], std::size_t s, f32* total) noexcept {
-        f32 in[vectors];
+        f32 in[unsigned(vectors)];
         CRUMB_UNROLL
         for (int v = 0; v < vectors; ++v)
             in[v] = I::load(x + v * I::lanes);
         CRUMB_UNROLL
         for (int r = 0; r < Rows; ++r) {
             const std::byte* block = at[r] + g * reader::bytes;
-            f32 w[vectors];
+            f32 w[unsigned(vectors)];
             reader::all(block, w);
             f32 sum = I::mul(w[0], in[0]);
             CRUMB_UNROLL
@@ -230,12 +230,12 @@ struct neuron_rows_run<isa::CRUMB_THIS_ISA, Codec> {
                 next.step();
                 const std::size_t offset = (first + g) * reader::bytes, c = (first + g) * group_size;
                 const std::size_t left = args.outputs.end - c;
-                f32 y[vectors];
+                f32 y[unsigned(vectors)];
                 CRUMB_UNROLL
                 for (int v = 0; v < vectors; ++v)
                     y[v] = M::load(args.y + c + v * I::lanes, behind(left, v));
                 for (std::size_t r = 0; r < count; ++r) {
-                    f32 w[vectors];
+                    f32 w[unsigned(vectors)];
                     reader::all(at[r] + offset, w);
                     f32 factor;
                     if constexpr (reader::gathers)

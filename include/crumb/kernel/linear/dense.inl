@@ -36,21 +36,21 @@ struct dense_run<isa::CRUMB_THIS_ISA, T> {
     static CRUMB_INLINE void block(const dense_args<T>& args, std::size_t r, std::size_t c) noexcept {
         const T* w = args.w.row(c);
         const float* x = args.x.row(r);
-        f32 total[Rows * Channels];
+        f32 total[unsigned(Rows * Channels)];
         CRUMB_UNROLL
         for (int i = 0; i < Rows * Channels; ++i)
             total[i] = I::zero();
         const std::size_t k = args.w.cols;
         std::size_t i = 0;
         for (; i + lanes <= k; i += lanes) {
-            f32 weights[Channels];
+            f32 weights[unsigned(Channels)];
             CRUMB_UNROLL
             for (int j = 0; j < Channels; ++j)
                 weights[j] = I::load(w + static_cast<std::size_t>(j) * args.w.stride + i);
             multiply<Rows, Channels>(weights, x + i, args.x.stride, lanes, total);
         }
         if (i < k) {
-            f32 weights[Channels];
+            f32 weights[unsigned(Channels)];
             CRUMB_UNROLL
             for (int j = 0; j < Channels; ++j) {
                 T rest[lanes] = {};

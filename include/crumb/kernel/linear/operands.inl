@@ -44,7 +44,7 @@ struct scale_reader<isa::CRUMB_THIS_ISA, block_scales, Vectors> {
     const std::uint8_t* exponents;
     std::size_t tile_stride, exponents_stride;
     std::size_t group = 0;
-    typename I::f32 power[Vectors]; ///< of the block
+    typename I::f32 power[unsigned(Vectors)]; ///< of the block
     static constexpr int streams = 2;
 
     CRUMB_INLINE scale_reader(const linear_args& args, pass_tiles pass, int first) noexcept {
@@ -180,7 +180,9 @@ struct packed_reader<isa::CRUMB_THIS_ISA, Format, Vectors> {
             for (int t = 0; t < tiles; ++t) {
                 CRUMB_UNROLL
                 for (std::size_t line = 0; line < shape::code_bytes / 2; line += 64)
-                    __builtin_prefetch(codes + t * tile_codes + Half * (shape::code_bytes / 2) + line, 0, 2);
+                    __builtin_prefetch(codes + static_cast<std::size_t>(t) * tile_codes +
+                                           std::size_t{Half} * (shape::code_bytes / 2) + line,
+                                       0, 2);
                 if constexpr (Half == 1)
                     __builtin_prefetch(scales.of(t * shape::vectors), 0, 2);
             }
@@ -197,7 +199,7 @@ struct packed_reader<isa::CRUMB_THIS_ISA, Format, Vectors> {
             for (const std::size_t end = at + bytes; at < end; at += 64) {
                 CRUMB_UNROLL
                 for (int t = 0; t < tiles; ++t) {
-                    __builtin_prefetch(codes + t * tile_codes + at, 0, 2);
+                    __builtin_prefetch(codes + static_cast<std::size_t>(t) * tile_codes + at, 0, 2);
                     if (at % (2 * shape::code_bytes) == 0)
                         __builtin_prefetch(
                             scales.of(t * shape::vectors) + at / shape::code_bytes * tile_channels, 0, 2);

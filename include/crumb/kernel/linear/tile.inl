@@ -127,7 +127,7 @@ struct linear_tile<isa::CRUMB_THIS_ISA, Format> {
         const auto at = [&](int i) {
             return totals + static_cast<std::size_t>(i / Vectors) * stride + i % Vectors * I::lanes;
         };
-        f32 total[Rows * Vectors];
+        f32 total[unsigned(Rows * Vectors)];
         CRUMB_UNROLL
         for (int i = 0; i < Rows * Vectors; ++i) {
             total[i] = from_zero ? I::zero() : I::load(at(i));
@@ -135,7 +135,7 @@ struct linear_tile<isa::CRUMB_THIS_ISA, Format> {
                 I::store(at(i), total[i]);
         }
         for (; groups != 0; --groups) {
-            typename Product::acc s[Rows * Vectors];
+            typename Product::acc s[unsigned(Rows * Vectors)];
             CRUMB_UNROLL
             for (int r = 0; r < Rows; ++r) {
                 CRUMB_UNROLL
@@ -175,7 +175,7 @@ struct linear_tile<isa::CRUMB_THIS_ISA, Format> {
                                           typename Product::acc* s) noexcept {
         const int four = row + X * shape::rows; // of the group's eight times four inputs
         w.prefetch(row * shape::per_row + X);
-        typename Product::operand o[Vectors];
+        typename Product::operand o[unsigned(Vectors)];
         CRUMB_UNROLL
         for (int v = 0; v < Vectors; ++v)
             o[v] = w.template operand<X>(row, v);
