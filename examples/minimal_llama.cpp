@@ -1,0 +1,400 @@
+// A llama in one file: reads a GGUF model and continues a text, by the likeliest token. What an engine brings
+// is here: threads, memory, the order of a forward pass. The arithmetic is crumb's; files and text are read
+// by crumb_lm_io, which is examples/lm/gguf and examples/lm/text.
+//
+//   g++ -std=c++20 -O2 -Iinclude -Iexamples/lm examples/minimal_llama.cpp examples/lm/gguf/*.cpp
+//       examples/lm/text/*.cpp -pthread -o minimal_llama
+//   ./minimal_llama examples/models/novels-llama-5m-q8_0.gguf "It was a dark evening" --kv kivi4
+//
+// That compiles the kernels for all ISAs; -DCRUMB_TWO_ISAS=avx2, for two of them, takes half as long.
+#include "gguf/gguf.hpp"
+#include "text/tokenizer.hpp"
+
+#include <crumb/cache.hpp>
+#include <crumb/float_ops.hpp>
+#include <crumb/linear.hpp>
+#include <crumb/offline/weights/quantize.hpp>
+#include <crumb/util.hpp>
+
+#include <algorithm>
+#include <barrier>
+#include <charconv>
+#include <cmath>
+#include <functional>
+#include <initializer_list>
+#include <iostream>
+#include <map>
+#include <set>
+#include <string>
+#include <thread>
+#include <vector>
+
+namespace {
+
+using crumb::half;
+using crumb::matrix_view;
+using crumb::or_exit;
+using crumb::range;
+using crumb::status;
+using lm::ggml_type;
+using lm::gguf_tensor;
+
+void require(bool holds, const std::string& message) {
+    if (!holds)
+        or_exit(status::error(crumb::errc::invalid_argument, "%s", message.c_str()));
+}
+
+// ---- threads ----
+
+/// Threads that begin together and wait for each other: a `crumb::thread_pool`. The thread that calls `run`
+/// takes part 0.
+class workers {
+  public:
+    explicit workers(std::size_t size) : barrier_(static_cast<std::ptrdiff_t>(size)) {
+        for (std::size_t part = 1; part < size; ++part)
+            threads_.emplace_back([this, part] {
+                for (;;) {
+                    barrier_.arrive_and_wait(); // until there is work
+                    if (!work_)
+                        return;
+                    work_(part, this->size());
+                    barrier_.arrive_and_wait(); // until all are done
+                }
+            });
+    }
+    ~workers() {
+        work_ = nullptr;
+        barrier_.arrive_and_wait();
+        for (std::thread& t : threads_)
+            t.join();
+    }
+    std::size_t size() const noexcept { return threads_.size() + 1; }
+    void run(auto&& f) {
+        work_ = std::ref(f);
+        barrier_.arrive_and_wait();
+        work_(0, size());
+        barrier_.arrive_and_wait();
+    }
+
+  private:
+    std::barrier<> barrier_;
+    std::function<void(std::size_t, std::size_t)> work_;
+    std::vector<std::thread> threads_;
+};
+static_assert(crumb::thread_pool<workers>);
+
+// ---- the model ----
+
+/// A product, and the packed weights that it reads; none where the file's own bytes serve.
+struct matrix {
+    crumb::buffer memory;
+    crumb::any_linear plan;
+};
+struct layer {
+    std::vector<float> attention_norm, ffn_norm;
+    matrix q, k, v, output, gate, up, down;
+};
+struct model {
+    lm::gguf file; ///< mapped, as long as the model lives
+    std::size_t context, width, hidden, heads, kv_heads, head_size, rope_dims;
+    float norm_epsilon, rope_base;
+    std::vector<layer> layers;
+    std::vector<float> embedding, output_norm;
+    matrix output;
+};
+
+/// A tensor's numbers, or its blocks of a format, as they lie in the file.
+template <class T>
+const T* numbers(const gguf_tensor& t) {
+    return reinterpret_cast<const T*>(t.data.data());
+}
+template <class F>
+crumb::storage_view<F> blocks(const gguf_tensor& t) {
+    using block = typename F::block;
+    const std::span all(numbers<block>(t), t.data.size() / sizeof(block));
+    return or_exit(crumb::storage<F>(all, t.dims[1], t.dims[0]));
+}
+
+std::vector<float> floats(const gguf_tensor& t) {
+    std::vector<float> out(t.elements());
+    const auto decode = [&](const auto& w) {
+        for (std::size_t i = 0; i < out.size(); ++i)
+            out[i] = static_cast<float>(w.weight(i / w.k, i % w.k));
+    };
+    if (t.type == ggml_type::f32)
+        std::copy_n(numbers<float>(t), out.size(), out.data());
+    else if (t.type == ggml_type::f16)
+        or_exit(crumb::float_ops::plan()).to_float({numbers<half>(t), out.size()}, out.data());
+    else if (t.type == ggml_type::q8_0)
+        decode(blocks<crumb::q8_0>(t));
+    else if (t.type == ggml_type::q4_0)
+        decode(blocks<crumb::q4_0>(t));
+    else
+        require(false, "tensor " + std::string(t.name) + " is neither F32, F16, Q8_0 nor Q4_0");
+    return out;
+}
+
+template <class F>
+matrix packed(const crumb::storage_view<F>& w) {
+    matrix m{crumb::buffer(crumb::packed_bytes<F>(w.n, w.k)), {}};
+    m.plan = or_exit(crumb::linear<F>::plan(or_exit(crumb::pack(w, m.memory))));
+    return m;
+}
+/// The product with a tensor in a format; empty: the one that it is stored in.
+matrix make_matrix(const gguf_tensor& t, std::string_view format) {
+    const std::size_t n = t.dims[1], k = t.dims[0];
+    const auto stays = [&](ggml_type type, std::string_view name) {
+        return t.type == type && (format.empty() || format == name);
+    };
+    matrix out;
+    if (stays(ggml_type::f32, "f32"))
+        out.plan = or_exit(crumb::dense_linear<float>::plan(crumb::matrix(numbers<float>(t), n, k)));
+    else if (stays(ggml_type::f16, "f16"))
+        out.plan = or_exit(crumb::dense_linear<half>::plan(crumb::matrix(numbers<half>(t), n, k)));
+    else if (stays(ggml_type::q8_0, "q8_0"))
+        out = packed(blocks<crumb::q8_0>(t));
+    else if (stays(ggml_type::q4_0, "q4_0"))
+        out = packed(blocks<crumb::q4_0>(t));
+    else
+        crumb::format_list::for_each([&]<class F>() {
+            if constexpr (crumb::rounding_format<F>) // others are made with codebooks, of a whole model
+                if (const auto w = format == F::name ? floats(t) : std::vector<float>(); !w.empty())
+                    out = packed<F>(or_exit(crumb::quantize<F>(crumb::matrix(w.data(), n, k))));
+        });
+    require(bool(out.plan), "tensor " + std::string(t.name) + ", " + lm::ggml_type_name(t.type) +
+                                ", is not multiplied as it is: --weights is q8_0, q4_0 or u2");
+    return out;
+}
+
+model load(const std::string& path, std::string_view format) {
+    model m;
+    m.file = or_exit(lm::gguf::open(path));
+    const auto number = [&](const char* key) { return std::size_t{or_exit(m.file.get_u32(key))}; };
+    require(or_exit(m.file.get_string("general.architecture")) == "llama", "the model is no llama");
+    m.context = number("llama.context_length");
+    m.width = number("llama.embedding_length");
+    m.hidden = number("llama.feed_forward_length");
+    m.heads = number("llama.attention.head_count");
+    m.kv_heads = or_exit(m.file.get_u32("llama.attention.head_count_kv", std::uint32_t(m.heads)));
+    require(m.heads != 0 && m.width % m.heads == 0 && m.kv_heads != 0 && m.heads % m.kv_heads == 0,
+            "the model's width is not made of whole heads");
+    m.head_size = m.width / m.heads;
+    m.rope_dims = or_exit(m.file.get_u32("llama.rope.dimension_count", std::uint32_t(m.head_size)));
+    require(m.rope_dims <= m.head_size, "llama.rope.dimension_count is larger than a head");
+    m.rope_base = or_exit(m.file.get_f32("llama.rope.freq_base", 10000.0f));
+    m.norm_epsilon = or_exit(m.file.get_f32("llama.attention.layer_norm_rms_epsilon"));
+    for (const char* key : {"rope.scaling.type", "rope.scaling.factor", "rope.scale_linear"})
+        require(m.file.find(std::string("llama.") + key) == nullptr,
+                "scaled rotary embeddings: see crumb-lm");
+
+    std::set<std::string_view> used;
+    const auto tensor = [&](const std::string& name, std::size_t n, std::size_t k) -> const gguf_tensor& {
+        const gguf_tensor& t = *or_exit(m.file.get_tensor(name));
+        used.insert(t.name);
+        require(t.dims[0] == k && t.dims[1] == n && t.rank <= 2, "tensor " + name + " has another shape");
+        return t;
+    };
+    const std::size_t w = m.width, kv = m.kv_heads * m.head_size;
+    const std::size_t tokens = or_exit(m.file.get_array("tokenizer.ggml.tokens"))->count;
+    const gguf_tensor& embedding = tensor("token_embd.weight", tokens, w);
+    m.embedding = floats(embedding);
+    const bool is_tied = m.file.find_tensor("output.weight") == nullptr;
+    m.output = make_matrix(is_tied ? embedding : tensor("output.weight", tokens, w), "");
+    m.output_norm = floats(tensor("output_norm.weight", 1, w));
+    for (std::size_t i = 0, layers = number("llama.block_count"); i < layers; ++i) {
+        const auto get = [&](const char* name, std::size_t n, std::size_t k) -> const gguf_tensor& {
+            return tensor("blk." + std::to_string(i) + "." + name + ".weight", n, k);
+        };
+        m.layers.push_back({.attention_norm = floats(get("attn_norm", 1, w)),
+                            .ffn_norm = floats(get("ffn_norm", 1, w)),
+                            .q = make_matrix(get("attn_q", w, w), format),
+                            .k = make_matrix(get("attn_k", kv, w), format),
+                            .v = make_matrix(get("attn_v", kv, w), format),
+                            .output = make_matrix(get("attn_output", w, w), format),
+                            .gate = make_matrix(get("ffn_gate", m.hidden, w), format),
+                            .up = make_matrix(get("ffn_up", m.hidden, w), format),
+                            .down = make_matrix(get("ffn_down", w, m.hidden), format)});
+    }
+    // Biases, experts, factors of frequencies: without them the results would be others.
+    for (const gguf_tensor& t : m.file.tensors())
+        require(t.name.starts_with("crumb.") || used.contains(t.name),
+                "tensor " + std::string(t.name) + " is none of a plain llama");
+    return m;
+}
+
+// ---- a sequence of tokens ----
+
+class session {
+  public:
+    session(const model& m, workers& threads, const crumb::kv_codec& codec, std::size_t max_tokens)
+        : m_(m), threads_(threads), ops_(or_exit(crumb::float_ops::plan())) {
+        const std::size_t batch = std::min(max_tokens, max_batch);
+        const crumb::kv_cache_options options{.layers = m.layers.size(),
+                                              .kv_heads = m.kv_heads,
+                                              .head_size = m.head_size,
+                                              .max_tokens = max_tokens,
+                                              .max_rows = batch,
+                                              .page_tokens =
+                                                  crumb::round_up(max_tokens, crumb::kv_part_tokens),
+                                              .codec = codec};
+        cache_state_ = crumb::buffer(or_exit(crumb::kv_cache::state_bytes(options)));
+        cache_ = or_exit(crumb::kv_cache::create(options, cache_state_));
+        if (cache_.pages_for(max_tokens) != 0) {
+            page_ = crumb::buffer(cache_.page_bytes(), crumb::buffer::untouched);
+            or_exit(cache_.add_page(page_));
+        }
+        attention_ = or_exit(crumb::kv_attention::plan(options, {.heads = m.heads}));
+        const std::size_t scratch = std::max(attention_.scratch_bytes(batch), cache_.encode_scratch_bytes());
+        for (std::size_t i = 0; i < threads.size(); ++i)
+            scratch_.emplace_back(scratch);
+        rope_memory_ = crumb::buffer(crumb::rope_table_bytes(max_tokens, m.rope_dims));
+        rope_ = or_exit(crumb::rope_table::create(rope_memory_, max_tokens,
+                                                  {.dims = m.rope_dims, .base = double(m.rope_base)}));
+    }
+
+    /// Appends tokens and returns the logits behind the last one.
+    std::span<const float> append(std::span<const std::int32_t> tokens) {
+        for (; tokens.size() > max_batch; tokens = tokens.subspan(max_batch))
+            append(tokens.first(max_batch));
+        const std::size_t n = tokens.size(), width = m_.width, kv = m_.kv_heads * m_.head_size;
+        const auto view = [](std::vector<float>& of, std::size_t r, std::size_t c) {
+            of.resize(std::max(of.size(), r * c));
+            return crumb::matrix(of.data(), r, c);
+        };
+        const auto x = view(hidden_, n, width), normed = view(normed_, n, width);
+        const auto q = view(q_, n, width), k = view(k_, n, kv), v = view(v_, n, kv);
+        const auto attended = view(attended_, n, width), added = view(added_, n, width);
+        const auto gate = view(gate_, n, m_.hidden), up = view(up_, n, m_.hidden);
+        for (std::size_t r = 0; r < n; ++r)
+            std::copy_n(m_.embedding.data() + static_cast<std::size_t>(tokens[r]) * width, width, x.row(r));
+        for (std::size_t i = 0; i < m_.layers.size(); ++i) {
+            const layer& l = m_.layers[i];
+            ops_.rms_norm(x, l.attention_norm, m_.norm_epsilon, normed);
+            multiply(normed, {{l.q, q}, {l.k, k}, {l.v, v}});
+            attend(i, q, k, v, attended);
+            multiply(attended, {{l.output, added}});
+            ops_.add(x, added, x);
+
+            ops_.rms_norm(x, l.ffn_norm, m_.norm_epsilon, normed);
+            multiply(normed, {{l.up, up}, {l.gate, gate}});
+            crumb::parallel_for(threads_, m_.hidden, crumb::tile_channels, [&](range c) {
+                ops_.silu_gated(columns(gate, c), columns(up, c), columns(up, c));
+            });
+            multiply(up, {{l.down, added}});
+            ops_.add(x, added, x);
+        }
+        or_exit(cache_.advance(n));
+        cache_.encode(scratch_[0]); // tokens that the window has left behind
+        const auto last = rows(normed, {0, 1});
+        ops_.rms_norm(rows(x, {n - 1, n}), m_.output_norm, m_.norm_epsilon, last);
+        multiply(last, {{m_.output, view(logits_, 1, m_.output.plan.n())}});
+        return logits_;
+    }
+
+  private:
+    static constexpr std::size_t max_batch = 128; ///< tokens that are computed together
+    struct product {
+        const matrix& w;
+        matrix_view<float> y;
+    };
+
+    /// y = x W^T for matrices that read the same x; those of equal layouts share its quantized copy.
+    void multiply(const matrix_view<const float>& x, std::initializer_list<product> products) {
+        crumb::activations quantized;
+        for (const product& p : products) {
+            const crumb::any_linear& w = p.w.plan;
+            if (w.reads_activations() && quantized.layout() != w.input_plan().layout) {
+                if (const auto bytes = crumb::activation_bytes(w.input_plan(), x.rows); copy_.size() < bytes)
+                    copy_ = crumb::buffer(bytes);
+                quantized = or_exit(crumb::activations::create(copy_, w.input_plan(), x.rows));
+                quantized.quantize(x);
+            }
+            crumb::parallel_for(threads_, w.n(), crumb::tile_channels,
+                                [&](range part) { w.run(x, quantized, p.y, {.channels = part}); });
+        }
+    }
+
+    /// Turns queries and keys by their positions, puts keys and values into the cache, and attends to all of
+    /// it. A thread does all that for its own heads, so it waits for nobody in between.
+    void attend(std::size_t i, const matrix_view<float>& q, const matrix_view<float>& k,
+                const matrix_view<float>& v, const matrix_view<float>& y) {
+        std::vector<status> outcomes(threads_.size());
+        threads_.run([&](std::size_t part, std::size_t parts) {
+            const range heads = crumb::split(m_.kv_heads, parts, part);
+            const std::size_t size = m_.head_size, group = m_.heads / m_.kv_heads * size;
+            ops_.rope(columns(q, {heads.begin * group, heads.end * group}), size, rope_, cache_.length());
+            ops_.rope(columns(k, {heads.begin * size, heads.end * size}), size, rope_, cache_.length());
+            outcomes[part] = cache_.write(i, k, v, heads);
+            if (outcomes[part])
+                outcomes[part] = attention_.run(q, cache_, i, y, scratch_[part], {.kv_heads = heads});
+        });
+        for (const status& s : outcomes)
+            or_exit(s);
+    }
+
+    const model& m_;
+    workers& threads_;
+    crumb::float_ops ops_;
+    crumb::buffer cache_state_, page_, rope_memory_, copy_;
+    crumb::kv_cache cache_;
+    crumb::kv_attention attention_;
+    crumb::rope_table rope_;
+    std::vector<crumb::buffer> scratch_; ///< a thread's own
+    std::vector<float> hidden_, normed_, q_, k_, v_, attended_, gate_, up_, added_, logits_;
+};
+
+// ---- the program ----
+
+void print(const std::string& text) {
+    require(bool(std::cout << text << std::flush), "standard output cannot be written");
+}
+
+std::size_t number(const std::string& text) {
+    std::size_t n = 0;
+    const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), n);
+    require(error == std::errc() && *end == '\0', "'" + text + "' is not a number");
+    return n;
+}
+
+} // namespace
+
+int main(int argc, char** argv) try {
+    const std::string cores = std::to_string(std::max(1u, std::thread::hardware_concurrency()));
+    std::map<std::string, std::string> options = {
+        {"--tokens", "200"}, {"--weights", ""}, {"--kv", "f16"}, {"--threads", cores}};
+    std::vector<std::string> texts;
+    for (int i = 1; i < argc; ++i)
+        if (const auto option = options.find(argv[i]); option == options.end())
+            texts.push_back(argv[i]);
+        else
+            option->second = ++i < argc ? argv[i] : "";
+    require(texts.size() == 2,
+            "usage: minimal_llama MODEL.gguf PROMPT [--tokens N] [--weights F] [--kv CODEC] [--threads N]");
+    const std::size_t tokens = number(options["--tokens"]), threads = number(options["--threads"]);
+    require(threads >= 1 && threads <= 256, "--threads is 1 to 256");
+    const auto codec = or_exit(crumb::kv_codec::named(options["--kv"]));
+    require(!codec.has_codebooks(), "--kv: this codec needs trained codebooks, see crumb-lm calibrate");
+
+    const model m = load(texts[0], options["--weights"]);
+    const auto vocabulary = or_exit(lm::tokenizer::make(m.file));
+    std::vector<std::int32_t> next = vocabulary.encode(texts[1], true);
+    require(!next.empty() && next.size() <= m.context, "the prompt is empty, or longer than the context");
+    const std::size_t room = m.context - next.size();
+    workers pool(threads);
+    session s(m, pool, codec, next.size() + std::min(tokens, room));
+    print(texts[1]);
+    for (std::size_t i = 0; i < std::min(tokens, room + 1); ++i) {
+        const std::span<const float> logits = s.append(next);
+        const auto likeliest = std::max_element(logits.begin(), logits.end());
+        require(std::isfinite(*likeliest), "a logit is not finite");
+        next = {static_cast<std::int32_t>(likeliest - logits.begin())};
+        const std::string piece = vocabulary.decode(next);
+        if (next[0] == vocabulary.eos() && piece.empty())
+            break;
+        print(piece);
+    }
+    print("\n\n");
+} catch (const std::exception& e) { // no memory, no threads
+    std::cerr << e.what() << '\n';
+    return 1;
+}
