@@ -27,8 +27,8 @@ struct task {
         options.sinks = options.window = 0;
         options.codebooks = codebooks.view();
         state = buffer(kv_cache::state_bytes(options).value());
-        cache =
-            std::make_unique<kv_cache>(kv_cache::create(options, {state.data(), state.size()}, {isa}).value());
+        cache = std::make_unique<kv_cache>(
+            kv_cache::create(options, {state.data(), state.size()}, {isa}).value());
         page = buffer(cache->page_bytes());
         scratch = buffer(cache->encode_scratch_bytes());
         must(cache->add_page({page.data(), cache->page_bytes()}));
