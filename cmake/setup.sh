@@ -4,7 +4,7 @@
 #
 #   cmake/setup.sh            to build, test and run
 #   cmake/setup.sh --board    to build crumb-bench for AArch64 boards, and to try it under an emulator
-#   cmake/setup.sh --ci       all of that, and clang, clang-format and clang-tidy, as .ci/run wants them
+#   cmake/setup.sh --ci       all of that, and clang, clang-format, clang-tidy and doxygen, as .ci/run wants them
 set -eu
 
 ci=no
@@ -68,7 +68,7 @@ if [ "$board" = yes ]; then
     [ -f "$benchmark_sources/CMakeLists.txt" ] || needs_sources=yes
 fi
 if [ "$ci" = yes ]; then
-    want googletest clang-format-19 clang-tidy-19
+    want googletest clang-format-19 clang-tidy-19 doxygen
     for version in $clang_versions; do
         if is_installed "clang-$version"; then
             clang=$version

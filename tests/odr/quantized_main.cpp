@@ -1,4 +1,5 @@
-// Prints nothing and returns 0 if quantizers compiled with and without fused multiply-adds write the same bytes.
+// Prints nothing and returns 0 if quantizers compiled with and without fused multiply-adds write the same
+// bytes.
 #include <crumb/isa/cpu.hpp>
 
 #include <cstdio>

@@ -10,7 +10,7 @@ namespace crumb::inline CRUMB_ABI {
 template <class... T>
 struct type_list {
     static constexpr std::size_t size = sizeof...(T);
-    /// Calls f.operator()<T>() for every type in order.
+    /// Calls `f.operator()<T>()` for every type in order.
     template <class F>
     static constexpr void for_each(F&& f) {
         (f.template operator()<T>(), ...);
