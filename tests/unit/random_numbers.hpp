@@ -1,6 +1,8 @@
 // Random numbers of tests, the same with every standard library.
 #pragma once
 
+#include <crumb/core/view.hpp>
+
 #include <cmath>
 #include <cstdint>
 #include <random>
@@ -36,5 +38,12 @@ class normal_numbers {
     T spare_ = 0;
     bool has_spare_ = false;
 };
+
+/// A part of 0 .. size - 1, empty ones among them, from two random numbers.
+inline crumb::range part_of(std::size_t size, std::size_t a, std::size_t b) {
+    a %= size + 1;
+    b %= size + 1;
+    return {a < b ? a : b, a < b ? b : a};
+}
 
 } // namespace crumb_test
