@@ -70,7 +70,7 @@ result<schedule_source> read_learned(const model& m, numbers& read, std::size_t 
              .points = read("points")};
     if (!read.error())
         return read.error();
-    if (const status s = crumb::check_options(shape); !s)
+    if (const status s = crumb::check_shape(shape); !s)
         return s;
     if (shape.heads != m.shape().kv_heads || shape.head_size != m.shape().head_size)
         return status::error(errc::corrupt, "the schedule reads %zu heads of %zu, the model has %zu of %zu",

@@ -89,10 +89,10 @@ result<any_linear> plan_rounded(const matrix_view<const float>& w, std::span<con
     return any_linear(*plan);
 }
 
-/// What neurons see of rows of inputs: estimates v, exact inputs u and outputs s.
-template <class Result>
-status observe(const ffn_weights& w, const any_linear& predictor, const matrix_view<const float>& inputs,
-               const context& on, Result&& f) {
+/// Adds what neurons see of rows of inputs: estimates v, exact inputs u and outputs s.
+inline status collect(const ffn_weights& w, const any_linear& predictor,
+                      const matrix_view<const float>& inputs, const context& on,
+                      activation_statistics& statistics) {
     const auto exact = dense_linear<float>::plan(w.up, {.bias = w.up_bias}, on);
     const auto ops = float_ops::plan(on);
     if (!exact || !ops)
@@ -111,9 +111,9 @@ status observe(const ffn_weights& w, const any_linear& predictor, const matrix_v
         predictor.run(*a, matrix(v.data(), x.rows, h));
         exact->run(x, matrix(u.data(), x.rows, h));
         w.activation.apply(*ops, u.data(), s.data(), x.rows * h);
-        if (const status done =
-                f(matrix<const float>(v.data(), x.rows, h), matrix<const float>(u.data(), x.rows, h),
-                  matrix<const float>(s.data(), x.rows, h));
+        if (const status done = statistics.add(matrix<const float>(v.data(), x.rows, h),
+                                               matrix<const float>(u.data(), x.rows, h),
+                                               matrix<const float>(s.data(), x.rows, h));
             !done)
             return done;
     }
@@ -147,10 +147,7 @@ result<folded_network> fold_network(const ffn_weights& w, const matrix_view<cons
     auto statistics = activation_statistics::make(shape.neurons, options.bins);
     if (!statistics)
         return statistics.error();
-    if (const status seen =
-            folding::observe(w, *predictor, inputs, on,
-                             [&](auto&& v, auto&& u, auto&& s) { return statistics->add(v, u, s); });
-        !seen)
+    if (const status seen = folding::collect(w, *predictor, inputs, on, *statistics); !seen)
         return seen;
 
     const auto weights = output_weights(w.down);
@@ -177,13 +174,10 @@ result<folded_network> fold_network(const ffn_weights& w, const matrix_view<cons
     if (!writer)
         return writer.error();
     std::vector<double> slopes(shape.neurons), intercepts(shape.neurons);
-    std::vector<linear_range> chosen(shape.neurons);
     std::vector<float> row(std::max(shape.inputs, shape.outputs));
     for (std::size_t i = 0; i < shape.neurons; ++i) {
         const std::size_t range = curves[i][shared->points[0][i]].range;
-        if (range != curve_point::nothing)
-            chosen[i] = ranges[i][range];
-        const linear_range& r = chosen[i];
+        const linear_range r = range == curve_point::nothing ? linear_range() : ranges[i][range];
         slopes[i] = r.slope;
         intercepts[i] = r.intercept;
         const auto low = static_cast<float>(r.low), high = static_cast<float>(r.high);
@@ -206,19 +200,7 @@ result<folded_network> fold_network(const ffn_weights& w, const matrix_view<cons
     if (!fold)
         return fold.error();
 
-    std::size_t outside = 0;
-    if (const status counted = folding::observe(w, *predictor, inputs, on,
-                                                [&](auto&& v, auto&&, auto&&) {
-                                                    for (std::size_t r = 0; r < v.rows; ++r)
-                                                        for (std::size_t i = 0; i < shape.neurons; ++i)
-                                                            outside +=
-                                                                !(double{v.row(r)[i]} >= chosen[i].low &&
-                                                                  double{v.row(r)[i]} < chosen[i].high);
-                                                    return status();
-                                                });
-        !counted)
-        return counted;
-    n.expected_ = inputs.rows == 0 ? 0 : double(outside) / double(inputs.rows) / double(shape.neurons);
+    n.expected_ = 1 - shared->mean;
     n.parts_ = {.fold = *fold,
                 .predictor = *predictor,
                 .neurons = *neurons,

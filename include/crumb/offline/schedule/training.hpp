@@ -321,7 +321,7 @@ inline result<trained_schedule> train_schedule(std::span<const schedule_sample> 
     if (const status s = check_options(options, points); !s)
         return s;
     const learned_shape shape = {heads, head_size, options.hidden, points};
-    if (const status s = check_options(shape); !s)
+    if (const status s = check_shape(shape); !s)
         return s;
     for (std::size_t i = 0; i < samples.size(); ++i) {
         const schedule_sample& s = samples[i];

@@ -20,7 +20,7 @@ struct learned_shape {
 };
 
 /// An error if sizes are 0 or too large.
-inline status check_options(const learned_shape& s) noexcept {
+inline status check_shape(const learned_shape& s) noexcept {
     // Far more than is useful; products stay below 2^31.
     constexpr std::size_t max = 1 << 11;
     if (s.heads == 0 || s.heads > max || s.head_size == 0 || s.head_size > 512 || s.hidden == 0 ||
@@ -164,7 +164,7 @@ class learned_schedule {
     }
 
     static status check(const learned_shape& s, const learned_weights& w) noexcept {
-        if (const status e = check_options(s); !e)
+        if (const status e = check_shape(s); !e)
             return e;
         const struct {
             const char* name;
