@@ -1,0 +1,30 @@
+// Q1_0: 128 signs and one half-precision scale; byte for byte GGUF's block of that name.
+#pragma once
+
+#include <crumb/format/strided_bits.hpp>
+#include <crumb/format/traits.hpp>
+
+namespace crumb::inline CRUMB_ABI {
+
+/// weight i = d if bit i is set, -d otherwise: codes -1 and 1. 18 bytes per 128 weights, 1.125 bits per
+/// weight.
+struct q1_0 {
+    struct block {
+        half d;                    ///< bytes 0-1, little-endian
+        strided_bits<1, 1, 128> q; ///< bytes 2-17: bit i % 8 of byte i / 8
+    };
+    static_assert(sizeof(block) == 18);
+
+    static constexpr const char* name = "q1_0";
+    using scales = group_scales<half, 128>;
+
+    static constexpr half scale(const block& b, std::size_t = 0) noexcept { return b.d; }
+    static constexpr int code(const block& b, std::size_t i) noexcept { return 2 * b.q.get(i) - 1; }
+    static constexpr void set(block& b, half d, const int* code, std::size_t = 0) noexcept {
+        b.d = d;
+        for (std::size_t i = 0; i < scales::group; ++i)
+            b.q.put(i, code[i] > 0 ? 1 : 0);
+    }
+};
+
+} // namespace crumb::inline CRUMB_ABI

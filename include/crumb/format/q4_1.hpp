@@ -1,0 +1,37 @@
+// Q4_1: 32 codes of 4 bits, a half-precision scale and minimum; byte for byte GGUF's block of that name.
+#pragma once
+
+#include <crumb/format/strided_bits.hpp>
+#include <crumb/format/traits.hpp>
+
+namespace crumb::inline CRUMB_ABI {
+
+/// weight i = d * q[i] + m, codes 0..15. 20 bytes per 32 weights, 5 bits per weight.
+struct q4_1 {
+    struct block {
+        half d;                    ///< bytes 0-1, little-endian
+        half m;                    ///< bytes 2-3
+        strided_bits<4, 16, 32> q; ///< bytes 4-19: codes i and 16 + i in byte i
+    };
+    static_assert(sizeof(block) == 20);
+
+    static constexpr const char* name = "q4_1";
+    using scales = half_scales;
+    using minima = half_scales;
+
+    static constexpr half scale(const block& b, std::size_t = 0) noexcept { return b.d; }
+    static constexpr half minimum(const block& b, std::size_t = 0) noexcept { return b.m; }
+    static constexpr int code(const block& b, std::size_t i) noexcept { return b.q.get(i); }
+    /// Leaves the minimum as it is.
+    static constexpr void set(block& b, half d, const int* code, std::size_t = 0) noexcept {
+        b.d = d;
+        for (std::size_t i = 0; i < group_size; ++i)
+            b.q.put(i, code[i]);
+    }
+    static constexpr void set(block& b, half d, half m, const int* code, std::size_t = 0) noexcept {
+        b.m = m;
+        set(b, d, code);
+    }
+};
+
+} // namespace crumb::inline CRUMB_ABI

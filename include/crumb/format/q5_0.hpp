@@ -1,0 +1,34 @@
+// Q5_0: 32 codes of 5 bits and one half-precision scale; byte for byte GGUF's block of that name.
+#pragma once
+
+#include <crumb/format/strided_bits.hpp>
+#include <crumb/format/traits.hpp>
+
+namespace crumb::inline CRUMB_ABI {
+
+/// weight i = d * code i, codes -16..15. 22 bytes per 32 weights, 5.5 bits per weight.
+struct q5_0 {
+    struct block {
+        half d;                      ///< bytes 0-1, little-endian
+        strided_bits<1, 1, 32> high; ///< bytes 2-5: bit i is the fifth of code i + 16
+        strided_bits<4, 16, 32> low; ///< bytes 6-21: the lower four, of codes i and 16 + i in byte i
+    };
+    static_assert(sizeof(block) == 22);
+
+    static constexpr const char* name = "q5_0";
+    using scales = half_scales;
+
+    static constexpr half scale(const block& b, std::size_t = 0) noexcept { return b.d; }
+    static constexpr int code(const block& b, std::size_t i) noexcept {
+        return (b.high.get(i) << 4 | b.low.get(i)) - 16;
+    }
+    static constexpr void set(block& b, half d, const int* code, std::size_t = 0) noexcept {
+        b.d = d;
+        for (std::size_t i = 0; i < group_size; ++i) {
+            b.low.put(i, code[i] + 16);
+            b.high.put(i, (code[i] + 16) >> 4);
+        }
+    }
+};
+
+} // namespace crumb::inline CRUMB_ABI

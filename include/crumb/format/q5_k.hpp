@@ -1,0 +1,52 @@
+// Q5_K: 256 codes of 5 bits, scales and minima of 6 bits; byte for byte GGUF's block of that name.
+#pragma once
+
+#include <crumb/format/six_bit_scales.hpp>
+#include <crumb/format/strided_bits.hpp>
+#include <crumb/format/traits.hpp>
+
+namespace crumb::inline CRUMB_ABI {
+
+/// weight i = d * s * code i - dmin * m, codes 0..31; s and m, 0..63, are those of the group of 32. 176 bytes
+/// per 256 weights, 5.5 bits per weight.
+struct q5_k {
+    struct block {
+        half d;                        ///< bytes 0-1, little-endian
+        half dmin;                     ///< bytes 2-3
+        six_bit_scales s;              ///< bytes 4-15
+        strided_bits<1, 32, 256> high; ///< bytes 16-47: fifth bits, those of group g at bit g
+        strided_bits<4, 32, 256> low;  ///< bytes 48-175: the lower four, two groups in 32 bytes
+    };
+    static_assert(sizeof(block) == 176);
+
+    static constexpr const char* name = "q5_k";
+    using scales = group_scales<half_multiple, 32, 8>;
+    using minima = scales;
+
+    static constexpr half_multiple scale(const block& b, std::size_t g) noexcept {
+        return {b.d, static_cast<std::int8_t>(b.s.scale(g))};
+    }
+    static constexpr half_multiple minimum(const block& b, std::size_t g) noexcept {
+        return {b.dmin, static_cast<std::int8_t>(-b.s.minimum(g))};
+    }
+    static constexpr int code(const block& b, std::size_t i) noexcept {
+        return b.high.get(i) << 4 | b.low.get(i);
+    }
+    /// The unit is that of the whole block. Leaves the minimum as it is.
+    static constexpr void set(block& b, half_multiple d, const int* code, std::size_t g) noexcept {
+        b.d = d.unit;
+        b.s.set_scale(g, d.multiplier);
+        for (std::size_t i = 0; i < scales::group; ++i) {
+            b.low.put(scales::group * g + i, code[i]);
+            b.high.put(scales::group * g + i, code[i] >> 4);
+        }
+    }
+    static constexpr void set(block& b, half_multiple d, half_multiple m, const int* code,
+                              std::size_t g) noexcept {
+        b.dmin = m.unit;
+        b.s.set_minimum(g, -m.multiplier);
+        set(b, d, code, g);
+    }
+};
+
+} // namespace crumb::inline CRUMB_ABI

@@ -1,0 +1,179 @@
+// The tensor types of GGUF: what ggml reads in their blocks, what any bytes can mean, and that blocks are
+// made again of what is read in them.
+#include "data/gguf_types.hpp"
+
+#include <crumb/format/iq4_nl.hpp>
+#include <crumb/format/iq4_xs.hpp>
+#include <crumb/format/mxfp4.hpp>
+#include <crumb/format/nvfp4.hpp>
+#include <crumb/format/packed.hpp>
+#include <crumb/format/q1_0.hpp>
+#include <crumb/format/q2_0.hpp>
+#include <crumb/format/q2_k.hpp>
+#include <crumb/format/q3_k.hpp>
+#include <crumb/format/q4_1.hpp>
+#include <crumb/format/q4_k.hpp>
+#include <crumb/format/q5_0.hpp>
+#include <crumb/format/q5_1.hpp>
+#include <crumb/format/q5_k.hpp>
+#include <crumb/format/q6_k.hpp>
+#include <crumb/format/tq1_0.hpp>
+#include <crumb/format/tq2_0.hpp>
+
+#include <gtest/gtest.h>
+
+#include <random>
+#include <set>
+
+namespace {
+
+/// A format, ggml's number of it, and the codes that its bits can say.
+template <class F, unsigned Number, int Minimum, int Maximum>
+struct described {
+    using format = F;
+    static constexpr unsigned number = Number;
+    static constexpr int minimum = Minimum;
+    static constexpr int maximum = Maximum;
+};
+
+using every_type = testing::Types<described<crumb::q4_1, 3, 0, 15>, described<crumb::q5_0, 6, -16, 15>,
+                                  described<crumb::q5_1, 7, 0, 31>, described<crumb::q2_k, 10, 0, 3>,
+                                  described<crumb::q3_k, 11, -4, 3>, described<crumb::q4_k, 12, 0, 15>,
+                                  described<crumb::q5_k, 13, 0, 31>, described<crumb::q6_k, 14, -32, 31>,
+                                  described<crumb::iq4_nl, 20, 0, 15>, described<crumb::iq4_xs, 23, 0, 15>,
+                                  described<crumb::tq1_0, 34, -1, 1>, described<crumb::tq2_0, 35, -1, 2>,
+                                  described<crumb::mxfp4, 39, 0, 15>, described<crumb::nvfp4, 40, 0, 15>,
+                                  described<crumb::q1_0, 41, -1, 1>, described<crumb::q2_0, 42, -1, 2>>;
+
+struct format_name {
+    template <class T>
+    static std::string GetName(int) {
+        return T::format::name;
+    }
+};
+
+template <class Block>
+Block random_block(std::mt19937& random) {
+    unsigned char bytes[sizeof(Block)];
+    for (auto& byte : bytes)
+        byte = static_cast<unsigned char>(random());
+    Block block;
+    std::memcpy(&block, bytes, sizeof block);
+    return block;
+}
+
+/// What `set` makes of the scales, minima and codes of a block.
+template <class F>
+typename F::block rebuilt(const typename F::block& b) {
+    constexpr std::size_t group = F::scales::group;
+    typename F::block out{};
+    for (std::size_t g = 0; g < F::scales::block_groups; ++g) {
+        int codes[group];
+        for (std::size_t i = 0; i < group; ++i)
+            codes[i] = F::code(b, g * group + i);
+        if constexpr (crumb::has_minima<F>)
+            F::set(out, F::scale(b, g), F::minimum(b, g), codes, g);
+        else
+            F::set(out, F::scale(b, g), codes, g);
+    }
+    return out;
+}
+
+template <class T>
+class GgufTypes : public testing::Test {};
+TYPED_TEST_SUITE(GgufTypes, every_type, format_name);
+
+// Sums with a minimum of 0 are compared as values: ggml subtracts it and crumb adds its negative, and -0 - 0
+// is -0 where -0 + 0 is 0. All other weights are compared in all of their bits.
+TYPED_TEST(GgufTypes, DecodeAsGgmlDoes) {
+    using F = TypeParam::format;
+    static_assert(crumb::weight_format<F> && crumb::writable_format<F>);
+    const auto type = crumb_test::read_gguf_type(TypeParam::number);
+    ASSERT_EQ(type.block_bytes, sizeof(typename F::block));
+    ASSERT_EQ(type.block_inputs, crumb::block_inputs<F>);
+    std::vector<typename F::block> blocks(type.blocks.size() / type.block_bytes);
+    std::memcpy(blocks.data(), type.blocks.data(), type.blocks.size());
+    const std::size_t inputs = blocks.size() * type.block_inputs;
+    const auto view = crumb::storage<F>(blocks, 1, inputs);
+    ASSERT_TRUE(view) << view.message();
+    std::vector<float> decoded(inputs);
+    for (std::size_t i = 0; i < inputs; ++i)
+        decoded[i] = float(view->weight(0, i)) + (crumb::has_minima<F> ? 0.0f : -0.0f);
+    crumb_test::expect_floats(type, decoded);
+}
+
+TYPED_TEST(GgufTypes, AnyBytesAreCodesOfTheirRange) {
+    using F = TypeParam::format;
+    std::mt19937 random(1);
+    std::set<int> seen;
+    for (int repetition = 0; repetition < 64; ++repetition) {
+        const auto block = random_block<typename F::block>(random);
+        for (std::size_t i = 0; i < crumb::block_inputs<F>; ++i) {
+            const int code = F::code(block, i);
+            ASSERT_GE(code, TypeParam::minimum);
+            ASSERT_LE(code, TypeParam::maximum);
+            seen.insert(code);
+        }
+    }
+    const bool signs = TypeParam::number == 41; // -1 and 1
+    EXPECT_EQ(seen.size(), signs ? 2u : std::size_t(TypeParam::maximum - TypeParam::minimum + 1));
+}
+
+TYPED_TEST(GgufTypes, BlocksAreRebuiltFromWhatIsReadInThem) {
+    using F = TypeParam::format;
+    std::mt19937 random(2);
+    for (int repetition = 0; repetition < 64; ++repetition) {
+        const auto block = random_block<typename F::block>(random);
+        const auto again = rebuilt<F>(block);
+        if constexpr (std::same_as<F, crumb::tq1_0>) { // not all bytes are five digits; the codes stay
+            for (std::size_t i = 0; i < crumb::block_inputs<F>; ++i)
+                ASSERT_EQ(F::code(again, i), F::code(block, i)) << i;
+            const auto once_more = rebuilt<F>(again);
+            ASSERT_EQ(std::memcmp(&once_more, &again, sizeof again), 0);
+        } else {
+            ASSERT_EQ(std::memcmp(&again, &block, sizeof block), 0);
+        }
+    }
+}
+
+// What ggml's quantizer made comes back byte for byte, which random bytes of tq1_0 do not.
+TYPED_TEST(GgufTypes, QuantizedBlocksAreRebuilt) {
+    using F = TypeParam::format;
+    const auto type = crumb_test::read_gguf_type(TypeParam::number);
+    const std::size_t quantized = 2 * std::max<std::size_t>(256, type.block_inputs) / type.block_inputs;
+    for (std::size_t b = 0; b < quantized; ++b) {
+        typename F::block block;
+        std::memcpy(&block, type.blocks.data() + b * sizeof block, sizeof block);
+        const auto again = rebuilt<F>(block);
+        ASSERT_EQ(std::memcmp(&again, &block, sizeof block), 0) << b;
+    }
+}
+
+// A group is written without a trace in the others, and its scale without a trace in its minimum.
+TYPED_TEST(GgufTypes, GroupsAreWrittenApart) {
+    using F = TypeParam::format;
+    constexpr std::size_t group = F::scales::group, groups = F::scales::block_groups;
+    std::mt19937 random(3);
+    const auto block = random_block<typename F::block>(random),
+               other = random_block<typename F::block>(random);
+    for (std::size_t g = 0; g < groups; ++g) {
+        auto written = block;
+        int codes[group];
+        for (std::size_t i = 0; i < group; ++i)
+            codes[i] = F::code(other, g * group + i);
+        F::set(written, F::scale(other, g), codes, g);
+        EXPECT_EQ(F::scale(written, g), F::scale(other, g));
+        for (std::size_t i = 0; i < groups * group; ++i)
+            ASSERT_EQ(F::code(written, i), F::code(i / group == g ? other : block, i)) << g << ' ' << i;
+        for (std::size_t h = 0; h < groups; ++h) {
+            if constexpr (crumb::has_minima<F>) {
+                EXPECT_EQ(F::minimum(written, h), F::minimum(block, h)) << g << ' ' << h;
+            }
+            if constexpr (requires(typename F::scales::value s) { s.multiplier; }) {
+                EXPECT_EQ(F::scale(written, h).multiplier, F::scale(h == g ? other : block, h).multiplier);
+            }
+        }
+    }
+}
+
+} // namespace
