@@ -10,8 +10,44 @@
 
 namespace lm {
 
-/// Tensor types that this program computes with or stores. A file may hold any other number.
-enum class ggml_type : std::uint32_t { f32 = 0, f16 = 1, q4_0 = 2, q8_0 = 8, i8 = 24 };
+/// The tensor types of ggml; 4, 5, 31-33 and 36-38 were given up. A file may hold any other number.
+enum class ggml_type : std::uint32_t {
+    f32 = 0,
+    f16 = 1,
+    q4_0 = 2,
+    q4_1 = 3,
+    q5_0 = 6,
+    q5_1 = 7,
+    q8_0 = 8,
+    q8_1 = 9,
+    q2_k = 10,
+    q3_k = 11,
+    q4_k = 12,
+    q5_k = 13,
+    q6_k = 14,
+    q8_k = 15,
+    iq2_xxs = 16,
+    iq2_xs = 17,
+    iq3_xxs = 18,
+    iq1_s = 19,
+    iq4_nl = 20,
+    iq3_s = 21,
+    iq2_s = 22,
+    iq4_xs = 23,
+    i8 = 24,
+    i16 = 25,
+    i32 = 26,
+    i64 = 27,
+    f64 = 28,
+    iq1_m = 29,
+    bf16 = 30,
+    tq1_0 = 34,
+    tq2_0 = 35,
+    mxfp4 = 39,
+    nvfp4 = 40,
+    q1_0 = 41,
+    q2_0 = 42
+};
 
 /// The name and the storage of a tensor type: `block_bytes` for every `block` elements of a row.
 struct ggml_type_info {
@@ -30,6 +66,7 @@ inline constexpr ggml_type_info ggml_types[] = {
     {22, "IQ2_S", 256, 82},   {23, "IQ4_XS", 256, 136}, {24, "I8", 1, 1},         {25, "I16", 1, 2},
     {26, "I32", 1, 4},        {27, "I64", 1, 8},        {28, "F64", 1, 8},        {29, "IQ1_M", 256, 56},
     {30, "BF16", 1, 2},       {34, "TQ1_0", 256, 54},   {35, "TQ2_0", 256, 66},   {39, "MXFP4", 32, 17},
+    {40, "NVFP4", 64, 36},    {41, "Q1_0", 128, 18},    {42, "Q2_0", 64, 18},
 };
 
 /// What is known about a type; nullptr for numbers that are not in the table.
