@@ -1,8 +1,22 @@
 // Weights near the ties between codes, quantized to formats whose rounding a fused multiply-add would move.
 #pragma once
 
+#include <crumb/format/iq4_nl.hpp>
+#include <crumb/format/iq4_xs.hpp>
+#include <crumb/format/mxfp4.hpp>
+#include <crumb/format/q1_0.hpp>
+#include <crumb/format/q2_0.hpp>
+#include <crumb/format/q2_k.hpp>
+#include <crumb/format/q3_k.hpp>
 #include <crumb/format/q4_0.hpp>
+#include <crumb/format/q4_1.hpp>
+#include <crumb/format/q4_k.hpp>
+#include <crumb/format/q5_0.hpp>
+#include <crumb/format/q5_1.hpp>
+#include <crumb/format/q5_k.hpp>
+#include <crumb/format/q6_k.hpp>
 #include <crumb/format/q8_0.hpp>
+#include <crumb/format/tq2_0.hpp>
 #include <crumb/format/u2.hpp>
 #include <crumb/offline/weights/quantize.hpp>
 
@@ -39,6 +53,13 @@ std::vector<unsigned char> quantized_bytes(const std::vector<float>& w) {
 }
 
 template <class... F>
-std::vector<std::vector<unsigned char>> quantized_by(const std::vector<float>& w) {
-    return {quantized_bytes<F>(w)...};
-}
+struct formats {
+    static constexpr const char* names[] = {F::name...};
+    static std::vector<std::vector<unsigned char>> quantized(const std::vector<float>& w) {
+        return {quantized_bytes<F>(w)...};
+    }
+};
+using rounding_formats =
+    formats<crumb::q4_0, crumb::q8_0, crumb::u2, crumb::q4_1, crumb::q5_0, crumb::q5_1, crumb::q2_k,
+            crumb::q3_k, crumb::q4_k, crumb::q5_k, crumb::q6_k, crumb::iq4_nl, crumb::iq4_xs, crumb::mxfp4,
+            crumb::tq2_0, crumb::q1_0, crumb::q2_0>;

@@ -19,9 +19,13 @@
 #include <crumb/format/q6_k.hpp>
 #include <crumb/format/tq1_0.hpp>
 #include <crumb/format/tq2_0.hpp>
+#include <crumb/offline/weights/quantize.hpp>
 
 #include <gtest/gtest.h>
 
+#include <algorithm>
+#include <cmath>
+#include <limits>
 #include <random>
 #include <set>
 
@@ -77,6 +81,16 @@ typename F::block rebuilt(const typename F::block& b) {
             F::set(out, F::scale(b, g), codes, g);
     }
     return out;
+}
+
+template <class F>
+double squared_error(const crumb::storage_view<F>& w, const std::vector<float>& x) {
+    double sum = 0;
+    for (std::size_t i = 0; i < x.size(); ++i) {
+        const double difference = w.weight(0, i) - double(x[i]);
+        sum += difference * difference;
+    }
+    return sum;
 }
 
 template <class T>
@@ -171,6 +185,87 @@ TYPED_TEST(GgufTypes, GroupsAreWrittenApart) {
             }
             if constexpr (requires(typename F::scales::value s) { s.multiplier; }) {
                 EXPECT_EQ(F::scale(written, h).multiplier, F::scale(h == g ? other : block, h).multiplier);
+            }
+        }
+    }
+}
+
+// The bar is ggml's own quantizer: its squared error on the same floats, and 1 % for decisions between
+// equals.
+TYPED_TEST(GgufTypes, EncodeIsAsGoodAsGgmls) {
+    using F = TypeParam::format;
+    if constexpr (crumb::rounding_format<F>) {
+        const auto type = crumb_test::read_gguf_type(TypeParam::number);
+        for (int kind = 0; kind < 2; ++kind) {
+            const auto x = crumb_test::error_inputs(kind);
+            const auto q = crumb::quantize<F>(crumb::matrix(x.data(), 1, x.size()));
+            ASSERT_TRUE(q) << q.message();
+            const double error = squared_error<F>(q->view(), x);
+            EXPECT_LE(error, 1.01 * type.squared_error[kind]) << kind;
+            this->RecordProperty(kind == 0 ? "gaussian" : "heavy_tailed",
+                                 std::to_string(error / type.squared_error[kind]));
+        }
+    } else {
+        EXPECT_STREQ(F::name, "nvfp4"); // is made by tools that train for it
+    }
+}
+
+/// Floats of the sizes that a quantizer can meet: a row of blocks, each with another scale and shape.
+template <class F>
+std::vector<float> difficult_floats() {
+    constexpr std::size_t inputs = crumb::block_inputs<F>;
+    std::vector<float> x;
+    std::mt19937 random(4);
+    for (const float size : {0.0f, 0x1p-149f, 0x1p-126f, 1e-20f, 1e-15f, 1e-9f, 1e-4f, 1.0f, 1e4f})
+        for (int shape = 0; shape < 6; ++shape)
+            for (std::size_t i = 0; i < inputs; ++i) {
+                const float noise = float(int(random() >> 8) - 8388608) / 8388608;
+                x.push_back(size * (shape == 0   ? 1.0f                           // equal
+                                    : shape == 1 ? -1.0f                          // and negative
+                                    : shape == 2 ? (i % 2 == 0 ? 1.0f : -1.0f)    // two values
+                                    : shape == 3 ? (i == 5 ? -1.0f : 0.0f)        // one
+                                    : shape == 4 ? 0.5f + 0.5f * std::fabs(noise) // far from 0
+                                                 : noise));
+            }
+    return x;
+}
+
+// A weight is never further from its float than the largest float of its block: encoding as zeros were
+// better.
+TYPED_TEST(GgufTypes, EncodeIsNeverWorseThanZeros) {
+    using F = TypeParam::format;
+    if constexpr (crumb::rounding_format<F>) {
+        const auto x = difficult_floats<F>();
+        const auto q = crumb::quantize<F>(crumb::matrix(x.data(), 1, x.size()));
+        ASSERT_TRUE(q) << q.message();
+        constexpr std::size_t inputs = crumb::block_inputs<F>;
+        for (std::size_t b = 0; b < x.size() / inputs; ++b) {
+            double largest = 0;
+            for (std::size_t i = 0; i < inputs; ++i)
+                largest = std::max(largest, std::fabs(double(x[b * inputs + i])));
+            for (std::size_t i = b * inputs; i < (b + 1) * inputs; ++i)
+                // Halves are off by 2^-11 of themselves, small ones by 2^-25; minima are up to 63 of them.
+                ASSERT_LE(std::fabs(q->view().weight(0, i) - double(x[i])),
+                          largest * (1 + 0x1p-10) + 64 * 0x1p-25)
+                    << "block " << b << ", " << x[i];
+        }
+    }
+}
+
+TYPED_TEST(GgufTypes, QuantizeRefusesWhatScalesCannotHold) {
+    using F = TypeParam::format;
+    if constexpr (crumb::rounding_format<F>) {
+        constexpr std::size_t inputs = crumb::block_inputs<F>;
+        std::vector<float> x(inputs, 1.0f);
+        x[inputs - 1] = std::numeric_limits<float>::infinity();
+        EXPECT_FALSE(crumb::quantize<F>(crumb::matrix(x.data(), 1, inputs)));
+        for (const float huge : {3e38f, -3e38f}) {
+            for (const std::size_t count : {std::size_t{1}, inputs / 2, inputs}) {
+                std::fill(x.begin(), x.end(), -huge);
+                std::fill(x.begin(), x.begin() + std::ptrdiff_t(count), huge);
+                const auto q = crumb::quantize<F>(crumb::matrix(x.data(), 1, inputs));
+                const bool half_scales = TypeParam::number != 39; // a power of two can be as large
+                EXPECT_EQ(!q, half_scales);
             }
         }
     }

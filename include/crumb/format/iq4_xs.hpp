@@ -34,6 +34,11 @@ struct iq4_xs {
         for (std::size_t i = 0; i < scales::group; ++i)
             b.q.put(scales::group * g + i, code[i]);
     }
+    /// As `iq4_nl` for each group of the 256 floats; then scales are rounded to multiples, and codes to
+    /// nearest under these.
+    static void encode(const float* x, block& b) noexcept {
+        encode_multiples<iq4_xs>(x, b, -32, table_levels{codebooks}, iq4_nl::search);
+    }
 };
 
 } // namespace crumb::inline CRUMB_ABI

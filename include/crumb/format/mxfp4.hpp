@@ -4,6 +4,9 @@
 #include <crumb/format/strided_bits.hpp>
 #include <crumb/format/traits.hpp>
 
+#include <algorithm>
+#include <cmath>
+
 namespace crumb::inline CRUMB_ABI {
 
 /// weight i = 2^(e - 127) * codebooks[code i] / 2: the codes are floats of the Microscaling specification's
@@ -27,6 +30,28 @@ struct mxfp4 {
         b.e = d.bits;
         for (std::size_t i = 0; i < group_size; ++i)
             b.q.put(i, code[i]);
+    }
+    /// The code nearest to x / 2^(e - 127); ties go to the smaller magnitude.
+    static int nearest(float x, int e) noexcept {
+        constexpr double between[7] = {0.25, 0.75, 1.25, 1.75, 2.5, 3.5, 5}; // neighbours of the table
+        const double magnitude = std::ldexp(std::fabs(double(x)), 127 - e);
+        int code = 0;
+        while (code < 7 && magnitude > between[code])
+            ++code;
+        return x < 0 && code != 0 ? code | 8 : code;
+    }
+    /// The exponent of the specification, which takes max |x| to 4..8, then codes rounded to nearest: what is
+    /// above 6 becomes 6.
+    static void encode(const float* x, block& b) noexcept {
+        float largest = 0;
+        for (std::size_t i = 0; i < group_size; ++i)
+            largest = std::fmax(largest, std::fabs(x[i]));
+        const int e = std::max(static_cast<int>(std::bit_cast<std::uint32_t>(largest) >> 23) - 2, 0);
+        int code[group_size];
+        for (std::size_t i = 0; i < group_size; ++i)
+            code[i] = nearest(x[i], e);
+        b = {};
+        set(b, {static_cast<std::uint8_t>(e)}, code);
     }
 };
 

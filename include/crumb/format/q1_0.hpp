@@ -4,6 +4,8 @@
 #include <crumb/format/strided_bits.hpp>
 #include <crumb/format/traits.hpp>
 
+#include <cmath>
+
 namespace crumb::inline CRUMB_ABI {
 
 /// weight i = d if bit i is set, -d otherwise: codes -1 and 1. 18 bytes per 128 weights, 1.125 bits per
@@ -24,6 +26,17 @@ struct q1_0 {
         b.d = d;
         for (std::size_t i = 0; i < scales::group; ++i)
             b.q.put(i, code[i] > 0 ? 1 : 0);
+    }
+    /// d = mean |x|, codes the signs, that of zeros 1, as GGUF's reference quantizer.
+    static void encode(const float* x, block& b) noexcept {
+        float sum = 0;
+        int code[scales::group];
+        for (std::size_t i = 0; i < scales::group; ++i) {
+            sum += std::fabs(x[i]);
+            code[i] = x[i] >= 0 ? 1 : -1;
+        }
+        b = {};
+        set(b, to_half(sum / float(scales::group)), code);
     }
 };
 

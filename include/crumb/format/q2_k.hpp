@@ -1,6 +1,7 @@
 // Q2_K: 256 codes of 2 bits, scales and minima of 4 bits; byte for byte GGUF's block of that name.
 #pragma once
 
+#include <crumb/format/scale_search.hpp>
 #include <crumb/format/strided_bits.hpp>
 #include <crumb/format/traits.hpp>
 
@@ -41,6 +42,9 @@ struct q2_k {
         b.s[g] = static_cast<std::uint8_t>(-m.multiplier << 4);
         set(b, d, code, g);
     }
+    /// Least squares for each group of the 256 floats, see `search_affine`; then scales and minima are
+    /// rounded to multiples, and codes to nearest under these.
+    static void encode(const float* x, block& b) noexcept { encode_affine<q2_k>(x, b, 15, 3); }
 };
 
 } // namespace crumb::inline CRUMB_ABI

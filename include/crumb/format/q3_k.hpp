@@ -1,6 +1,7 @@
 // Q3_K: 256 codes of 3 bits, scales of 6 bits; byte for byte GGUF's block of that name.
 #pragma once
 
+#include <crumb/format/scale_search.hpp>
 #include <crumb/format/strided_bits.hpp>
 #include <crumb/format/traits.hpp>
 
@@ -36,6 +37,15 @@ struct q3_k {
             b.low.put(scales::group * g + i, code[i] + 4);
             b.high.put(scales::group * g + i, (code[i] + 4) >> 2);
         }
+    }
+    /// Least squares for each group of the 256 floats, see `search_scale`; then scales are rounded to
+    /// multiples, and codes to nearest under these.
+    static void encode(const float* x, block& b) noexcept {
+        constexpr integer_levels levels{-4, 3};
+        encode_multiples<q3_k>(x, b, -32, levels, [&](const float* group) {
+            return search_scale(group, scales::group, levels, 19,
+                                [](int i) { return -(4.0f + float(i - 9) / 10.0f); });
+        });
     }
 };
 

@@ -1,6 +1,7 @@
 // Q4_K: 256 codes of 4 bits, scales and minima of 6 bits; byte for byte GGUF's block of that name.
 #pragma once
 
+#include <crumb/format/scale_search.hpp>
 #include <crumb/format/six_bit_scales.hpp>
 #include <crumb/format/strided_bits.hpp>
 #include <crumb/format/traits.hpp>
@@ -42,6 +43,9 @@ struct q4_k {
         b.s.set_minimum(g, -m.multiplier);
         set(b, d, code, g);
     }
+    /// Least squares for each group of the 256 floats, see `search_affine`; then scales and minima are
+    /// rounded to multiples, and codes to nearest under these.
+    static void encode(const float* x, block& b) noexcept { encode_affine<q4_k>(x, b, 63, 15); }
 };
 
 } // namespace crumb::inline CRUMB_ABI

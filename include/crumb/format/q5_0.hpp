@@ -1,6 +1,7 @@
 // Q5_0: 32 codes of 5 bits and one half-precision scale; byte for byte GGUF's block of that name.
 #pragma once
 
+#include <crumb/format/scale_search.hpp>
 #include <crumb/format/strided_bits.hpp>
 #include <crumb/format/traits.hpp>
 
@@ -28,6 +29,18 @@ struct q5_0 {
             b.low.put(i, code[i] + 16);
             b.high.put(i, (code[i] + 16) >> 4);
         }
+    }
+    /// d = (the x of largest magnitude) / -16, codes rounded to nearest within -16..15, as GGUF's quantizer.
+    static void encode(const float* x, block& b) noexcept {
+        const float d = extreme_of(x, group_size) / -16.0f;
+        const float inverse = d != 0 ? 1.0f / d : 0.0f;
+        int code[group_size];
+        for (std::size_t i = 0; i < group_size; ++i) {
+            const float q = std::floor(std::fmin(std::fmax(rounded(x[i] * inverse) + 16.5f, 0.0f), 31.0f));
+            code[i] = static_cast<int>(q) - 16;
+        }
+        b = {};
+        set(b, to_half(d), code);
     }
 };
 

@@ -1,6 +1,7 @@
 // Q5_1: 32 codes of 5 bits, a half-precision scale and minimum; byte for byte GGUF's block of that name.
 #pragma once
 
+#include <crumb/format/scale_search.hpp>
 #include <crumb/format/strided_bits.hpp>
 #include <crumb/format/traits.hpp>
 
@@ -37,6 +38,8 @@ struct q5_1 {
         b.m = m;
         set(b, d, code);
     }
+    /// m = min x, d = (max x - m) / 31, codes rounded to nearest, as GGUF's reference quantizer.
+    static void encode(const float* x, block& b) noexcept { encode_range<q5_1>(x, b, 31); }
 };
 
 } // namespace crumb::inline CRUMB_ABI

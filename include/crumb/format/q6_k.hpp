@@ -1,6 +1,7 @@
 // Q6_K: 256 codes of 6 bits, signed bytes as scales; byte for byte GGUF's block of that name.
 #pragma once
 
+#include <crumb/format/scale_search.hpp>
 #include <crumb/format/strided_bits.hpp>
 #include <crumb/format/traits.hpp>
 
@@ -32,6 +33,15 @@ struct q6_k {
             b.low.put(scales::group * g + i, code[i] + 32);
             b.high.put(scales::group * g + i, (code[i] + 32) >> 4);
         }
+    }
+    /// Least squares for each group of the 256 floats, see `search_scale`; then scales are rounded to
+    /// multiples, and codes to nearest under these.
+    static void encode(const float* x, block& b) noexcept {
+        constexpr integer_levels levels{-32, 31};
+        encode_multiples<q6_k>(x, b, -128, levels, [&](const float* group) {
+            return search_scale(group, scales::group, levels, 19,
+                                [](int i) { return -(32.0f + float(i - 9) / 10.0f); });
+        });
     }
 };
 

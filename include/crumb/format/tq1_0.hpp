@@ -2,6 +2,7 @@
 // name.
 #pragma once
 
+#include <crumb/format/scale_search.hpp>
 #include <crumb/format/traits.hpp>
 
 namespace crumb::inline CRUMB_ABI {
@@ -39,6 +40,8 @@ struct tq1_0 {
         for (std::size_t m = 0; m < 4; ++m)
             b.rest[m] = digits(code + 240 + m, 4, 4);
     }
+    /// d = max |x|, codes x / d rounded to -1, 0 or 1, as GGUF's reference quantizer.
+    static void encode(const float* x, block& b) noexcept { encode_ternary<tq1_0>(x, b); }
 
   private:
     static constexpr int digit(unsigned byte, std::size_t n) noexcept {

@@ -1,6 +1,7 @@
 // TQ2_0: 256 codes of 2 bits and one half-precision scale; byte for byte GGUF's block of that name.
 #pragma once
 
+#include <crumb/format/scale_search.hpp>
 #include <crumb/format/strided_bits.hpp>
 #include <crumb/format/traits.hpp>
 
@@ -25,6 +26,8 @@ struct tq2_0 {
         for (std::size_t i = 0; i < scales::group; ++i)
             b.q.put(i, code[i] + 1);
     }
+    /// d = max |x|, codes x / d rounded to -1, 0 or 1, as GGUF's reference quantizer.
+    static void encode(const float* x, block& b) noexcept { encode_ternary<tq2_0>(x, b); }
 };
 
 } // namespace crumb::inline CRUMB_ABI

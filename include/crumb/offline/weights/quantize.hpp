@@ -50,12 +50,16 @@ result<quantized<F>> quantize(const matrix_view<const float>& w) {
             }
             auto& block = q.blocks[r * blocks + b];
             F::encode(x, block);
-            for (std::size_t g = 0; g < groups; ++g)
-                if (!is_finite(F::scale(block, g)))
+            for (std::size_t g = 0; g < groups; ++g) {
+                bool finite = is_finite(F::scale(block, g));
+                if constexpr (has_minima<F>)
+                    finite = finite && is_finite(F::minimum(block, g));
+                if (!finite)
                     return status::error(
                         errc::not_finite,
                         "weights of row %zu, group %zu are too large for a half-precision scale", r,
                         b * groups + g);
+            }
         }
     }
     return q;
