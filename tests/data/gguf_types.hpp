@@ -47,6 +47,14 @@ inline gguf_type read_gguf_type(std::uint32_t number) {
     return {};
 }
 
+/// FNV-1a.
+inline std::uint32_t hash_of(std::span<const std::byte> bytes) {
+    std::uint32_t hash = 2166136261;
+    for (const std::byte byte : bytes)
+        hash = (hash ^ std::to_integer<std::uint32_t>(byte)) * 16777619;
+    return hash;
+}
+
 /// Compares decoded floats of all blocks of a type with ggml's, bit for bit.
 inline void expect_floats(const gguf_type& type, std::span<const float> decoded) {
     ASSERT_EQ(decoded.size(), type.hashes.size() * 16);
@@ -57,12 +65,7 @@ inline void expect_floats(const gguf_type& type, std::span<const float> decoded)
         ASSERT_EQ(bits, expected) << "weight " << i << ": " << decoded[i] << ", not " << type.floats[i];
     }
     for (std::size_t i = 0; i < type.hashes.size(); ++i) {
-        unsigned char bytes[64];
-        std::memcpy(bytes, &decoded[16 * i], sizeof bytes);
-        std::uint32_t hash = 2166136261;
-        for (const unsigned char byte : bytes)
-            hash = (hash ^ byte) * 16777619;
-        ASSERT_EQ(hash, type.hashes[i])
+        ASSERT_EQ(hash_of(std::as_bytes(decoded.subspan(16 * i, 16))), type.hashes[i])
             << "weights " << 16 * i << "-" << 16 * i + 15 << ", first " << decoded[16 * i];
     }
 }

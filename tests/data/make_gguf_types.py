@@ -4,7 +4,8 @@
     make_gguf_types.py LIBRARY OUTPUT
 
 LIBRARY is a libggml-base.so. The Python package gguf decodes the blocks as well, where it can; a difference
-ends the script. The file, little-endian:
+ends the script. It also prints a hash of all points of each grid, which test_iq_decode.cpp has. The file,
+little-endian:
 
     for every type
         u32 number of the type, blocks, bytes of a block, inputs of a block, blocks whose floats follow, 0
@@ -32,6 +33,9 @@ TYPES = [
     ("iq2_s", 22, [0]), ("iq4_xs", 23, [0]), ("iq1_m", 29, None), ("tq1_0", 34, [52]), ("tq2_0", 35, [64]),
     ("mxfp4", 39, None), ("nvfp4", 40, None), ("q1_0", 41, [0]), ("q2_0", 42, [0]),
 ]
+# name, number, points of the grid, coordinates of one, where a block has the upper bits of its first index
+GRIDS = [("iq2_xxs", 16, 256, 8, None), ("iq2_xs", 17, 512, 8, 3), ("iq2_s", 22, 1024, 8, 66),
+         ("iq3_xxs", 18, 256, 4, None), ("iq3_s", 21, 512, 4, 66), ("iq1_s", 19, 2048, 8, 34)]
 # (bits of the scales, what all other bytes are; None: random)
 EXTREMES = [(0x0000, None), (0x0001, 0xff), (0x03ff, None), (0x7bff, 0x00), (0x7bff, 0xff), (0xfbff, None),
             (0x0400, None), (0x7bff, None)]
@@ -162,6 +166,20 @@ def main(library, output):
             data = floats.tobytes()
             file.write(struct.pack(f"<{len(data) // 64}I", *(fnv(data[i:i + 64]) for i in range(0, len(data), 64))))
             print(name, blocks, "blocks, errors", *errors)
+    for name, number, points, size, upper in GRIDS:
+        print(f"{points} points of {name}: {grid_hash(ggml, name, number, points, size, upper):#010x}")
+
+
+def grid_hash(ggml, name, number, points, size, upper):
+    """Of the points under the scale that a half of 1 makes, in order."""
+    data = b""
+    for index in range(points):
+        block = np.zeros(ggml.library.ggml_type_size(number), dtype=np.uint8)
+        block[1], block[2] = 0x3c, index & 255
+        if upper is not None:
+            block[upper] = index >> 8
+        data += ggml.decode(name, number, block)[:size].tobytes()
+    return fnv(data)
 
 
 if __name__ == "__main__":
