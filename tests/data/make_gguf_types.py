@@ -97,7 +97,7 @@ def with_scale(name, offsets, block, bits, index):
     if offsets is not None:
         for offset in offsets:
             block[offset:offset + 2] = list(struct.pack("<H", bits))
-        if len(offsets) == 2 and index % 2 == 1:  # the other sign: nothing cancels in one and something in the other
+        if len(offsets) == 2 and index % 2 == 1:  # a minimum of the other sign
             block[offsets[1] + 1] ^= 0x80
     elif name == "q8_K":
         scale = [0.0, 1e-45, 2.0**-126, 2.0**120, -2.0**120, 3.4e38 / 128, 1.0, -1e-3][index]
@@ -108,8 +108,8 @@ def with_scale(name, offsets, block, bits, index):
     elif name == "mxfp4":
         block[0] = [0, 1, 2, 3, 252, 253, 254, 127][index]
     elif name == "nvfp4":
-        block[:4] = [[0, 1, 7, 8], [0x7e, 0x7d, 0x38, 0x0f], [0, 0, 0, 0], [0x7e] * 4, [1] * 4, [0x30, 2, 3, 4],
-                     [0x78, 0x77, 0x70, 0x6f], [5, 6, 9, 0x10]][index]
+        block[:4] = [[0, 1, 7, 8], [0x7e, 0x7d, 0x38, 0x0f], [0, 0, 0, 0], [0x7e] * 4, [1] * 4,
+                     [0x30, 2, 3, 4], [0x78, 0x77, 0x70, 0x6f], [5, 6, 9, 0x10]][index]
     else:
         raise ValueError(name)
 
@@ -137,8 +137,9 @@ def main(library, output):
             for x in kinds:
                 if name == "q8_K":
                     row = np.zeros(ERROR_INPUTS // inputs * size, dtype=np.uint8)
-                    ggml.library.quantize_row_q8_K_ref(ctypes.c_void_p(x.ctypes.data), ctypes.c_void_p(row.ctypes.data),
-                                                       ctypes.c_int64(ERROR_INPUTS))
+                    ggml.library.quantize_row_q8_K_ref(
+                        ctypes.c_void_p(x.ctypes.data), ctypes.c_void_p(row.ctypes.data),
+                        ctypes.c_int64(ERROR_INPUTS))
                 else:
                     row = ggml.quantize(number, x, ones)
                 difference = ggml.decode(name, number, row).astype(np.float64) - x.astype(np.float64)
@@ -163,8 +164,8 @@ def main(library, output):
             file.write(struct.pack("<6I2d", number, blocks, size, inputs, full, 0, *errors))
             file.write(row.tobytes())
             file.write(floats[:full * inputs].tobytes())
-            data = floats.tobytes()
-            file.write(struct.pack(f"<{len(data) // 64}I", *(fnv(data[i:i + 64]) for i in range(0, len(data), 64))))
+            for group in floats.reshape(-1, 16):
+                file.write(struct.pack("<I", fnv(group.tobytes())))
             print(name, blocks, "blocks, errors", *errors)
     for name, number, points, size, upper in GRIDS:
         print(f"{points} points of {name}: {grid_hash(ggml, name, number, points, size, upper):#010x}")
