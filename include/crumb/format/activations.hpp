@@ -10,6 +10,8 @@ namespace crumb::inline CRUMB_ABI {
 
 /// Inputs that share a scale in int8 panels, and in the activations that are multiplied with them.
 inline constexpr std::size_t panel_inputs = 512;
+/// Inputs that share a scale in products with integer scales of weights: a block of their formats.
+inline constexpr std::size_t record_inputs = 256;
 
 /// Rows in the block that begins where `left` rows remain: full blocks of `row_block`, then one of 8 if that
 /// fits, then one of all that remain.
@@ -33,7 +35,10 @@ struct activation_layout {
     std::size_t k = 0;              ///< inputs per row
     std::size_t row_block = 8;      ///< rows of a full block: 1, 2, 4, 8 or 16
     int offset = 0;                 ///< added to weight codes by the kernel; 0: no starts, no shifts
-    std::size_t group = group_size; ///< inputs that share a scale: 32, or `panel_inputs`
+    std::size_t group = group_size; ///< inputs that share a scale: 32, `record_inputs` or `panel_inputs`
+    /// Inputs of a sum of codes, 16 or 32; 0: no sums. With a scale per group of 32 sums are floats, times
+    /// that scale, else they are of 16 bits.
+    std::size_t sum_inputs = 0;
     activation_order order = activation_order::chunks;
     /// Bits of the weights' codes in absorbed products, 4 or 2, with row_block 1 (see
     /// `kernel::quantize_absorbed`); 0 in all others.
@@ -41,10 +46,12 @@ struct activation_layout {
 
     /// Groups of inputs that share a scale.
     std::size_t groups() const noexcept { return (k + group - 1) / group; }
-    std::size_t k_padded() const noexcept { return (k + group_size - 1) / group_size * group_size; }
-    /// Bytes that `rows` rows take: codes, scales, starts, shifts, each part aligned.
+    std::size_t k_padded() const noexcept {
+        return round_up(k, group == record_inputs ? record_inputs : group_size);
+    }
+    /// Bytes that `rows` rows take: codes, scales, starts, shifts, sums, each part aligned.
     std::size_t bytes(std::size_t rows) const noexcept {
-        return shifts_offset(rows) + (has_shifts() ? part_bytes(rows) : 0);
+        return sums_offset(rows) + round_up(rows * sums() * sum_bytes(), alignment);
     }
     std::size_t scales_offset(std::size_t rows) const noexcept {
         return round_up(rows * k_padded(), alignment);
@@ -54,6 +61,15 @@ struct activation_layout {
     }
     std::size_t shifts_offset(std::size_t rows) const noexcept {
         return starts_offset(rows) + (has_starts() ? part_bytes(rows) : 0);
+    }
+    std::size_t sums_offset(std::size_t rows) const noexcept {
+        return shifts_offset(rows) + (has_shifts() ? part_bytes(rows) : 0);
+    }
+    /// Sums of a row: those of group g of row i of a block of h rows begin at number g h + i times those of
+    /// a group.
+    std::size_t sums() const noexcept { return sum_inputs == 0 ? 0 : groups() * group / sum_inputs; }
+    std::size_t sum_bytes() const noexcept {
+        return group == group_size ? sizeof(float) : sizeof(std::int16_t);
     }
     bool has_starts() const noexcept { return offset != 0 || absorbed != 0; }
     bool has_shifts() const noexcept { return offset != 0 && group == group_size; }

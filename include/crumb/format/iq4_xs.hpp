@@ -2,6 +2,10 @@
 // that name.
 #pragma once
 
+#include <crumb/format/records.hpp>
+
+#include <crumb/format/field_codes.hpp>
+
 #include <crumb/format/iq4_nl.hpp>
 #include <crumb/format/strided_bits.hpp>
 
@@ -21,6 +25,8 @@ struct iq4_xs {
     static constexpr const char* name = "iq4_xs";
     using scales = group_scales<half_multiple, 32, 8>;
     static constexpr auto& codebooks = iq4_nl::codebooks;
+    using codes = field_codes<4>;
+    using records = six_bit_scale_records<8>;
 
     static constexpr half_multiple scale(const block& b, std::size_t g) noexcept {
         return {b.d, static_cast<std::int8_t>((b.s_high.get(g) << 4 | b.s_low.get(g)) - 32)};

@@ -1,6 +1,8 @@
 // MXFP4: 32 floats of 4 bits under a power of two; byte for byte GGUF's block of that name.
 #pragma once
 
+#include <crumb/format/field_codes.hpp>
+#include <crumb/format/records.hpp>
 #include <crumb/format/strided_bits.hpp>
 #include <crumb/format/traits.hpp>
 
@@ -23,6 +25,8 @@ struct mxfp4 {
     using scales = group_scales<e8m0, 32>;
     static constexpr std::int8_t codebooks[16] = {0, 1, 2, 3, 4, 6, 8, 12, 0, -1, -2, -3, -4, -6, -8, -12};
     static constexpr float table_unit = 0.5f;
+    using codes = field_codes<4>;
+    using records = small_float_records<e8m0, 1>;
 
     static constexpr e8m0 scale(const block& b, std::size_t = 0) noexcept { return {b.e}; }
     static constexpr int code(const block& b, std::size_t i) noexcept { return b.q.get(i); }

@@ -1,6 +1,10 @@
 // NVFP4: 64 floats of 4 bits, a float of 8 bits as the scale of 16; byte for byte GGUF's block of that name.
 #pragma once
 
+#include <crumb/format/records.hpp>
+
+#include <crumb/format/field_codes.hpp>
+
 #include <crumb/format/mxfp4.hpp>
 
 namespace crumb::inline CRUMB_ABI {
@@ -19,6 +23,8 @@ struct nvfp4 {
     using scales = group_scales<ue4m3, 16, 4, true>;
     static constexpr auto& codebooks = mxfp4::codebooks;
     static constexpr float table_unit = mxfp4::table_unit;
+    using codes = field_codes<4>;
+    using records = small_float_records<ue4m3, 4>;
 
     static constexpr ue4m3 scale(const block& b, std::size_t g) noexcept { return {b.s[g]}; }
     static constexpr int code(const block& b, std::size_t i) noexcept { return b.q.get(i); }

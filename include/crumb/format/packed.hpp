@@ -1,124 +1,15 @@
 // Packed weights: output channels interleaved for the dot instructions, in the caller's memory.
 #pragma once
 
-#include <crumb/core/memory.hpp>
-#include <crumb/core/view.hpp>
+#include <crumb/format/field_codes.hpp>
 #include <crumb/format/invariants.hpp>
-#include <crumb/format/traits.hpp>
+#include <crumb/format/records.hpp>
+#include <crumb/format/storage.hpp>
 
-#include <array>
 #include <cstring>
 #include <string>
 
 namespace crumb::inline CRUMB_ABI {
-
-/// The number of entries in the table set of a format: 0 if its codes are weights themselves.
-template <weight_format F>
-inline constexpr std::size_t codebook_entries = [] {
-    if constexpr (has_indexed_codes<F>)
-        return F::codes::table_entries;
-    else
-        return std::size_t{0};
-}();
-
-/// Whether the user has to bring the codebooks of a format.
-template <weight_format F>
-inline constexpr bool needs_codebooks = codebook_entries<F> != 0 && !has_table<F>;
-
-/// The lookup tables of a format's indices. If nibbles are two indices without a selector, there are two
-/// tables, for the upper and the lower index of a nibble. With indices of 2 bits and a selector, the second
-/// table has the selector in the upper two bits of a nibble.
-template <weight_format F>
-constexpr auto lookup_tables([[maybe_unused]] std::span<const std::int8_t> codebooks) noexcept {
-    if constexpr (codebook_entries<F> == 0) {
-        return std::array<std::int8_t, 0>{};
-    } else {
-        using codes = typename F::codes;
-        constexpr std::size_t entries = codebook_entries<F>;
-        std::array<std::int8_t, 2 * entries> tables{};
-        if constexpr (!needs_codebooks<F>)
-            codebooks = F::codebooks;
-        for (std::size_t i = 0; i < entries && i < codebooks.size(); ++i) {
-            tables[i] = codebooks[codes::paired ? i / 4 : i];
-            tables[entries + i] = codebooks[codes::paired      ? i % 4
-                                            : codes::bits == 2 ? 4 * (i % 4) + i / 4
-                                                               : i];
-        }
-        return tables;
-    }
-}
-
-/// Weights in storage order: row n (an output channel) is ceil(k / block_inputs) consecutive blocks, `stride`
-/// blocks apart. Padding after k in the last block of a row is ignored.
-template <weight_format F>
-struct storage_view {
-    const typename F::block* blocks = nullptr;
-    std::size_t n = 0;      ///< output channels
-    std::size_t k = 0;      ///< input channels
-    std::size_t stride = 0; ///< blocks from one row to the next, at least ceil(k / block_inputs)
-    std::span<const std::int8_t> codebooks = {}; ///< to read weights of codebook formats
-    float tensor_scale = 1;                      ///< of formats that have one
-
-    static constexpr std::size_t group_inputs = F::scales::group; ///< inputs that share a scale
-    constexpr std::size_t groups() const noexcept { return (k + group_inputs - 1) / group_inputs; }
-    /// The block that holds a group.
-    constexpr const typename F::block& block(std::size_t row, std::size_t group) const noexcept {
-        return blocks[row * stride + group / F::scales::block_groups];
-    }
-    constexpr auto scale(std::size_t row, std::size_t group) const noexcept {
-        return F::scale(block(row, group), group % F::scales::block_groups);
-    }
-    constexpr int code(std::size_t row, std::size_t i) const noexcept {
-        return F::code(block(row, i / group_inputs), i % block_inputs<F>);
-    }
-    /// The value of weight i's code: itself or an entry of a table.
-    constexpr int value(std::size_t row, std::size_t i) const noexcept {
-        const int c = code(row, i);
-        if constexpr (needs_codebooks<F>)
-            return codebooks[F::codes::entry(c, selector(row, i / group_inputs))];
-        else if constexpr (has_indexed_codes<F>)
-            return F::codebooks[F::codes::entry(c, selector(row, i / group_inputs))];
-        else if constexpr (has_table<F>)
-            return F::codebooks[c];
-        else
-            return c;
-    }
-    /// Weight i of a row.
-    constexpr double weight(std::size_t row, std::size_t i) const noexcept {
-        const std::size_t group = i / group_inputs;
-        double w = double(to_float(scale(row, group))) * value(row, i);
-        if constexpr (table_unit_of<F> != 1.0f)
-            w *= double(table_unit_of<F>);
-        if constexpr (has_minima<F>)
-            w += double(to_float(F::minimum(block(row, group), group % F::scales::block_groups)));
-        if constexpr (has_tensor_scale<F>)
-            w *= double(tensor_scale);
-        return w;
-    }
-
-  private:
-    constexpr unsigned selector(std::size_t row, std::size_t group) const noexcept {
-        if constexpr (F::codes::selector_bits == 0)
-            return 0;
-        else
-            return F::selector(block(row, group), group % F::scales::block_groups);
-    }
-};
-
-/// A view of n x k weights whose rows follow each other without a gap, as in a GGUF tensor: n output
-/// channels, k inputs, n ceil(k / block_inputs) blocks, which is checked. `codebooks`: to read weights of
-/// codebook formats.
-template <weight_format F>
-result<storage_view<F>> storage(std::span<const typename F::block> blocks, std::size_t n, std::size_t k,
-                                std::span<const std::int8_t> codebooks = {}) noexcept {
-    const std::size_t row = k / block_inputs<F> + (k % block_inputs<F> != 0 ? 1 : 0);
-    std::size_t needed = 0;
-    if (!multiply(n, row, needed) || blocks.size() != needed)
-        return status::error(errc::bad_shape,
-                             "stored weights: %zu blocks of format %s, %zu rows of %zu inputs take %zu each",
-                             blocks.size(), F::name, n, k, row);
-    return storage_view<F>{blocks.data(), n, k, row, codebooks};
-}
 
 /// The tag at the start of packed weights; 64 bytes, little-endian.
 struct packed_header {
@@ -129,7 +20,8 @@ struct packed_header {
     std::uint64_t n = 0;
     std::uint64_t k = 0;
     std::uint64_t bytes = 0; ///< of header, scales and codes together
-    std::uint8_t reserved[16] = {};
+    float tensor_scale = 0;  ///< of formats that have one, else 0
+    std::uint8_t reserved[12] = {};
 
     bool has_format(const char* name) const noexcept {
         return std::strlen(name) <= sizeof format && std::strncmp(format, name, sizeof format) == 0;
@@ -178,27 +70,58 @@ struct packed_units {
     }
 };
 
+/// What a weight's code is in packed weights: (code + `code_offset`) / `code_step` where a format says so.
+template <class F>
+inline constexpr int code_offset_of = [] {
+    if constexpr (requires { F::code_offset; })
+        return F::code_offset;
+    else
+        return 0;
+}();
+template <class F>
+inline constexpr int code_step_of = [] {
+    if constexpr (requires { F::code_step; })
+        return F::code_step;
+    else
+        return 1;
+}();
+
 /// Sizes of the packed form of n x k weights. Streams follow the header: the exponents if the format has
 /// them, all scales, all codes, each ordered by tile of 16 channels and by group (exponents: by 8 groups)
 /// within the tile (paper section 4.1.1: scales first). Scales and codes begin at multiples of 64 bytes, as
 /// every code tile does. Ragged n and k are padded with zero scales and zero codes.
+///
+/// Formats with records have these in the place of scales, one per tile and block, and whole blocks of
+/// groups.
 template <weight_format F>
 struct packed_layout {
     static_assert(multiplied_format_check<F>::passed);
-    using scale_unit = decltype(packed_scale(typename F::scales::value{})); ///< of the stream of scales
-    static constexpr std::size_t scale_bytes = tile_channels * sizeof(scale_unit); ///< per tile and group
-    static constexpr std::size_t code_bytes = F::codes::bytes;                     ///< per tile and group
     static constexpr bool has_exponents = std::same_as<typename F::scales, block_scales>;
+    static constexpr std::size_t block_groups = block_inputs<F> / group_size; ///< groups of 32 in a block
+    /// Of the stream of scales.
+    using scale_unit = typename decltype([] {
+        if constexpr (has_records<F>)
+            return std::type_identity<std::uint8_t>{};
+        else
+            return std::type_identity<decltype(packed_scale(typename F::scales::value{}))>{};
+    }())::type;
+    /// Bytes of scales per tile and group, of records per tile and block.
+    static constexpr std::size_t scale_bytes = [] {
+        if constexpr (has_records<F>)
+            return F::records::bytes;
+        else
+            return tile_channels * sizeof(scale_unit);
+    }();
+    /// Bytes of codes per tile and group; of `codes_of_blocks` per tile and block.
+    static constexpr std::size_t code_bytes = F::codes::bytes;
     std::size_t tiles = 0;
-    std::size_t groups = 0;
+    std::size_t groups = 0; ///< of 32
     std::size_t scales_offset = 0;
     std::size_t codes_offset = 0;
     std::size_t bytes = 0;
 
-    /// Blocks of scales in a row.
-    std::size_t blocks() const noexcept {
-        return (groups + F::scales::block_groups - 1) / F::scales::block_groups;
-    }
+    /// Blocks in a row.
+    std::size_t blocks() const noexcept { return (groups + block_groups - 1) / block_groups; }
     static result<packed_layout> of(std::size_t n, std::size_t k) noexcept {
         const auto size = packed_units::of(n, k);
         if (!size)
@@ -206,11 +129,14 @@ struct packed_layout {
         packed_layout p;
         p.tiles = size->tiles;
         p.groups = size->groups;
-        const std::size_t units = size->count();
+        if constexpr (has_records<F>)
+            p.groups = p.blocks() * block_groups;
         const std::size_t exponents = has_exponents ? p.tiles * p.blocks() * tile_channels : 0;
+        const std::size_t scales = p.tiles * (has_records<F> ? p.blocks() : p.groups);
+        const std::size_t codes = p.tiles * (codes_of_blocks<typename F::codes> ? p.blocks() : p.groups);
         p.scales_offset = round_up(sizeof(packed_header) + exponents, alignment);
-        p.codes_offset = round_up(p.scales_offset + units * scale_bytes, alignment);
-        p.bytes = p.codes_offset + units * code_bytes;
+        p.codes_offset = round_up(p.scales_offset + scales * scale_bytes, alignment);
+        p.bytes = p.codes_offset + codes * code_bytes;
         return p;
     }
 };
@@ -245,7 +171,13 @@ class packed_view {
             return s;
         if (auto s = check_zero(std::as_bytes(std::span(header.reserved)), "packed weights, reserved"); !s)
             return s;
+        if (has_tensor_scale<F> ? !std::isfinite(header.tensor_scale)
+                                : std::bit_cast<std::uint32_t>(header.tensor_scale) != 0)
+            return status::error(errc::corrupt, "packed weights: a tensor's scale of %g, format %s",
+                                 double{header.tensor_scale}, F::name);
         packed_view v;
+        if constexpr (has_tensor_scale<F>)
+            v.tensor_scale_ = header.tensor_scale;
         v.base_ = bytes.data();
         v.n_ = header.n;
         v.k_ = header.k;
@@ -276,88 +208,116 @@ class packed_view {
                    ? reinterpret_cast<const std::uint8_t*>(base_ + sizeof(packed_header))
                    : nullptr;
     }
-    /// The stream of scales: 16 fp16 numbers or signed bytes per tile and group.
+    /// The scale of the tensor, 1 where the format has none.
+    float tensor_scale() const noexcept { return tensor_scale_; }
+    /// The stream of scales: 16 fp16 numbers or signed bytes per tile and group; or the records.
     const typename packed_layout<F>::scale_unit* scales() const noexcept {
         return reinterpret_cast<const typename packed_layout<F>::scale_unit*>(base_ + layout_.scales_offset);
     }
-    /// The stream of codes: `packed_layout<F>::code_bytes` bytes per tile and group, 64-byte aligned.
+    /// The stream of codes: `packed_layout<F>::code_bytes` bytes per tile and group (of `codes_of_blocks`:
+    /// and block), 64-byte aligned.
     const std::uint8_t* codes() const noexcept {
         return reinterpret_cast<const std::uint8_t*>(base_ + layout_.codes_offset);
     }
 
   private:
     status check_contents() const noexcept {
-        if constexpr (packed_layout<F>::has_exponents)
+        if constexpr (has_records<F>)
+            return check_records();
+        else if constexpr (packed_layout<F>::has_exponents)
             return check_exponents(exponents(), tiles() * blocks() * tile_channels,
                                    "packed weights, exponents");
         else
             return check_scales(scales(), tiles() * groups() * tile_channels, "packed weights, scales");
     }
+    status check_records() const noexcept {
+        constexpr std::size_t values = std::same_as<typename F::scales::value, half_multiple>
+                                           ? 1 // the others are multiples of the same half
+                                           : F::scales::block_groups;
+        for (std::size_t i = 0; i < tiles() * blocks(); ++i)
+            for (std::size_t channel = 0; channel < tile_channels; ++channel)
+                for (std::size_t g = 0; g < values; ++g) {
+                    const auto* record = scales() + i * packed_layout<F>::scale_bytes;
+                    bool finite = has_finite_weights<F>(F::records::scale(record, channel, g));
+                    if constexpr (has_minima<F>)
+                        finite = finite && is_finite(F::records::minimum(record, channel, g));
+                    if (!finite)
+                        return status::error(errc::not_finite,
+                                             "packed weights, records: block %zu of channel %zu has weights "
+                                             "that are not finite",
+                                             i % blocks(), i / blocks() * tile_channels + channel);
+                }
+        return {};
+    }
 
     const std::byte* base_ = nullptr;
     std::size_t n_ = 0;
     std::size_t k_ = 0;
+    float tensor_scale_ = 1;
     packed_layout<F> layout_;
 };
 
-/// Packs stored weights into `buffer` (at least `packed_bytes<F>(n, k)` bytes, aligned to
-/// `crumb::alignment`; nothing is written on error). Refuses scales that are infinite or NaN.
-template <weight_format F>
-result<packed_view<F>> pack(const storage_view<F>& w, std::span<std::byte> buffer) noexcept {
-    static_assert(std::char_traits<char>::length(F::name) < sizeof(packed_header::format));
-    const auto layout = packed_layout<F>::of(w.n, w.k);
-    if (!layout)
-        return layout.error();
-    if (w.stride < layout->blocks())
-        return status::error(errc::bad_shape, "stored weights: row stride %zu is below %zu blocks", w.stride,
-                             layout->blocks());
-    if (auto s = check_buffer(buffer, layout->bytes, "buffer for packed weights"); !s)
-        return s;
-    for (std::size_t row = 0; row < w.n; ++row)
-        for (std::size_t g = 0; g < layout->groups; ++g)
-            if (!is_finite(w.scale(row, g)))
-                return status::error(errc::not_finite,
-                                     "stored weights: scale of row %zu, group %zu is not finite", row, g);
+namespace detail {
 
-    packed_header header;
-    std::memcpy(header.format, F::name, std::strlen(F::name));
-    header.n = w.n;
-    header.k = w.k;
-    header.bytes = layout->bytes;
-    std::memset(buffer.data(), 0, layout->bytes);
-    std::memcpy(buffer.data(), &header, sizeof header);
-    [[maybe_unused]] auto* exponents = reinterpret_cast<std::uint8_t*>(buffer.data() + sizeof header);
-    auto* scales =
-        reinterpret_cast<typename packed_layout<F>::scale_unit*>(buffer.data() + layout->scales_offset);
-    auto* codes = reinterpret_cast<std::uint8_t*>(buffer.data() + layout->codes_offset);
+/// Records and codes of all blocks; codes after k as they are stored.
+template <weight_format F>
+void pack_blocks(const storage_view<F>& w, const packed_layout<F>& layout, std::uint8_t* records,
+                 std::uint8_t* codes) noexcept {
+    using to = packed_layout<F>;
     for (std::size_t row = 0; row < w.n; ++row) {
         const std::size_t tile = row / tile_channels, channel = row % tile_channels;
-        for (std::size_t g = 0; g < layout->groups; ++g) {
-            const std::size_t unit = tile * layout->groups + g;
-            const auto scale = w.scale(row, g);
-            if constexpr (packed_layout<F>::has_exponents)
-                exponents[(tile * layout->blocks() + g / F::scales::block_groups) * tile_channels + channel] =
-                    scale.exponent;
-            scales[unit * tile_channels + channel] = packed_scale(scale);
-            for (std::size_t i = 0; i < group_size; ++i)
-                F::codes::put(codes + unit * layout->code_bytes, channel, i,
-                              g * group_size + i < w.k ? w.code(row, g * group_size + i) : 0);
+        for (std::size_t b = 0; b < layout.blocks(); ++b) {
+            const typename F::block& block = w.blocks[row * w.stride + b];
+            const std::size_t at = tile * layout.blocks() + b;
+            F::records::template put<F>(records + at * to::scale_bytes, channel, block);
+            if constexpr (codes_of_blocks<typename F::codes>) {
+                std::uint8_t stored[4 * F::codes::block_rows];
+                F::get_stored_bytes(block, stored);
+                for (std::size_t i = 0; i < sizeof stored; ++i)
+                    codes[at * to::code_bytes + i / 4 * tile_row_bytes + 4 * channel + i % 4] = stored[i];
+            } else {
+                for (std::size_t i = 0; i < block_inputs<F>; ++i)
+                    F::codes::put(codes + (at * to::block_groups + i / group_size) * to::code_bytes, channel,
+                                  i % group_size, (F::code(block, i) + code_offset_of<F>) / code_step_of<F>);
+            }
         }
     }
-    return packed_view<F>::open(buffer.first(layout->bytes));
 }
 
-/// The same of what `storage` returns.
+/// Block `index` of a row.
 template <weight_format F>
-result<packed_view<F>> pack(const result<storage_view<F>>& w, std::span<std::byte> buffer) noexcept {
-    if (!w)
-        return w.error();
-    return pack(*w, buffer);
+typename F::block unpack_block(const packed_view<F>& w, std::size_t row, std::size_t index) noexcept {
+    using from = packed_layout<F>;
+    typename F::block block{};
+    const std::size_t at = row / tile_channels * w.blocks() + index, channel = row % tile_channels;
+    const std::uint8_t* record = w.scales() + at * from::scale_bytes;
+    int code[block_inputs<F>] = {};
+    if constexpr (codes_of_blocks<typename F::codes>) {
+        std::uint8_t stored[4 * F::codes::block_rows];
+        for (std::size_t i = 0; i < sizeof stored; ++i)
+            stored[i] = w.codes()[at * from::code_bytes + i / 4 * tile_row_bytes + 4 * channel + i % 4];
+        F::set_stored_bytes(block, F::records::scale(record, channel, 0), stored);
+        return block;
+    } else {
+        for (std::size_t i = 0; i < block_inputs<F>; ++i)
+            code[i] = F::codes::get(w.codes() + (at * from::block_groups + i / group_size) * from::code_bytes,
+                                    channel, i % group_size) *
+                          code_step_of<F> -
+                      code_offset_of<F>;
+        for (std::size_t g = 0; g < F::scales::block_groups; ++g) {
+            const int* of_group = code + g * F::scales::group;
+            if constexpr (has_minima<F>)
+                F::set(block, F::records::scale(record, channel, g), F::records::minimum(record, channel, g),
+                       of_group, g);
+            else
+                F::set(block, F::records::scale(record, channel, g), of_group, g);
+        }
+        return block;
+    }
 }
 
-/// Block `index` of a row, as it was stored before packing; weights after k are zero.
 template <writable_format F>
-typename F::block unpack(const packed_view<F>& w, std::size_t row, std::size_t index) noexcept {
+typename F::block unpack_groups(const packed_view<F>& w, std::size_t row, std::size_t index) noexcept {
     const std::size_t tile = row / tile_channels, channel = row % tile_channels;
     typename F::block block{};
     for (std::size_t i = 0; i < F::scales::block_groups; ++i) {
@@ -379,6 +339,87 @@ typename F::block unpack(const packed_view<F>& w, std::size_t row, std::size_t i
         F::set(block, scale, code, i);
     }
     return block;
+}
+
+} // namespace detail
+
+/// Packs stored weights into `buffer` (at least `packed_bytes<F>(n, k)` bytes, aligned to
+/// `crumb::alignment`; nothing is written on error). Refuses scales that are infinite or NaN.
+template <weight_format F>
+result<packed_view<F>> pack(const storage_view<F>& w, std::span<std::byte> buffer) noexcept {
+    static_assert(std::char_traits<char>::length(F::name) < sizeof(packed_header::format));
+    const auto layout = packed_layout<F>::of(w.n, w.k);
+    if (!layout)
+        return layout.error();
+    if (w.stride < layout->blocks())
+        return status::error(errc::bad_shape, "stored weights: row stride %zu is below %zu blocks", w.stride,
+                             layout->blocks());
+    if (auto s = check_buffer(buffer, layout->bytes, "buffer for packed weights"); !s)
+        return s;
+    for (std::size_t row = 0; row < w.n; ++row)
+        for (std::size_t g = 0; g < layout->blocks() * F::scales::block_groups && g < w.groups(); ++g) {
+            bool finite = has_finite_weights<F>(w.scale(row, g));
+            if constexpr (has_minima<F>)
+                finite = finite && is_finite(w.minimum(row, g));
+            if (!finite)
+                return status::error(errc::not_finite,
+                                     "stored weights: scale of row %zu, group %zu is not finite", row, g);
+        }
+    if (has_tensor_scale<F> && !std::isfinite(w.tensor_scale))
+        return status::error(errc::not_finite, "stored weights: the tensor's scale is %g",
+                             double{w.tensor_scale});
+
+    packed_header header;
+    std::memcpy(header.format, F::name, std::strlen(F::name));
+    header.n = w.n;
+    header.k = w.k;
+    header.bytes = layout->bytes;
+    if constexpr (has_tensor_scale<F>)
+        header.tensor_scale = w.tensor_scale;
+    std::memset(buffer.data(), 0, layout->bytes);
+    std::memcpy(buffer.data(), &header, sizeof header);
+    [[maybe_unused]] auto* exponents = reinterpret_cast<std::uint8_t*>(buffer.data() + sizeof header);
+    auto* scales =
+        reinterpret_cast<typename packed_layout<F>::scale_unit*>(buffer.data() + layout->scales_offset);
+    auto* codes = reinterpret_cast<std::uint8_t*>(buffer.data() + layout->codes_offset);
+    if constexpr (has_records<F>) {
+        detail::pack_blocks(w, *layout, scales, codes);
+    } else {
+        for (std::size_t row = 0; row < w.n; ++row) {
+            const std::size_t tile = row / tile_channels, channel = row % tile_channels;
+            for (std::size_t g = 0; g < layout->groups; ++g) {
+                const std::size_t unit = tile * layout->groups + g;
+                const auto scale = w.scale(row, g);
+                if constexpr (packed_layout<F>::has_exponents)
+                    exponents[(tile * layout->blocks() + g / F::scales::block_groups) * tile_channels +
+                              channel] = scale.exponent;
+                scales[unit * tile_channels + channel] = packed_scale(scale);
+                for (std::size_t i = 0; i < group_size; ++i)
+                    F::codes::put(codes + unit * layout->code_bytes, channel, i,
+                                  g * group_size + i < w.k ? w.code(row, g * group_size + i) : 0);
+            }
+        }
+    }
+    return packed_view<F>::open(buffer.first(layout->bytes));
+}
+
+/// The same of what `storage` returns.
+template <weight_format F>
+result<packed_view<F>> pack(const result<storage_view<F>>& w, std::span<std::byte> buffer) noexcept {
+    if (!w)
+        return w.error();
+    return pack(*w, buffer);
+}
+
+/// Block `index` of a row, as it was stored before packing; weights after k are zero, or, of formats with
+/// records, as stored.
+template <weight_format F>
+typename F::block unpack(const packed_view<F>& w, std::size_t row, std::size_t index) noexcept {
+    if constexpr (has_records<F>) {
+        return detail::unpack_block(w, row, index);
+    } else {
+        return detail::unpack_groups(w, row, index);
+    }
 }
 
 } // namespace crumb::inline CRUMB_ABI

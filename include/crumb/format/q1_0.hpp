@@ -1,6 +1,8 @@
 // Q1_0: 128 signs and one half-precision scale; byte for byte GGUF's block of that name.
 #pragma once
 
+#include <crumb/format/field_codes.hpp>
+#include <crumb/format/records.hpp>
 #include <crumb/format/strided_bits.hpp>
 #include <crumb/format/traits.hpp>
 
@@ -19,6 +21,10 @@ struct q1_0 {
 
     static constexpr const char* name = "q1_0";
     using scales = group_scales<half, 128>;
+    using codes = field_codes<1>;
+    using records = half_records;
+    static constexpr int code_offset = 1;
+    static constexpr int code_step = 2;
 
     static constexpr half scale(const block& b, std::size_t = 0) noexcept { return b.d; }
     static constexpr int code(const block& b, std::size_t i) noexcept { return 2 * b.q.get(i) - 1; }

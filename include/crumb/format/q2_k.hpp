@@ -1,6 +1,8 @@
 // Q2_K: 256 codes of 2 bits, scales and minima of 4 bits; byte for byte GGUF's block of that name.
 #pragma once
 
+#include <crumb/format/field_codes.hpp>
+#include <crumb/format/records.hpp>
 #include <crumb/format/scale_search.hpp>
 #include <crumb/format/strided_bits.hpp>
 #include <crumb/format/traits.hpp>
@@ -21,6 +23,8 @@ struct q2_k {
     static constexpr const char* name = "q2_k";
     using scales = group_scales<half_multiple, 16, 16>;
     using minima = scales;
+    using codes = field_codes<2>;
+    using records = nibble_records;
 
     static constexpr half_multiple scale(const block& b, std::size_t g) noexcept {
         return {b.d, static_cast<std::int8_t>(b.s[g] & 15)};

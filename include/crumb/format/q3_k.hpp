@@ -1,6 +1,8 @@
 // Q3_K: 256 codes of 3 bits, scales of 6 bits; byte for byte GGUF's block of that name.
 #pragma once
 
+#include <crumb/format/field_codes.hpp>
+#include <crumb/format/records.hpp>
 #include <crumb/format/scale_search.hpp>
 #include <crumb/format/strided_bits.hpp>
 #include <crumb/format/traits.hpp>
@@ -21,6 +23,9 @@ struct q3_k {
 
     static constexpr const char* name = "q3_k";
     using scales = group_scales<half_multiple, 16, 16>;
+    using codes = field_codes<3>;
+    using records = six_bit_scale_records<16>;
+    static constexpr int code_offset = 4;
 
     static constexpr half_multiple scale(const block& b, std::size_t g) noexcept {
         return {b.d, static_cast<std::int8_t>((b.s_high.get(g) << 4 | b.s_low.get(g)) - 32)};

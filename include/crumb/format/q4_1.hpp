@@ -1,6 +1,8 @@
 // Q4_1: 32 codes of 4 bits, a half-precision scale and minimum; byte for byte GGUF's block of that name.
 #pragma once
 
+#include <crumb/format/field_codes.hpp>
+#include <crumb/format/records.hpp>
 #include <crumb/format/scale_search.hpp>
 #include <crumb/format/strided_bits.hpp>
 #include <crumb/format/traits.hpp>
@@ -19,6 +21,8 @@ struct q4_1 {
     static constexpr const char* name = "q4_1";
     using scales = half_scales;
     using minima = half_scales;
+    using codes = field_codes<4>;
+    using records = half_pair_records;
 
     static constexpr half scale(const block& b, std::size_t = 0) noexcept { return b.d; }
     static constexpr half minimum(const block& b, std::size_t = 0) noexcept { return b.m; }

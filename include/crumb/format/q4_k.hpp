@@ -1,6 +1,8 @@
 // Q4_K: 256 codes of 4 bits, scales and minima of 6 bits; byte for byte GGUF's block of that name.
 #pragma once
 
+#include <crumb/format/field_codes.hpp>
+#include <crumb/format/records.hpp>
 #include <crumb/format/scale_search.hpp>
 #include <crumb/format/six_bit_scales.hpp>
 #include <crumb/format/strided_bits.hpp>
@@ -22,6 +24,8 @@ struct q4_k {
     static constexpr const char* name = "q4_k";
     using scales = group_scales<half_multiple, 32, 8>;
     using minima = scales;
+    using codes = field_codes<4>;
+    using records = six_bit_minima_records;
 
     static constexpr half_multiple scale(const block& b, std::size_t g) noexcept {
         return {b.d, static_cast<std::int8_t>(b.s.scale(g))};

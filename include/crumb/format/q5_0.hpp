@@ -1,6 +1,8 @@
 // Q5_0: 32 codes of 5 bits and one half-precision scale; byte for byte GGUF's block of that name.
 #pragma once
 
+#include <crumb/format/field_codes.hpp>
+#include <crumb/format/records.hpp>
 #include <crumb/format/scale_search.hpp>
 #include <crumb/format/strided_bits.hpp>
 #include <crumb/format/traits.hpp>
@@ -18,6 +20,9 @@ struct q5_0 {
 
     static constexpr const char* name = "q5_0";
     using scales = half_scales;
+    using codes = field_codes<5>;
+    using records = half_records;
+    static constexpr int code_offset = 16;
 
     static constexpr half scale(const block& b, std::size_t = 0) noexcept { return b.d; }
     static constexpr int code(const block& b, std::size_t i) noexcept {

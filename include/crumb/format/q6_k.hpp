@@ -1,6 +1,8 @@
 // Q6_K: 256 codes of 6 bits, signed bytes as scales; byte for byte GGUF's block of that name.
 #pragma once
 
+#include <crumb/format/field_codes.hpp>
+#include <crumb/format/records.hpp>
 #include <crumb/format/scale_search.hpp>
 #include <crumb/format/strided_bits.hpp>
 #include <crumb/format/traits.hpp>
@@ -20,6 +22,9 @@ struct q6_k {
 
     static constexpr const char* name = "q6_k";
     using scales = group_scales<half_multiple, 16, 16>;
+    using codes = field_codes<6>;
+    using records = byte_records;
+    static constexpr int code_offset = 32;
 
     static constexpr half_multiple scale(const block& b, std::size_t g) noexcept { return {b.d, b.s[g]}; }
     static constexpr int code(const block& b, std::size_t i) noexcept {

@@ -2,8 +2,12 @@
 // name.
 #pragma once
 
+#include <crumb/format/field_codes.hpp>
+#include <crumb/format/records.hpp>
 #include <crumb/format/scale_search.hpp>
 #include <crumb/format/traits.hpp>
+
+#include <cstring>
 
 namespace crumb::inline CRUMB_ABI {
 
@@ -22,6 +26,8 @@ struct tq1_0 {
 
     static constexpr const char* name = "tq1_0";
     using scales = group_scales<half, 256>;
+    using codes = trit_codes;
+    using records = half_records;
 
     static constexpr half scale(const block& b, std::size_t = 0) noexcept { return b.d; }
     static constexpr int code(const block& b, std::size_t i) noexcept {
@@ -39,6 +45,16 @@ struct tq1_0 {
             b.q[32 + m] = digits(code + 160 + m, 16, 5);
         for (std::size_t m = 0; m < 4; ++m)
             b.rest[m] = digits(code + 240 + m, 4, 4);
+    }
+    /// The bytes of digits as they are stored, 52, for packed weights: all of their patterns come back.
+    static void get_stored_bytes(const block& b, std::uint8_t* bytes) noexcept {
+        std::memcpy(bytes, b.q, sizeof b.q);
+        std::memcpy(bytes + sizeof b.q, b.rest, sizeof b.rest);
+    }
+    static void set_stored_bytes(block& b, half d, const std::uint8_t* bytes) noexcept {
+        std::memcpy(b.q, bytes, sizeof b.q);
+        std::memcpy(b.rest, bytes + sizeof b.q, sizeof b.rest);
+        b.d = d;
     }
     /// d = max |x|, codes x / d rounded to -1, 0 or 1, as GGUF's reference quantizer.
     static void encode(const float* x, block& b) noexcept { encode_ternary<tq1_0>(x, b); }

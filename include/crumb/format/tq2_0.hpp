@@ -1,6 +1,8 @@
 // TQ2_0: 256 codes of 2 bits and one half-precision scale; byte for byte GGUF's block of that name.
 #pragma once
 
+#include <crumb/format/field_codes.hpp>
+#include <crumb/format/records.hpp>
 #include <crumb/format/scale_search.hpp>
 #include <crumb/format/strided_bits.hpp>
 #include <crumb/format/traits.hpp>
@@ -18,6 +20,9 @@ struct tq2_0 {
 
     static constexpr const char* name = "tq2_0";
     using scales = group_scales<half, 256>;
+    using codes = field_codes<2>;
+    using records = half_records;
+    static constexpr int code_offset = 1;
 
     static constexpr half scale(const block& b, std::size_t = 0) noexcept { return b.d; }
     static constexpr int code(const block& b, std::size_t i) noexcept { return b.q.get(i) - 1; }

@@ -131,6 +131,10 @@ concept has_packed_codes = requires {
 template <class F>
 concept has_indexed_codes = has_packed_codes<F> && indexed_codes<typename F::codes>;
 
+/// Formats whose packed scales are records, see format/records.hpp.
+template <class F>
+concept has_records = requires { F::records::bytes; };
+
 // What the kernels multiply, property by property: a compiler names the one that a format lacks.
 template <class F>
 concept groups_of_32 = F::scales::group == group_size;
@@ -147,10 +151,13 @@ concept whole_values = table_unit_of<F> == 1.0f;
 
 /// What kernels have to know of weights, and what they multiply.
 template <class F>
-concept multiplied_format = groups_of_32<F> && scales_of_kernels<F> && without_minima<F> &&
-                            without_tensor_scale<F> && whole_values<F> && has_packed_codes<F> && requires {
-                                { F::name } -> std::convertible_to<const char*>;
-                            };
+concept multiplied_format =
+    (has_records<F> || (groups_of_32<F> && scales_of_kernels<F> && without_minima<F> &&
+                        without_tensor_scale<F> && whole_values<F> && has_packed_codes<F>)) &&
+    requires {
+        { F::name } -> std::convertible_to<const char*>;
+        F::codes::bytes;
+    };
 
 /// A group-quantized weight format, one that can be decoded: weight = scale(group) * value(code), plus
 /// minimum(group) if the format has minima, the whole times the tensor's scale if it has one. The value is
@@ -175,12 +182,16 @@ concept weight_format = described_scales<typename F::scales> && requires(const t
 template <class F>
 struct multiplied_format_check {
 #define CRUMB_REFUSED "no kernel multiplies this format yet: "
-    static_assert(groups_of_32<F>, CRUMB_REFUSED "its groups are not of 32 inputs");
-    static_assert(scales_of_kernels<F>, CRUMB_REFUSED "its scales are neither half_scales nor block_scales");
-    static_assert(without_minima<F>, CRUMB_REFUSED "its groups have minima");
-    static_assert(without_tensor_scale<F>, CRUMB_REFUSED "its scales are under one of the whole tensor");
-    static_assert(whole_values<F>, CRUMB_REFUSED "the entries of its table are no whole numbers");
-    static_assert(has_packed_codes<F>, CRUMB_REFUSED "its `codes` is no bit layout of 4 or 8 rows");
+    static constexpr bool recorded = has_records<F>;
+    static_assert(recorded || groups_of_32<F>, CRUMB_REFUSED "its groups are not of 32 inputs");
+    static_assert(recorded || scales_of_kernels<F>,
+                  CRUMB_REFUSED "its scales are neither half_scales nor block_scales");
+    static_assert(recorded || without_minima<F>, CRUMB_REFUSED "its groups have minima");
+    static_assert(recorded || without_tensor_scale<F>,
+                  CRUMB_REFUSED "its scales are under one of the whole tensor");
+    static_assert(recorded || whole_values<F>, CRUMB_REFUSED "the entries of its table are no whole numbers");
+    static_assert(recorded || has_packed_codes<F>,
+                  CRUMB_REFUSED "its `codes` is no bit layout of 4 or 8 rows");
 #undef CRUMB_REFUSED
     static constexpr bool passed = multiplied_format<F>;
 };
