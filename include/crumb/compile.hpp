@@ -34,5 +34,6 @@
     CRUMB_COMPILE_ISAS                                                                                       \
     CRUMB_FOR_EACH_TABLE(CRUMB_COMPILE_TABLE)                                                                \
     CRUMB_FOR_EACH_FORMAT(CRUMB_COMPILE_FORMAT)                                                              \
+    CRUMB_FOR_EACH_RECORD_FORMAT(CRUMB_COMPILE_FORMAT)                                                       \
     CRUMB_FOR_EACH_VARIANT(CRUMB_COMPILE_FORMAT)                                                             \
     CRUMB_FOR_EACH_PRECISION(CRUMB_COMPILE_FORMAT)

@@ -78,12 +78,42 @@ struct linear_table {
     }(isa_list{});
 };
 
+/// The same of formats with records, which have one mode.
+template <multiplied_format Format>
+requires has_records<Format>
+struct linear_table<Format> {
+    template <class Isa>
+    using kernels = own_or_base_isa<Isa>;
+
+    template <class Isa>
+    static constexpr linear_functions exact{
+        isa_traits<Isa>::name,
+        {.row_block = Isa::record_row_block,
+         .group = kernel::record_shape<Format>::integers ? record_inputs : group_size,
+         .sum_inputs = kernel::record_shape<Format>::integers || kernel::record_shape<Format>::sub_groups == 2
+                           ? 16u
+                           : 32u},
+        &kernel::record_gemv<Format, kernels<Isa>>,
+        &kernel::record_gemm<Format, kernels<Isa>>,
+        &kernel::quantize_activations<kernels<Isa>>,
+    };
+    template <class Isa>
+    static constexpr linear_functions none{isa_traits<Isa>::name, {}};
+    /// By `linear_mode`, then in the order of `isa_list`.
+    static constexpr auto entries = []<class... I>(type_list<I...>) {
+        using row = std::array<linear_functions, sizeof...(I)>;
+        return std::array<row, 3>{row{exact<I>...}, row{none<I>...}, row{none<I>...}};
+    }(isa_list{});
+};
+
 /// Whether this file defines the kernels of a format.
 template <class Format>
 constexpr bool is_defined = []<class First, class... I>(type_list<First, I...>) {
-    return requires {
-        sizeof(kernel::linear_run<typename linear_table<Format>::template kernels<First>, Format>);
-    };
+    using isa = typename linear_table<Format>::template kernels<First>;
+    if constexpr (has_records<Format>)
+        return requires { sizeof(kernel::record_run<isa, Format>); };
+    else
+        return requires { sizeof(kernel::linear_run<isa, Format>); };
 }(isa_list{});
 
 /// The same with compiled kernels (CRUMB_COMPILED_KERNELS): `at(mode, isa)` points to the functions of a
@@ -106,6 +136,7 @@ struct compiled_format {
         }                                                                                                    \
     };
 CRUMB_FOR_EACH_FORMAT(CRUMB_DECLARE_FORMAT)
+CRUMB_FOR_EACH_RECORD_FORMAT(CRUMB_DECLARE_FORMAT)
 CRUMB_FOR_EACH_VARIANT(CRUMB_DECLARE_FORMAT)
 CRUMB_FOR_EACH_PRECISION(CRUMB_DECLARE_FORMAT)
 #undef CRUMB_DECLARE_FORMAT

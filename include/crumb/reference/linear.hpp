@@ -67,10 +67,49 @@ std::int64_t group_sum(const storage_view<F>& w, std::size_t n, const activation
     return sum;
 }
 
-/// sum over k of w[n, k] x[row, k] with quantized activations.
+/// What codes of a format with records are moved by to lose their sign.
+template <weight_format F>
+inline constexpr int largest_offset = [] {
+    int most = code_offset_of<F>;
+    if constexpr (has_table<F>)
+        for (const std::int8_t entry : F::codebooks)
+            most = -entry > most ? -entry : most;
+    return most;
+}();
+
+/// Roundings that a sum of the kernels passes at most: |error| <= roundings eps (the product's magnitude).
+/// Groups of 32 inputs take two; of formats with records, sums of 16 or 32 take four, or blocks of 256.
+template <weight_format F>
+constexpr std::size_t roundings(std::size_t k) noexcept {
+    if constexpr (has_records<F>) {
+        constexpr std::size_t sum = F::scales::group == 16 ? 16 : group_size;
+        constexpr std::size_t inputs = block_inputs<F> == record_inputs ? record_inputs : sum;
+        return 4 * ((k + inputs - 1) / inputs) + 4;
+    } else {
+        return (k + group_size - 1) / group_size + 2;
+    }
+}
+
+/// sum over k of w[n, k] x[row, k] with quantized activations. Of formats with records, the magnitude counts
+/// what kernels add: codes without a sign, and minima.
 template <weight_format F>
 product linear(const storage_view<F>& w, std::size_t n, const activation_view& x, std::size_t row) noexcept {
     product p;
+    if constexpr (has_records<F>) {
+        constexpr double offset = 2.0 * largest_offset<F>;
+        for (std::size_t k = 0; k < w.k; ++k) {
+            const double input = x.value(row, k) * x.scale(row, k / x.layout.group);
+            const std::size_t group = k / F::scales::group;
+            const double scale = double(to_float(w.scale(n, group))) * double(table_unit_of<F>) *
+                                 (has_tensor_scale<F> ? double(w.tensor_scale) : 1.0);
+            double most = std::fabs(scale) * (std::abs(w.value(n, k)) + offset);
+            if constexpr (has_minima<F>)
+                most += std::fabs(double(to_float(w.minimum(n, group))));
+            p.value += w.weight(n, k) * input;
+            p.magnitude += most * std::fabs(input);
+        }
+        return p;
+    }
     for (std::size_t g = 0; g < w.groups(); ++g) {
         const double scale = double(to_float(w.scale(n, g))) * x.scale(row, g);
         double sum = 0, magnitude = 0; // exact: multiples of 1/16 below 2^20

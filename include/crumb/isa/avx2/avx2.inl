@@ -10,7 +10,10 @@ CRUMB_TARGET_BEGIN(CRUMB_TARGET_AVX2)
 #endif
 #include <crumb/kernel/drivers.inl>
 #if CRUMB_SYSTEM == CRUMB_SYSTEM_LINEAR
+#include <crumb/isa/avx2/fields.inl>
 #include <crumb/kernel/linear/tile.inl>
+
+#include <crumb/kernel/linear/record_drivers.inl>
 #endif
 
 #undef CRUMB_THIS_ISA

@@ -14,8 +14,11 @@ CRUMB_IGNORE_UNDEFINED_BEGIN
 #endif
 #include <crumb/kernel/drivers.inl>
 #if CRUMB_SYSTEM == CRUMB_SYSTEM_LINEAR
+#include <crumb/isa/avx512/fields.inl>
 #include <crumb/isa/avx512/panel.inl>
 #include <crumb/kernel/linear/tile.inl>
+
+#include <crumb/kernel/linear/record_drivers.inl>
 #endif
 
 #undef CRUMB_THIS_ISA

@@ -11,7 +11,10 @@ CRUMB_KEEP_ORDER_BEGIN
 #if CRUMB_SYSTEM == CRUMB_SYSTEM_LINEAR
 #include <crumb/isa/neon/absorbed.inl>
 
+#include <crumb/isa/neon/fields.inl>
 #include <crumb/isa/neon/tile.inl>
+
+#include <crumb/kernel/linear/record_drivers.inl>
 #if CRUMB_ASM
 #include <crumb/isa/neon/asm/block.inl>
 #include <crumb/isa/neon/asm/lookup.inl>

@@ -8,11 +8,13 @@ CRUMB_KEEP_ORDER_BEGIN
 #if CRUMB_SYSTEM == CRUMB_SYSTEM_LINEAR
 #include <crumb/isa/neon/absorbed.inl>
 
+#include <crumb/isa/neon/fields.inl>
 #include <crumb/isa/neon/panel_product_i8mm.inl>
 #include <crumb/isa/neon/tile.inl>
 #include <crumb/isa/neon/tile_i8mm.inl>
 
 #include <crumb/isa/neon/panel_i8mm.inl>
+#include <crumb/kernel/linear/record_drivers.inl>
 #if CRUMB_ASM
 #include <crumb/isa/neon/asm/block_i8mm.inl>
 #include <crumb/isa/neon/asm/lookup.inl>

@@ -10,7 +10,10 @@ CRUMB_KEEP_ORDER_BEGIN
 #endif
 #include <crumb/kernel/drivers.inl>
 #if CRUMB_SYSTEM == CRUMB_SYSTEM_LINEAR
+#include <crumb/isa/neon/fields.inl>
 #include <crumb/isa/neon/tile.inl>
+
+#include <crumb/kernel/linear/record_drivers.inl>
 #endif
 
 #undef CRUMB_THIS_ISA

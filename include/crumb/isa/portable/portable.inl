@@ -10,7 +10,10 @@ CRUMB_IGNORE_UNDEFINED_BEGIN
 #endif
 #include <crumb/kernel/drivers.inl>
 #if CRUMB_SYSTEM == CRUMB_SYSTEM_LINEAR
+#include <crumb/isa/portable/fields.inl>
 #include <crumb/kernel/linear/tile.inl>
+
+#include <crumb/kernel/linear/record_drivers.inl>
 #endif
 
 #undef CRUMB_THIS_ISA

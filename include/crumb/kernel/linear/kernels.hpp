@@ -15,9 +15,11 @@ struct linear_args {
     const half* scales = nullptr;             ///< packed_view::scales of `half_scales`
     const std::int8_t* multipliers = nullptr; ///< packed_view::scales of `block_scales`
     const std::uint8_t* exponents = nullptr;  ///< packed_view::exponents
+    const std::uint8_t* records = nullptr;    ///< packed_view::scales of formats with records
     const std::uint8_t* codes = nullptr;      ///< packed_view::codes
     const std::uint8_t* planes[2] = {};       ///< nested_view::plane(1) and (2)
     const std::int8_t* codebooks = nullptr;   ///< tables of 16 entries, see `lookup_tables`
+    float tensor_scale = 1;                   ///< packed_view::tensor_scale
     std::size_t groups = 0;                   ///< groups of 32 inputs
     std::size_t n = 0;                        ///< output channels of the weights
 
@@ -25,6 +27,8 @@ struct linear_args {
     const float* x_scales = nullptr;
     const std::int32_t* x_starts = nullptr; ///< null where the layout has none
     const float* x_shifts = nullptr;        ///< null where the layout has none
+    const void* x_sums = nullptr;           ///< null where the layout has none
+    std::size_t x_groups = 0;               ///< groups of 32 inputs of the activations
     std::size_t x_rows = 0;                 ///< rows of the whole activation object
 
     float* y = nullptr; ///< result: row r, channel c at y[r * y_stride + c]
@@ -47,6 +51,7 @@ struct quantize_args {
     float* scales = nullptr;
     std::int32_t* starts = nullptr; ///< (origin's bits) - offset * (sum of the group's codes); or null
     float* shifts = nullptr;        ///< -origin * scale; or null
+    void* sums = nullptr;           ///< of codes, see activation_layout; or null
     range part;                     ///< rows to quantize, closed
 };
 
@@ -139,6 +144,71 @@ inline constexpr activation_order order_of = [] {
         return activation_order::chunks;
 }();
 
+// Of formats with records: bits of packed codes, products of codes without a sign, and the loops over them.
+template <class Isa>
+struct field_bits;
+template <class Isa, int Bits>
+struct field_product;
+template <class Isa, int Bits>
+struct field_reader;
+template <class Isa, class Format>
+struct record_reader;
+template <class Isa, int Bits, int Subs, bool Integers>
+struct record_block;
+template <class Isa, class Format>
+struct record_codes;
+template <class Isa, class Format>
+struct record_run;
+
+/// What a tile needs of its records for up to 8 groups of 32. Integers are kept as bits of floats.
+struct record_terms {
+    alignas(64) float factors[16][tile_channels]; ///< of sums: integers, or scales as floats
+    alignas(64) float terms[16][tile_channels];   ///< of sums of activations: likewise
+    alignas(64) float unit[tile_channels];        ///< over integers
+    alignas(64) float minimum_unit[tile_channels];
+};
+
+/// Rows of activations that form a block, from a group of 32 on.
+struct record_rows {
+    const std::int8_t* codes = nullptr; ///< of the group
+    const float* scales = nullptr;      ///< of the group, or of its block of 256
+    const void* sums = nullptr;         ///< likewise
+};
+
+/// What kernels know of a format with records at compile time.
+template <class F>
+struct record_shape {
+    /// Scales are integers under a half per 256 inputs, and so are sums until the block ends.
+    static constexpr bool integers = block_inputs<F> == record_inputs;
+    /// Sums of a group of 32 that have scales of their own; 0: a block is one sum.
+    static constexpr int sub_groups = F::scales::group == 16 ? 2 : F::scales::group == record_inputs ? 0 : 1;
+    static constexpr int least = [] {
+        int low = 0;
+        if constexpr (has_table<F>)
+            for (const std::int8_t entry : F::codebooks)
+                low = entry < low ? entry : low;
+        return low;
+    }();
+    /// Bits of what codes become in registers; 8: they keep their sign.
+    static constexpr int bits = [] {
+        if constexpr (has_table<F>) {
+            int most = 0, n = 1;
+            for (const std::int8_t entry : F::codebooks)
+                most = entry - least > most ? entry - least : most;
+            while (most >> n != 0)
+                ++n;
+            return n <= 6 ? n : 8;
+        } else if constexpr (codes_of_blocks<typename F::codes>) {
+            return 2;
+        } else {
+            return F::codes::field_bits;
+        }
+    }();
+    /// Value = step * register - offset, but for the offset that a product of 8 bits has.
+    static constexpr int step = code_step_of<F>;
+    static constexpr int offset = !has_table<F> ? code_offset_of<F> : bits == 8 ? 0 : -least;
+};
+
 /// Products whose operand for the high codes is the byte as it is, and their activations. Specialized, with
 /// `available`, where an ISA and a bit layout have them.
 template <class Isa, class Codes>
@@ -173,6 +243,20 @@ void gemv(const linear_args& args) noexcept {
 template <class Format, class Isa>
 void gemm(const linear_args& args) noexcept {
     linear_run<Isa, Format>::gemm(args);
+}
+
+/// As `gemv` and `gemm`, for formats with records. With integer scales: block by block of 256 inputs the
+/// exact sum I of scale * code * activation, and likewise M of minima; fma(fl(I s), d, y), then fma(fl(M s),
+/// dmin, y), s the activations' scale. Others: group by group (of 16 or 32) fma(fl(I s), d, y), then fma(S,
+/// m, y), S the sum of the activations' codes times s, rounded, and m the minimum, or what a code without its
+/// sign begins at.
+template <class Format, class Isa>
+void record_gemv(const linear_args& args) noexcept {
+    record_run<Isa, Format>::gemv(args);
+}
+template <class Format, class Isa>
+void record_gemm(const linear_args& args) noexcept {
+    record_run<Isa, Format>::gemm(args);
 }
 
 /// y[r, c] as `gemm`, with weights requantized to int8 panels: w' = D[c, b] round(code * m / S), m =

@@ -17,16 +17,18 @@ struct activation_quantizer<isa::CRUMB_THIS_ISA> {
     static void run(const quantize_args& args) noexcept {
         for (std::size_t r = args.part.begin; r < args.part.end; ++r) {
             const row_position at = block_of(r, args.rows, args.layout.row_block);
-            for (std::size_t begin = 0; begin < args.layout.k; begin += panel_inputs) {
+            const std::size_t step = args.layout.group == record_inputs ? record_inputs : panel_inputs;
+            for (std::size_t begin = 0; begin < args.layout.k; begin += step) {
                 if constexpr (has_fours<I>) {
                     const std::size_t left = args.layout.k - begin;
                     const std::size_t n = left < panel_inputs ? left : panel_inputs;
-                    if (n % (4 * group_size) == 0 && args.layout.offset == 0 && !args.layout.has_shifts()) {
+                    if (n % (4 * group_size) == 0 && args.layout.offset == 0 && !args.layout.has_shifts() &&
+                        args.layout.sum_inputs == 0) {
                         fours<I>(args, r, at, begin, n / group_size);
                         continue;
                     }
                 }
-                inputs(args, r, at, begin);
+                inputs(args, r, at, begin, step);
             }
         }
     }
@@ -46,14 +48,15 @@ struct activation_quantizer<isa::CRUMB_THIS_ISA> {
     struct terms {
         std::int32_t most[span]; ///< bits of the largest magnitude
         float scale[span], inverse[span];
-        std::int32_t sum[span]; ///< of the codes
+        std::int32_t sum[span];      ///< of the codes
+        std::int32_t half[2 * span]; ///< of the first and the last 16 codes
     };
 
     static CRUMB_INLINE void inputs(const quantize_args& args, std::size_t r, row_position at,
-                                    std::size_t begin) noexcept {
+                                    std::size_t begin, std::size_t step) noexcept {
         const float* x = args.x + r * args.x_stride + begin;
         const std::size_t left = args.layout.k - begin;
-        const std::size_t n = left < panel_inputs ? left : panel_inputs;
+        const std::size_t n = left < step ? left : step;
         const std::size_t groups = (n + group_size - 1) / group_size;
         float padded[group_size];
         terms t;
@@ -81,12 +84,22 @@ struct activation_quantizer<isa::CRUMB_THIS_ISA> {
             for (std::size_t chunk = 0; chunk < 4; ++chunk)
                 __builtin_memcpy(codes + g * in.group_stride + chunk * in.chunk_stride, code + 8 * chunk, 8);
             t.sum[g] = args.layout.offset != 0 ? I::sum_group(code) : 0;
+            if (args.layout.sum_inputs != 0)
+                half_sums(code, t.half + 2 * g);
+        }
+        // Of a block of 256 inputs all groups are there.
+        for (std::size_t g = groups; step == record_inputs && g < record_inputs / group_size; ++g) {
+            t.half[2 * g] = t.half[2 * g + 1] = 0;
+            for (std::size_t chunk = 0; chunk < 4; ++chunk)
+                __builtin_memset(codes + g * in.group_stride + chunk * in.chunk_stride, 0, 8);
         }
 
+        if (args.layout.sum_inputs != 0)
+            store_sums(args, at, r - at.first, begin, groups, t);
         if (one_scale) {
             for (std::size_t g = 1; g < groups; ++g)
                 t.sum[0] += t.sum[g];
-            store(args, at, in, r - at.first, begin / panel_inputs, t, 0, 0);
+            store(args, at, in, r - at.first, begin / step, t, 0, 0);
         } else {
             for (std::size_t g = 0; g < groups; ++g)
                 store(args, at, in, r - at.first, begin / group_size + g, t, g, activation_origin_bits);
@@ -148,6 +161,36 @@ struct activation_quantizer<isa::CRUMB_THIS_ISA> {
         };
         J::store(scale, usable(rounded, not_finite));
         J::store(inverse, usable(one_over, zero));
+    }
+
+    /// Of the first and the last 16 codes.
+    static CRUMB_INLINE void half_sums(const std::int8_t* code, std::int32_t* to) noexcept {
+        alignas(64) std::int8_t first[group_size] = {};
+        __builtin_memcpy(first, code, group_size / 2);
+        to[0] = I::sum_group(first);
+        to[1] = I::sum_group(code) - to[0];
+    }
+    /// Of the groups from input `begin` on, of row i of a block.
+    static CRUMB_INLINE void store_sums(const quantize_args& args, row_position at, std::size_t i,
+                                        std::size_t begin, std::size_t groups, const terms& t) noexcept {
+        const activation_layout& l = args.layout;
+        if (l.group != group_size) {
+            auto* to = static_cast<std::int16_t*>(args.sums) + at.first * l.sums() +
+                       (begin / l.group * at.height + i) * (l.group / l.sum_inputs);
+            for (std::size_t s = 0; s < l.group / l.sum_inputs; ++s)
+                to[s] = static_cast<std::int16_t>(l.sum_inputs == 16 ? t.half[s]
+                                                                     : t.half[2 * s] + t.half[2 * s + 1]);
+            return;
+        }
+        const std::size_t per_group = group_size / l.sum_inputs;
+        auto* to = static_cast<float*>(args.sums) + at.first * l.sums();
+        for (std::size_t g = 0; g < groups; ++g)
+            for (std::size_t s = 0; s < per_group; ++s) {
+                const std::int32_t sum =
+                    per_group == 2 ? t.half[2 * g + s] : t.half[2 * g] + t.half[2 * g + 1];
+                to[((begin / group_size + g) * at.height + i) * per_group + s] =
+                    static_cast<float>(sum) * t.scale[g];
+            }
     }
 
     /// As an integer, NaN and infinity are larger than every number.

@@ -80,6 +80,8 @@ class activations {
             args.starts = reinterpret_cast<std::int32_t*>(base_ + plan_.layout.starts_offset(rows_));
         if (plan_.layout.has_shifts())
             args.shifts = reinterpret_cast<float*>(base_ + plan_.layout.shifts_offset(rows_));
+        if (plan_.layout.sum_inputs != 0)
+            args.sums = base_ + plan_.layout.sums_offset(rows_);
         args.part = part.within(rows_);
         if (args.part.size() != 0)
             plan_.quantize(args);
@@ -104,6 +106,10 @@ class activations {
         return plan_.layout.has_shifts()
                    ? reinterpret_cast<const float*>(base_ + plan_.layout.shifts_offset(rows_))
                    : nullptr;
+    }
+    /// Sums of codes, see `activation_layout::sum_inputs`; null if the layout has none.
+    const void* sums() const noexcept {
+        return plan_.layout.sum_inputs != 0 ? base_ + plan_.layout.sums_offset(rows_) : nullptr;
     }
 
     /// Whether `row` has been quantized; true without debug checks, and after `attach` by nobody's `create`.

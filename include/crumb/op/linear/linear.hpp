@@ -73,6 +73,8 @@ inline void run_linear(const dispatch::linear_functions& functions, kernel::line
     args.x_scales = x.scales();
     args.x_starts = x.starts();
     args.x_shifts = x.shifts();
+    args.x_sums = x.sums();
+    args.x_groups = x.layout().k_padded() / group_size;
     args.x_rows = x.rows();
     args.y = y.data;
     args.y_stride = y.stride;
@@ -158,7 +160,10 @@ class linear {
     friend class any_linear;
     kernel::linear_args weights() const noexcept {
         kernel::linear_args args;
-        if constexpr (packed_layout<F>::has_exponents) {
+        if constexpr (has_records<F>) {
+            args.records = weights_.scales();
+            args.tensor_scale = weights_.tensor_scale();
+        } else if constexpr (packed_layout<F>::has_exponents) {
             args.multipliers = weights_.scales();
             args.exponents = weights_.exponents();
         } else {

@@ -1,0 +1,113 @@
+// Codes without a sign and ternary digits on AVX2: sums of 16 bits for as many codes as fit. No loops.
+#include <crumb/config.hpp>
+
+#if CRUMB_BUILDS_X86
+#if !defined(CRUMB_THIS_ISA)
+#define CRUMB_EDITED_ISA avx2
+#include <crumb/isa/editor.hpp>
+#endif
+
+namespace crumb::inline CRUMB_ABI::kernel {
+
+template <>
+struct field_bits<isa::CRUMB_THIS_ISA> {
+    using I = isa::CRUMB_THIS_ISA;
+    using bytes = typename I::bytes;
+    /// The bits whose product serves codes of `bits` bits in panels as well.
+    static constexpr int product_bits(int bits) noexcept { return bits < 4 ? 4 : bits; }
+    template <int Mask>
+    static CRUMB_INLINE bytes keep(bytes x) noexcept {
+        return _mm256_and_si256(x, _mm256_set1_epi8(static_cast<char>(Mask)));
+    }
+    static CRUMB_INLINE bytes triple(bytes x) noexcept { return _mm256_add_epi8(x, _mm256_add_epi8(x, x)); }
+    static CRUMB_INLINE bytes digit(bytes x) noexcept {
+        // Averages round up.
+        const __m256i y = _mm256_subs_epu8(x, _mm256_set1_epi8(1));
+        const __m256i x3 = _mm256_avg_epu8(y, _mm256_avg_epu8(y, _mm256_setzero_si256()));
+        return keep<3>(_mm256_srli_epi16(x3, 6));
+    }
+    static CRUMB_INLINE bytes load_table(const std::int8_t* entries) noexcept {
+        return _mm256_broadcastsi128_si256(_mm_loadu_si128(reinterpret_cast<const __m128i*>(entries)));
+    }
+    static CRUMB_INLINE bytes look_up(bytes table, bytes nibbles) noexcept {
+        return _mm256_shuffle_epi8(table, nibbles);
+    }
+    static CRUMB_INLINE typename I::i32 load_i32(const std::int8_t* p) noexcept {
+        return _mm256_cvtepi8_epi32(_mm_loadl_epi64(reinterpret_cast<const __m128i*>(p)));
+    }
+    static CRUMB_INLINE typename I::i32 mul_i32(typename I::i32 a, typename I::i32 b) noexcept {
+        return _mm256_mullo_epi32(a, b);
+    }
+    static CRUMB_INLINE typename I::i32 pair(typename I::i32 a, typename I::i32 b) noexcept {
+        return _mm256_blend_epi16(a, _mm256_slli_epi32(b, 16), 0xaa);
+    }
+};
+
+/// Pairs of products of codes up to 2^Bits - 1 stay below 2 (2^Bits - 1) 127: a lane of 16 bits holds
+/// `steps` of them, and vpmaddwd multiplies it with the factor while it widens.
+template <int Bits>
+struct field_product<isa::CRUMB_THIS_ISA, Bits> {
+    using I = isa::CRUMB_THIS_ISA;
+    static constexpr int offset = 0;
+    static constexpr int steps = Bits <= 4 ? 8 : Bits == 5 ? 4 : 2;
+    static_assert(steps * 2 * ((1 << Bits) - 1) * 127 < 32768);
+    using operand = __m256i;
+    using acc = __m256i;
+    struct row {
+        const std::int8_t* codes;
+        std::size_t stride;
+    };
+    static CRUMB_INLINE row load_row(const std::int8_t* codes, std::size_t stride) noexcept {
+        return {codes, stride};
+    }
+    /// Four codes, for `step<0>`.
+    static CRUMB_INLINE row load_four(const std::int8_t* codes) noexcept { return {codes, 0}; }
+    static CRUMB_INLINE operand operand_of(typename I::bytes x) noexcept { return x; }
+    static CRUMB_INLINE void store_operand(std::uint8_t* p, operand x) noexcept {
+        __builtin_memcpy(p, &x, sizeof x);
+    }
+    static CRUMB_INLINE operand load_operand(const std::uint8_t* p) noexcept {
+        return _mm256_load_si256(reinterpret_cast<const __m256i*>(p));
+    }
+    static CRUMB_INLINE acc start() noexcept { return _mm256_setzero_si256(); }
+    template <int Four>
+    static CRUMB_INLINE void step(acc& s, operand w, const row& x) noexcept {
+        s = _mm256_add_epi16(
+            s, _mm256_maddubs_epi16(
+                   w, I::load_quad(x.codes + static_cast<std::size_t>(Four / 2) * x.stride + Four % 2 * 4)));
+    }
+    static CRUMB_INLINE typename I::i32 sum(const acc& s) noexcept {
+        return _mm256_madd_epi16(s, _mm256_set1_epi16(1));
+    }
+    static CRUMB_INLINE typename I::i32 factor(typename I::i32 x) noexcept {
+        return field_bits<I>::pair(x, x);
+    }
+    static CRUMB_INLINE typename I::i32 add(typename I::i32 total, const acc& s,
+                                            typename I::i32 factor) noexcept {
+        return _mm256_add_epi32(total, _mm256_madd_epi16(s, factor));
+    }
+    static CRUMB_INLINE void pin(acc& s) noexcept { __asm__ volatile("" : "+x"(s)); }
+};
+
+/// Bytes with a sign: |byte| times the activation with the byte's sign.
+template <>
+struct field_product<isa::CRUMB_THIS_ISA, 8> : field_product<isa::CRUMB_THIS_ISA, 4> {
+    using I = isa::CRUMB_THIS_ISA;
+    template <int Four>
+    static CRUMB_INLINE void step(acc& s, operand w, const row& x) noexcept {
+        const __m256i quad =
+            I::load_quad(x.codes + static_cast<std::size_t>(Four / 2) * x.stride + Four % 2 * 4);
+        const __m256i pairs = _mm256_maddubs_epi16(_mm256_abs_epi8(w), _mm256_sign_epi8(quad, w));
+        s = _mm256_add_epi32(s, _mm256_madd_epi16(pairs, _mm256_set1_epi16(1)));
+    }
+    static CRUMB_INLINE typename I::i32 sum(const acc& s) noexcept { return s; }
+    static CRUMB_INLINE typename I::i32 factor(typename I::i32 x) noexcept { return x; }
+    static CRUMB_INLINE typename I::i32 add(typename I::i32 total, const acc& s,
+                                            typename I::i32 factor) noexcept {
+        return _mm256_add_epi32(total, _mm256_mullo_epi32(s, factor));
+    }
+};
+
+} // namespace crumb::inline CRUMB_ABI::kernel
+
+#endif

@@ -1,0 +1,85 @@
+// Codes without a sign and ternary digits on AVX-512. No loops.
+#include <crumb/config.hpp>
+
+#if CRUMB_BUILDS_X86
+#if !defined(CRUMB_THIS_ISA)
+#define CRUMB_EDITED_ISA avx512_vnni
+#include <crumb/isa/editor.hpp>
+#endif
+
+namespace crumb::inline CRUMB_ABI::kernel {
+
+template <>
+struct field_bits<isa::CRUMB_THIS_ISA> {
+    using I = isa::CRUMB_THIS_ISA;
+    using bytes = typename I::bytes;
+    /// The bits whose product serves codes of `bits` bits in panels as well.
+    static constexpr int product_bits(int bits) noexcept { return bits == 8 ? 8 : 4; }
+    template <int Mask>
+    static CRUMB_INLINE bytes keep(bytes x) noexcept {
+        return _mm512_and_si512(x, _mm512_set1_epi8(static_cast<char>(Mask)));
+    }
+    static CRUMB_INLINE bytes triple(bytes x) noexcept { return _mm512_add_epi8(x, _mm512_add_epi8(x, x)); }
+    static CRUMB_INLINE bytes digit(bytes x) noexcept {
+        // Averages round up.
+        const __m512i y = _mm512_subs_epu8(x, _mm512_set1_epi8(1));
+        const __m512i x3 = _mm512_avg_epu8(y, _mm512_avg_epu8(y, _mm512_setzero_si512()));
+        return keep<3>(_mm512_srli_epi16(x3, 6));
+    }
+    static CRUMB_INLINE bytes load_table(const std::int8_t* entries) noexcept {
+        return _mm512_broadcast_i32x4(_mm_loadu_si128(reinterpret_cast<const __m128i*>(entries)));
+    }
+    static CRUMB_INLINE bytes look_up(bytes table, bytes nibbles) noexcept {
+        return _mm512_shuffle_epi8(table, nibbles);
+    }
+    static CRUMB_INLINE typename I::i32 load_i32(const std::int8_t* p) noexcept {
+        return _mm512_cvtepi8_epi32(_mm_loadu_si128(reinterpret_cast<const __m128i*>(p)));
+    }
+    static CRUMB_INLINE typename I::i32 mul_i32(typename I::i32 a, typename I::i32 b) noexcept {
+        return _mm512_mullo_epi32(a, b);
+    }
+    static CRUMB_INLINE typename I::i32 pair(typename I::i32 a, typename I::i32 b) noexcept {
+        return _mm512_mask_blend_epi16(0xaaaaaaaau, a, _mm512_slli_epi32(b, 16));
+    }
+};
+
+/// Whatever the bits, vpdpbusd takes them; bytes with a sign are looked up with an offset of 128.
+template <int Bits>
+struct field_product<isa::CRUMB_THIS_ISA, Bits> {
+    using I = isa::CRUMB_THIS_ISA;
+    static constexpr int offset = Bits == 8 ? 128 : 0;
+    static constexpr int steps = 8;
+    using operand = __m512i;
+    using acc = __m512i;
+    struct row {
+        const std::int8_t* codes;
+        std::size_t stride;
+    };
+    static CRUMB_INLINE row load_row(const std::int8_t* codes, std::size_t stride) noexcept {
+        return {codes, stride};
+    }
+    /// Four codes, for `step<0>`.
+    static CRUMB_INLINE row load_four(const std::int8_t* codes) noexcept { return {codes, 0}; }
+    static CRUMB_INLINE operand operand_of(typename I::bytes x) noexcept { return x; }
+    static CRUMB_INLINE void store_operand(std::uint8_t* p, operand x) noexcept {
+        __builtin_memcpy(p, &x, sizeof x);
+    }
+    static CRUMB_INLINE operand load_operand(const std::uint8_t* p) noexcept { return _mm512_load_si512(p); }
+    static CRUMB_INLINE acc start() noexcept { return _mm512_setzero_si512(); }
+    template <int Four>
+    static CRUMB_INLINE void step(acc& s, operand w, const row& x) noexcept {
+        s = _mm512_dpbusd_epi32(
+            s, w, I::load_quad(x.codes + static_cast<std::size_t>(Four / 2) * x.stride + Four % 2 * 4));
+    }
+    static CRUMB_INLINE typename I::i32 sum(const acc& s) noexcept { return s; }
+    static CRUMB_INLINE typename I::i32 factor(typename I::i32 x) noexcept { return x; }
+    static CRUMB_INLINE typename I::i32 add(typename I::i32 total, const acc& s,
+                                            typename I::i32 factor) noexcept {
+        return _mm512_add_epi32(total, _mm512_mullo_epi32(s, factor));
+    }
+    static CRUMB_INLINE void pin(acc& s) noexcept { __asm__ volatile("" : "+v"(s)); }
+};
+
+} // namespace crumb::inline CRUMB_ABI::kernel
+
+#endif

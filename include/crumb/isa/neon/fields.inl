@@ -1,0 +1,125 @@
+// Codes without a sign and ternary digits on the ISAs with 16-byte registers: as bytes with a sign they are
+// what SDOT and SMULL take. No loops.
+#include <crumb/config.hpp>
+
+#if CRUMB_BUILDS_NEON
+#if !defined(CRUMB_THIS_ISA)
+#define CRUMB_EDITED_ISA neon_dotprod
+#include <crumb/isa/editor.hpp>
+#endif
+
+namespace crumb::inline CRUMB_ABI::kernel {
+
+template <>
+struct field_bits<isa::CRUMB_THIS_ISA> {
+    using I = isa::CRUMB_THIS_ISA;
+    using bytes = typename I::bytes;
+    /// The bits whose product serves codes of `bits` bits in panels as well.
+    static constexpr int product_bits(int bits) noexcept { return bits == 8 ? 8 : bits <= 5 ? 5 : bits; }
+    template <int Mask>
+    static CRUMB_INLINE bytes keep(bytes x) noexcept {
+        return vandq_u8(x, vdupq_n_u8(Mask));
+    }
+    static CRUMB_INLINE bytes triple(bytes x) noexcept { return vaddq_u8(x, vaddq_u8(x, x)); }
+    static CRUMB_INLINE bytes digit(bytes x) noexcept {
+        return vshrq_n_u8(vhaddq_u8(x, vshrq_n_u8(x, 1)), 6);
+    }
+    static CRUMB_INLINE int8x16_t load_table(const std::int8_t* entries) noexcept {
+        return vld1q_s8(entries);
+    }
+    static CRUMB_INLINE bytes look_up(int8x16_t table, bytes nibbles) noexcept {
+        return vreinterpretq_u8_s8(vqtbl1q_s8(table, nibbles));
+    }
+    static CRUMB_INLINE typename I::i32 load_i32(const std::int8_t* p) noexcept {
+        std::int32_t four;
+        __builtin_memcpy(&four, p, sizeof four);
+        return vmovl_s16(vget_low_s16(vmovl_s8(vreinterpret_s8_s32(vdup_n_s32(four)))));
+    }
+    static CRUMB_INLINE typename I::i32 mul_i32(typename I::i32 a, typename I::i32 b) noexcept {
+        return vmulq_s32(a, b);
+    }
+    static CRUMB_INLINE typename I::i32 pair(typename I::i32 a, typename I::i32 b) noexcept {
+        return vsliq_n_s32(a, b, 16);
+    }
+};
+
+template <int Bits>
+struct field_product<isa::CRUMB_THIS_ISA, Bits> {
+    using I = isa::CRUMB_THIS_ISA;
+    /// The activation codes of a group.
+    struct row {
+        int8x16_t low, high;
+    };
+    /// Whether one instruction sums four products.
+    static constexpr bool dots = std::is_same_v<typename I::int8s::acc, int32x4_t>;
+    using split16 = typename I::template split_sums<int16x8_t>;
+    using split32 = typename I::template split_sums<int32x4_t>;
+    static constexpr int offset = 0;
+    static constexpr int steps = dots || Bits <= 5 || Bits == 8 ? 8 : 4;
+    static_assert(dots || Bits == 8 || steps * ((1 << Bits) - 1) * 127 < 32768);
+    using operand = int8x16_t;
+    using acc = std::conditional_t<dots, int32x4_t, std::conditional_t<Bits == 8, split32, split16>>;
+
+    static CRUMB_INLINE row load_row(const std::int8_t* codes, std::size_t stride) noexcept {
+        if (stride == 8) // a row that stands alone
+            return {vld1q_s8(codes), vld1q_s8(codes + 16)};
+        return {vcombine_s8(vld1_s8(codes), vld1_s8(codes + stride)),
+                vcombine_s8(vld1_s8(codes + 2 * stride), vld1_s8(codes + 3 * stride))};
+    }
+    /// Four codes, for `step<0>`.
+    static CRUMB_INLINE row load_four(const std::int8_t* codes) noexcept {
+        std::int32_t four;
+        __builtin_memcpy(&four, codes, sizeof four);
+        const int8x16_t x = vreinterpretq_s8_s32(vdupq_n_s32(four));
+        return {x, x};
+    }
+    static CRUMB_INLINE operand operand_of(typename I::bytes x) noexcept { return vreinterpretq_s8_u8(x); }
+    static CRUMB_INLINE void store_operand(std::uint8_t* p, operand x) noexcept {
+        __builtin_memcpy(p, &x, sizeof x);
+    }
+    static CRUMB_INLINE operand load_operand(const std::uint8_t* p) noexcept {
+        return vreinterpretq_s8_u8(vld1q_u8(p));
+    }
+    static CRUMB_INLINE acc start() noexcept {
+        if constexpr (dots)
+            return vdupq_n_s32(0);
+        else if constexpr (Bits == 8)
+            return {vdupq_n_s32(0), vdupq_n_s32(0)};
+        else
+            return {vdupq_n_s16(0), vdupq_n_s16(0)};
+    }
+    template <int Four>
+    static CRUMB_INLINE void step(acc& s, operand w, const row& x) noexcept {
+        const int8x16_t a = Four < 4 ? x.low : x.high;
+        if constexpr (dots) {
+            s = vdotq_laneq_s32(s, w, a, Four % 4);
+        } else {
+            const int8x16_t four = I::lane_of(a, Four % 4);
+            if constexpr (Bits == 8) {
+                s.low = vpadalq_s16(s.low, vmull_s8(vget_low_s8(w), vget_low_s8(four)));
+                s.high = vpadalq_s16(s.high, vmull_high_s8(w, four));
+            } else {
+                s.low = vmlal_s8(s.low, vget_low_s8(w), vget_low_s8(four));
+                s.high = vmlal_high_s8(s.high, w, four);
+            }
+        }
+    }
+    static CRUMB_INLINE typename I::i32 sum(const acc& s) noexcept {
+        if constexpr (dots)
+            return s;
+        else if constexpr (Bits == 8)
+            return vpaddq_s32(s.low, s.high);
+        else
+            return vpaddq_s32(vpaddlq_s16(s.low), vpaddlq_s16(s.high));
+    }
+    static CRUMB_INLINE typename I::i32 factor(typename I::i32 x) noexcept { return x; }
+    static CRUMB_INLINE typename I::i32 add(typename I::i32 total, const acc& s,
+                                            typename I::i32 factor) noexcept {
+        return vmlaq_s32(total, sum(s), factor);
+    }
+    static CRUMB_INLINE void pin(acc&) noexcept {}
+};
+
+} // namespace crumb::inline CRUMB_ABI::kernel
+
+#endif

@@ -1,0 +1,85 @@
+// Codes without a sign and ternary digits on xsimd. Loops: lanes, where xsimd has no function for all of
+// them.
+#if !defined(CRUMB_THIS_ISA)
+#define CRUMB_EDITED_ISA portable
+#include <crumb/isa/editor.hpp>
+#endif
+
+namespace crumb::inline CRUMB_ABI::kernel {
+
+template <>
+struct field_bits<isa::CRUMB_THIS_ISA> {
+    using I = isa::CRUMB_THIS_ISA;
+    using bytes = typename I::bytes; // two to a lane of 16 bits
+    /// The bits whose product serves codes of `bits` bits in panels as well.
+    static constexpr int product_bits(int bits) noexcept { return bits == 8 ? 8 : 4; }
+    template <int Mask>
+    static CRUMB_INLINE bytes keep(bytes x) noexcept {
+        return x & bytes(static_cast<std::int16_t>(Mask * 0x0101));
+    }
+    static CRUMB_INLINE bytes triple(bytes x) noexcept {
+        const bytes low = bytes(std::int16_t{0x00ff});
+        const bytes even = x & low, odd = (x >> 8) & low;
+        return ((even + even + even) & low) | ((odd + odd + odd) << 8);
+    }
+    static CRUMB_INLINE bytes digit(bytes x) noexcept {
+        const bytes low = bytes(std::int16_t{0x00ff});
+        const bytes even = x & low, odd = (x >> 8) & low;
+        return ((even + even + even) >> 8) | ((odd + odd + odd) & bytes(std::int16_t{0x0300}));
+    }
+    using table = const std::int8_t*;
+    static CRUMB_INLINE table load_table(const std::int8_t* entries) noexcept { return entries; }
+    static CRUMB_INLINE bytes look_up(table entries, bytes nibbles) noexcept {
+        return I::lookups::look_up<0>(entries, nibbles);
+    }
+    static CRUMB_INLINE typename I::i32 load_i32(const std::int8_t* p) noexcept {
+        std::int32_t x[I::lanes];
+        for (int i = 0; i < I::lanes; ++i)
+            x[i] = p[i];
+        return I::i32::load_unaligned(x);
+    }
+    static CRUMB_INLINE typename I::i32 mul_i32(typename I::i32 a, typename I::i32 b) noexcept {
+        return a * b;
+    }
+    static CRUMB_INLINE typename I::i32 pair(typename I::i32 a, typename I::i32 b) noexcept {
+        return (a & I::i32(0xffff)) | (b << 16);
+    }
+};
+
+template <int Bits>
+struct field_product<isa::CRUMB_THIS_ISA, Bits> {
+    using I = isa::CRUMB_THIS_ISA;
+    static constexpr int offset = 0;
+    static constexpr int steps = 8;
+    using operand = typename I::bytes;
+    using acc = typename I::i32;
+    struct row {
+        const std::int8_t* codes;
+        std::size_t stride;
+    };
+    static CRUMB_INLINE row load_row(const std::int8_t* codes, std::size_t stride) noexcept {
+        return {codes, stride};
+    }
+    /// Four codes, for `step<0>`.
+    static CRUMB_INLINE row load_four(const std::int8_t* codes) noexcept { return {codes, 0}; }
+    static CRUMB_INLINE operand operand_of(typename I::bytes x) noexcept { return x; }
+    static CRUMB_INLINE void store_operand(std::uint8_t* p, operand x) noexcept {
+        __builtin_memcpy(p, static_cast<const void*>(&x), sizeof x);
+    }
+    static CRUMB_INLINE operand load_operand(const std::uint8_t* p) noexcept { return I::load_bytes(p); }
+    static CRUMB_INLINE acc start() noexcept { return acc(0); }
+    template <int Four>
+    static CRUMB_INLINE void step(acc& s, operand w, const row& x) noexcept {
+        I::int8s::step<0>(
+            s, w, I::load_quad(x.codes + static_cast<std::size_t>(Four / 2) * x.stride + Four % 2 * 4));
+    }
+    static CRUMB_INLINE typename I::i32 sum(const acc& s) noexcept { return s; }
+    static CRUMB_INLINE typename I::i32 factor(typename I::i32 x) noexcept { return x; }
+    static CRUMB_INLINE typename I::i32 add(typename I::i32 total, const acc& s,
+                                            typename I::i32 factor) noexcept {
+        return total + s * factor;
+    }
+    static CRUMB_INLINE void pin(acc&) noexcept {}
+};
+
+} // namespace crumb::inline CRUMB_ABI::kernel

@@ -1,0 +1,259 @@
+// Micro-kernels of formats with records: a few rows of activations times a few registers of channels, over up
+// to 8 groups. Loops:
+//     groups > 8 fours of inputs > rows > registers of channels
+#if !defined(CRUMB_THIS_ISA)
+#include <crumb/isa/editor.hpp>
+
+#include <crumb/isa/avx512/fields.inl>
+#endif
+
+namespace crumb::inline CRUMB_ABI::kernel {
+
+/// Of codes of `Bits` bits with `Subs` sums per group, see `record_shape`.
+template <int Bits, int Subs, bool Integers>
+struct record_block<isa::CRUMB_THIS_ISA, Bits, Subs, Integers> {
+    using I = isa::CRUMB_THIS_ISA;
+    using P = field_product<I, Bits>;
+    using f32 = typename I::f32;
+    using i32 = typename I::i32;
+    static constexpr int per_tile = static_cast<int>(tile_channels) / I::lanes;
+    static constexpr int per_row = static_cast<int>(tile_row_bytes) / I::width;
+    static_assert(per_tile == per_row);
+
+    /// `Rows` rows times `Tiles` tiles of a panel: totals[r][16 tile + c] += the products of `groups` groups.
+    /// Operands lie group by group, four by four, tile by tile.
+    template <int Rows, int Tiles>
+    static CRUMB_NOINLINE void panel(const std::uint8_t* operands, const record_terms* terms, bool minima,
+                                     const record_rows& x, int groups, float* totals) noexcept {
+        constexpr int all = Tiles * per_tile, vectors = all < 2 ? all : 2;
+        const panel_codes<Tiles> w{operands};
+        for (int first = 0; first < all; first += vectors) {
+            f32 total[unsigned(Rows * vectors)];
+            CRUMB_UNROLL
+            for (int i = 0; i < Rows * vectors; ++i)
+                total[i] = I::load(totals + i / vectors * all * I::lanes + (first + i % vectors) * I::lanes);
+            if constexpr (Integers)
+                integers<Rows, vectors>(w, terms, first, minima, x, total);
+            else
+                floats<Rows, vectors>(w, terms, first, x, groups, total);
+            CRUMB_UNROLL
+            for (int i = 0; i < Rows * vectors; ++i)
+                I::store(totals + i / vectors * all * I::lanes + (first + i % vectors) * I::lanes, total[i]);
+        }
+    }
+
+    /// sum += the products of group g with one row, for register v of a tile.
+    template <class Operands>
+    static CRUMB_INLINE void integer_group(const Operands& w, int g, const typename P::row& row, i32& sum,
+                                           const record_terms& terms, int v) noexcept {
+        typename P::acc s = P::start();
+        fours<0, 1, 1>(w, g, &row, &s, &sum, &terms, v);
+    }
+    /// total += the same, and what a group's minima add.
+    template <class Operands>
+    static CRUMB_INLINE void float_group(const Operands& w, int g, const typename P::row& row, float scale,
+                                         const float* x_sums, const record_terms& terms, int v,
+                                         f32& total) noexcept {
+        typename P::acc s = P::start();
+        i32 sum[unsigned(subs)];
+        CRUMB_UNROLL
+        for (int sub = 0; sub < subs; ++sub)
+            sum[sub] = I::set1_i32(0);
+        fours<0, 1, 1>(w, g, &row, &s, sum, &terms, v);
+        CRUMB_UNROLL
+        for (int sub = 0; sub < subs; ++sub)
+            add_group(sum[sub], I::set1(scale), I::set1(x_sums[sub]), terms, g * subs + sub, v, total);
+    }
+
+    /// The end of a block with integer scales, for `Rows` rows and registers from `first` on.
+    template <int Rows, int Vectors>
+    static CRUMB_INLINE void finish(const record_terms* terms, int first, bool minima, const record_rows& x,
+                                    i32* sum, f32* total) noexcept {
+        const auto* sums = static_cast<const std::int16_t*>(x.sums);
+        i32 minimum[unsigned(Rows * Vectors)];
+        CRUMB_UNROLL
+        for (int i = 0; i < Rows * Vectors; ++i)
+            minimum[i] = I::set1_i32(0);
+        if (minima) {
+            add_terms<Rows, Vectors>(terms, first, sums, minimum);
+        } else if constexpr (Subs == 0) {
+            CRUMB_UNROLL
+            for (int i = 0; i < Rows * Vectors; ++i)
+                sum[i] = without_sums(sum[i], sums + i / Vectors * 16);
+        } else if constexpr (Bits != 8 || P::offset != 0) {
+            add_terms<Rows, Vectors>(terms, first, sums, sum);
+        }
+        CRUMB_UNROLL
+        for (int r = 0; r < Rows; ++r) {
+            const f32 scale = I::set1(x.scales[r]);
+            CRUMB_UNROLL
+            for (int v = 0; v < Vectors; ++v) {
+                const record_terms& t = terms[(first + v) / per_tile];
+                const int i = r * Vectors + v, lane = (first + v) % per_tile * I::lanes;
+                total[i] = scaled(sum[i], scale, I::load(t.unit + lane), total[i]);
+                if (minima)
+                    total[i] = scaled(minimum[i], scale, I::load(t.minimum_unit + lane), total[i]);
+            }
+        }
+    }
+
+    /// Minus the sum of a block's activations, added: codes of ternary digits begin at -1.
+    static CRUMB_INLINE i32 without_sums(i32 sum, const std::int16_t* sums) noexcept {
+        int all = 0;
+        for (int i = 0; i < 16; ++i)
+            all += sums[i];
+        return I::add_i32(sum, I::set1_i32(-all));
+    }
+    /// total + sum * (the activations' scale), rounded, * unit.
+    static CRUMB_INLINE f32 scaled(i32 sum, f32 x_scale, f32 unit, f32 total) noexcept {
+        return I::fma(I::mul(I::to_f32(sum), x_scale), unit, total);
+    }
+
+  private:
+    static CRUMB_INLINE const float* at(const float (*rows)[tile_channels], int i, int v) noexcept {
+        return rows[i] + v % per_tile * I::lanes;
+    }
+
+    static constexpr int subs = Subs == 0 ? 1 : Subs;
+
+    template <int Tiles>
+    struct panel_codes {
+        const std::uint8_t* at_group;
+        template <int Four>
+        CRUMB_INLINE typename P::operand operand(int g, int v) const noexcept {
+            return P::load_operand(at_group + ((g * 8 + Four) * Tiles + v / per_tile) * 64 +
+                                   v % per_tile * I::width);
+        }
+    };
+
+    static CRUMB_INLINE void add_group(i32 sum, f32 scale, f32 x_sum, const record_terms& t, int i, int v,
+                                       f32& total) noexcept {
+        total = scaled(sum, scale, I::load(at(t.factors, i, v)), total);
+        total = I::fma(x_sum, I::load(at(t.terms, i, v)), total);
+    }
+
+    template <int Rows, int Vectors, class Operands>
+    static CRUMB_INLINE void integers(const Operands& w, const record_terms* terms, int first, bool minima,
+                                      const record_rows& x, f32* total) noexcept {
+        i32 sum[unsigned(Rows * Vectors)];
+        CRUMB_UNROLL
+        for (int i = 0; i < Rows * Vectors; ++i)
+            sum[i] = I::set1_i32(0);
+        for (int g = 0; g < 8; ++g) {
+            typename P::row row[unsigned(Rows)];
+            load_rows<Rows>(x.codes + g * Rows * static_cast<int>(group_size), row);
+            typename P::acc s[unsigned(Rows * Vectors)];
+            start<Rows * Vectors>(s);
+            fours<0, Rows, Vectors>(w, g, row, s, sum, terms, first);
+        }
+        finish<Rows, Vectors>(terms, first, minima, x, sum, total);
+    }
+
+    template <int Rows, int Vectors, class Operands>
+    static CRUMB_INLINE void floats(const Operands& w, const record_terms* terms, int first,
+                                    const record_rows& x, int groups, f32* total) noexcept {
+        const auto* sums = static_cast<const float*>(x.sums);
+        for (int g = 0; g < groups; ++g) {
+            typename P::row row[unsigned(Rows)];
+            load_rows<Rows>(x.codes + g * Rows * static_cast<int>(group_size), row);
+            typename P::acc s[unsigned(Rows * Vectors)];
+            start<Rows * Vectors>(s);
+            i32 sum[unsigned(subs * Rows * Vectors)];
+            CRUMB_UNROLL
+            for (int i = 0; i < subs * Rows * Vectors; ++i)
+                sum[i] = I::set1_i32(0);
+            fours<0, Rows, Vectors>(w, g, row, s, sum, terms, first);
+            CRUMB_UNROLL
+            for (int r = 0; r < Rows; ++r) {
+                const f32 scale = I::set1(x.scales[g * Rows + r]);
+                CRUMB_UNROLL
+                for (int sub = 0; sub < subs; ++sub) {
+                    const f32 x_sum = I::set1(sums[(g * Rows + r) * subs + sub]);
+                    CRUMB_UNROLL
+                    for (int v = 0; v < Vectors; ++v)
+                        add_group(sum[(sub * Rows + r) * Vectors + v], scale, x_sum,
+                                  terms[(first + v) / per_tile], g * subs + sub, first + v,
+                                  total[r * Vectors + v]);
+                }
+            }
+        }
+    }
+
+    template <int Rows>
+    static CRUMB_INLINE void load_rows(const std::int8_t* codes, typename P::row* row) noexcept {
+        CRUMB_UNROLL
+        for (int r = 0; r < Rows; ++r)
+            row[r] = P::load_row(codes + 8 * r, 8 * Rows);
+    }
+    template <int N>
+    static CRUMB_INLINE void start(typename P::acc* s) noexcept {
+        CRUMB_UNROLL
+        for (int i = 0; i < N; ++i)
+            s[i] = P::start();
+    }
+
+    /// Fours `Four` to 7 of group g; sums go where their scale is before they overflow.
+    template <int Four, int Rows, int Vectors, class Operands>
+    static CRUMB_INLINE void fours(const Operands& w, int g, const typename P::row* row, typename P::acc* s,
+                                   i32* sum, const record_terms* terms, int first) noexcept {
+        typename P::operand o[unsigned(Vectors)];
+        CRUMB_UNROLL
+        for (int v = 0; v < Vectors; ++v)
+            o[v] = w.template operand<Four>(g, first + v);
+        CRUMB_UNROLL
+        for (int r = 0; r < Rows; ++r) {
+            CRUMB_UNROLL
+            for (int v = 0; v < Vectors; ++v)
+                P::template step<Four>(s[r * Vectors + v], o[v], row[r]);
+        }
+        if constexpr (Rows * Vectors >= 4) {
+            CRUMB_UNROLL
+            for (int i = 0; i < Rows * Vectors; ++i)
+                P::pin(s[i]);
+        }
+        constexpr bool ends = Four == 7 || (Subs == 2 && Four == 3);
+        if constexpr (ends || (Four + 1) % P::steps == 0) {
+            constexpr int sub = Subs == 2 && Four >= 4 ? 1 : 0;
+            CRUMB_UNROLL
+            for (int i = 0; i < Rows * Vectors; ++i) {
+                if constexpr (Integers && Subs != 0) {
+                    const int v = first + i % Vectors;
+                    sum[i] = P::add(sum[i], s[i],
+                                    I::as_i32(I::load(at(terms[v / per_tile].factors, g * Subs + sub, v))));
+                } else {
+                    i32& to = sum[(Integers ? 0 : sub) * Rows * Vectors + i];
+                    to = I::add_i32(to, P::sum(s[i]));
+                }
+                s[i] = P::start();
+            }
+        }
+        if constexpr (Four < 7)
+            fours<Four + 1, Rows, Vectors>(w, g, row, s, sum, terms, first);
+    }
+
+    /// sum[r][v] += terms times the sums of activations.
+    template <int Rows, int Vectors>
+    static CRUMB_INLINE void add_terms(const record_terms* terms, int first, const std::int16_t* sums,
+                                       i32* sum) noexcept {
+        constexpr bool pairs = I::products == 2;
+        for (int p = 0; p < (pairs || Subs != 2 ? 8 : 16); ++p) {
+            CRUMB_UNROLL
+            for (int r = 0; r < Rows; ++r) {
+                const std::int16_t* of = sums + r * 16;
+                std::int32_t both;
+                if constexpr (pairs)
+                    __builtin_memcpy(&both, of + 2 * p, sizeof both);
+                else
+                    both = Subs == 2 ? of[p] : of[2 * p] + of[2 * p + 1];
+                const i32 x = I::set1_i32(both);
+                CRUMB_UNROLL
+                for (int v = 0; v < Vectors; ++v) {
+                    const i32 t = I::as_i32(I::load(at(terms[(first + v) / per_tile].terms, p, first + v)));
+                    sum[r * Vectors + v] = I::add_products(sum[r * Vectors + v], t, x);
+                }
+            }
+        }
+    }
+};
+
+} // namespace crumb::inline CRUMB_ABI::kernel

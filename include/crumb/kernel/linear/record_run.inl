@@ -1,0 +1,339 @@
+// GEMV and GEMM over packed tiles of formats with records. Loops:
+//     gemv    tiles > blocks of inputs > groups                                                one row
+//     gemm    128 rows > tiles (`record_tiles` at a time) > panels of up to 8 groups > blocks of rows >
+//     groups
+#if !defined(CRUMB_THIS_ISA)
+#include <crumb/isa/editor.hpp>
+
+#include <crumb/isa/avx512/fields.inl>
+#include <crumb/kernel/linear/blocks.inl>
+#include <crumb/kernel/linear/fields.inl>
+#include <crumb/kernel/linear/record_block.inl>
+#include <crumb/kernel/linear/records.inl>
+#endif
+
+namespace crumb::inline CRUMB_ABI::kernel {
+
+/// Codes of a block as they are packed: of register v of channels, from a group on.
+template <class Format>
+struct record_codes<isa::CRUMB_THIS_ISA, Format> {
+    using I = isa::CRUMB_THIS_ISA;
+    using shape = record_shape<Format>;
+    using P = field_product<I, shape::bits>;
+    using bits = field_bits<I>;
+    static constexpr int rows = Format::codes::field_bits;
+    static constexpr bool looks_up = has_table<Format>;
+    const std::uint8_t* at;
+    decltype(bits::load_table(nullptr)) table;
+
+    struct entries {
+        alignas(16) std::int8_t at[16] = {};
+        constexpr entries() noexcept {
+            for (int i = 0; i < 16 && looks_up; ++i)
+                if constexpr (looks_up)
+                    at[i] = static_cast<std::int8_t>(Format::codebooks[i] + shape::offset + P::offset);
+        }
+    };
+    static constexpr entries table_entries{}; ///< as registers hold them
+
+    /// Reads the register rows once.
+    struct group {
+        typename I::bytes raw[unsigned(rows)];
+        const record_codes& of;
+        CRUMB_INLINE group(const record_codes& codes, int v) noexcept : of(codes) {
+            CRUMB_UNROLL
+            for (int row = 0; row < rows; ++row)
+                raw[row] = I::load_bytes(codes.at + row * static_cast<int>(tile_row_bytes) + v * I::width);
+        }
+        template <int Four>
+        CRUMB_INLINE typename P::operand operand(int, int) const noexcept {
+            const auto code = field_reader<I, rows>::template four<Four>(raw);
+            if constexpr (looks_up)
+                return P::operand_of(bits::look_up(of.table, code));
+            else
+                return P::operand_of(code);
+        }
+    };
+};
+
+template <class Format>
+struct record_run<isa::CRUMB_THIS_ISA, Format> {
+    using I = isa::CRUMB_THIS_ISA;
+    using shape = record_shape<Format>;
+    using reader = record_reader<I, Format>;
+    using codes = typename Format::codes;
+    using P = field_product<I, shape::bits>;
+    using bits = field_bits<I>;
+    using f32 = typename I::f32;
+    using i32 = typename I::i32;
+    static constexpr int vectors = static_cast<int>(tile_channels) / I::lanes; ///< registers of a tile
+    static constexpr bool trits = codes_of_blocks<codes>;
+    static constexpr bool minima = has_minima<Format>;
+    static constexpr std::size_t block_groups = block_inputs<Format> / group_size;
+    static constexpr std::size_t block_bytes = trits ? codes::bytes : block_groups * codes::bytes;
+    static constexpr std::size_t panel_groups = 8;
+    static constexpr std::size_t max_rows = 128; ///< whose totals wait beside a panel
+    using block = record_block<I, shape::bits, shape::sub_groups, shape::integers>;
+    /// The same of panels, which formats share.
+    using shared = record_block<I, bits::product_bits(shape::bits), shape::sub_groups, shape::integers>;
+
+    static void gemv(const linear_args& args) noexcept {
+        const std::size_t end = (args.channels.end + tile_channels - 1) / tile_channels;
+        for (std::size_t t = args.channels.begin / tile_channels; t < end; ++t)
+            single(args, t);
+    }
+
+    static void gemm(const linear_args& args) noexcept {
+        const std::size_t begin = args.channels.begin / tile_channels;
+        const std::size_t end = (args.channels.end + tile_channels - 1) / tile_channels;
+        for (std::size_t r = block_of(args.rows.begin, args.x_rows, I::record_row_block).first;
+             r < args.rows.end; r += max_rows) {
+            const std::size_t last = args.rows.end - r < max_rows ? args.rows.end : r + max_rows;
+            const std::size_t t = panels<I::record_tiles>(args, begin, end, r, last);
+            if constexpr (I::record_tiles > 1)
+                panels<1>(args, t, end, r, last);
+        }
+    }
+
+  private:
+    static CRUMB_INLINE std::size_t blocks_of(const linear_args& args) noexcept {
+        return args.groups / block_groups;
+    }
+    /// Of the groups of a block from `g` on that have activations.
+    static CRUMB_INLINE int groups_left(const linear_args& args, std::size_t g, std::size_t most) noexcept {
+        const std::size_t left = args.x_groups - g;
+        return static_cast<int>(left < most ? left : most);
+    }
+    static CRUMB_INLINE void prefetch(const std::uint8_t* p) noexcept {
+        if constexpr (I::prefetch_bytes != 0) {
+            CRUMB_UNROLL
+            for (std::size_t i = 0; i < codes::bytes && !trits; i += 64)
+                __builtin_prefetch(p + I::prefetch_bytes + i);
+        }
+    }
+
+    static CRUMB_NOINLINE void single(const linear_args& args, std::size_t tile) noexcept {
+        const std::size_t blocks = blocks_of(args);
+        const std::uint8_t* at = args.codes + tile * blocks * block_bytes;
+        const std::uint8_t* record = args.records + tile * blocks * Format::records::bytes;
+        f32 total[unsigned(vectors)];
+        CRUMB_UNROLL
+        for (int v = 0; v < vectors; ++v)
+            total[v] = I::zero();
+        record_terms terms;
+        for (std::size_t b = 0; b < blocks && b * block_groups < args.x_groups; ++b) {
+            if constexpr (trits)
+                single_trits(args, b, record, at, total);
+            else if constexpr (shape::integers)
+                single_integers(args, b, record, at, terms, total);
+            else
+                single_floats(args, b, record, at, terms, total);
+            at += block_bytes;
+            record += Format::records::bytes;
+        }
+        alignas(64) float out[tile_channels];
+        CRUMB_UNROLL
+        for (int v = 0; v < vectors; ++v)
+            I::store(out + v * I::lanes, total[v]);
+        emit(args, out, tile, 0);
+    }
+
+    static CRUMB_INLINE void single_integers(const linear_args& args, std::size_t b,
+                                             const std::uint8_t* record, const std::uint8_t* at,
+                                             record_terms& terms, f32* total) noexcept {
+        reader::integers(record, terms);
+        const std::int8_t* x = args.x_codes + b * record_inputs;
+        record_codes<I, Format> w{at, table()};
+        i32 sum[unsigned(vectors)];
+        CRUMB_UNROLL
+        for (int v = 0; v < vectors; ++v)
+            sum[v] = I::set1_i32(0);
+        for (int g = 0; g < 8; ++g) {
+            const auto row = P::load_row(x, 8);
+            prefetch(w.at);
+            CRUMB_UNROLL
+            for (int v = 0; v < vectors; ++v) {
+                const typename record_codes<I, Format>::group codes_of(w, v);
+                block::integer_group(codes_of, g, row, sum[v], terms, v);
+            }
+            w.at += codes::bytes;
+            x += group_size;
+        }
+        block::template finish<1, vectors>(
+            &terms, 0, minima,
+            record_rows{nullptr, args.x_scales + b,
+                        static_cast<const std::int16_t*>(args.x_sums) + b * (record_inputs / 16)},
+            sum, total);
+    }
+
+    static CRUMB_INLINE void single_floats(const linear_args& args, std::size_t b, const std::uint8_t* record,
+                                           const std::uint8_t* at, record_terms& terms, f32* total) noexcept {
+        const int groups = groups_left(args, b * block_groups, block_groups);
+        reader::floats(record, groups, 0, terms);
+        record_codes<I, Format> w{at, table()};
+        for (int g = 0; g < groups; ++g) {
+            const std::size_t group = b * block_groups + static_cast<std::size_t>(g);
+            const auto row = P::load_row(args.x_codes + group * group_size, 8);
+            prefetch(w.at);
+            CRUMB_UNROLL
+            for (int v = 0; v < vectors; ++v) {
+                const typename record_codes<I, Format>::group codes_of(w, v);
+                block::float_group(codes_of, g, row, args.x_scales[group],
+                                   static_cast<const float*>(args.x_sums) +
+                                       group * static_cast<std::size_t>(shape::sub_groups),
+                                   terms, v, total[v]);
+            }
+            w.at += codes::bytes;
+        }
+    }
+
+    /// Digit d of byte i of row r of a block belongs to input 4 four(r, d) + i.
+    static constexpr int four_of(int row, int digit) noexcept {
+        return row < 8 ? 8 * digit + row : row < 12 ? 40 + 4 * digit + row - 8 : 60 + digit;
+    }
+    static CRUMB_INLINE void single_trits(const linear_args& args, std::size_t b, const std::uint8_t* record,
+                                          const std::uint8_t* at, f32* total) noexcept {
+        const std::int8_t* x = args.x_codes + b * record_inputs;
+        const f32 scale = I::set1(args.x_scales[b]);
+        const auto* sums = static_cast<const std::int16_t*>(args.x_sums) + b * (record_inputs / 16);
+        CRUMB_UNROLL
+        for (int v = 0; v < vectors; ++v) {
+            typename P::acc s[5];
+            CRUMB_UNROLL
+            for (int d = 0; d < 5; ++d)
+                s[d] = P::start();
+            for (int row = 0; row < 13; ++row) {
+                auto raw = I::load_bytes(at + row * static_cast<int>(tile_row_bytes) + v * I::width);
+                CRUMB_UNROLL
+                for (int d = 0; d < 5; ++d) {
+                    if (row == 12 && d == 4)
+                        break;
+                    P::template step<0>(s[d], P::operand_of(bits::digit(raw)),
+                                        P::load_four(x + 4 * four_of(row, d)));
+                    raw = bits::triple(raw);
+                }
+            }
+            i32 sum = P::sum(s[0]);
+            CRUMB_UNROLL
+            for (int d = 1; d < 5; ++d)
+                sum = I::add_i32(sum, P::sum(s[d]));
+            total[v] = block::scaled(block::without_sums(sum, sums), scale,
+                                     I::load(reinterpret_cast<const half*>(record) + v * I::lanes), total[v]);
+        }
+    }
+
+    static CRUMB_INLINE auto table() noexcept {
+        return bits::load_table(record_codes<I, Format>::table_entries.at);
+    }
+
+    template <std::size_t Tiles>
+    struct panel {
+        alignas(64) std::uint8_t operands[panel_groups][8][Tiles][tile_row_bytes];
+        record_terms terms[Tiles];
+    };
+
+    template <std::size_t Tiles>
+    static CRUMB_NOINLINE std::size_t panels(const linear_args& args, std::size_t t, std::size_t end,
+                                             std::size_t first, std::size_t last) noexcept {
+        constexpr std::size_t width = Tiles * tile_channels;
+        panel<Tiles> p;
+        alignas(64) float totals[max_rows * width];
+        for (; t + Tiles <= end; t += Tiles) {
+            __builtin_memset(totals, 0, (last - first) * width * sizeof(float));
+            for (std::size_t g = 0; g < args.x_groups; g += panel_groups) {
+                const int groups = groups_left(args, g, panel_groups);
+                CRUMB_UNROLL
+                for (std::size_t i = 0; i < Tiles; ++i)
+                    fill<Tiles>(args, t + i, i, g, groups, p);
+                blocks<I>::template for_each<I::record_row_block>(
+                    args.x_rows, first, last, [&]<int Rows>(std::size_t r) {
+                        multiply<Rows, Tiles>(args, p, r, g, groups, totals + (r - first) * width);
+                    });
+            }
+            for (std::size_t r = first; r < last; ++r)
+                for (std::size_t i = 0; i < Tiles; ++i)
+                    emit(args, totals + (r - first) * width + i * tile_channels, t + i, r);
+        }
+        return t;
+    }
+
+    template <std::size_t Tiles>
+    static CRUMB_NOINLINE void fill(const linear_args& args, std::size_t tile, std::size_t i, std::size_t g,
+                                    int groups, panel<Tiles>& p) noexcept {
+        const std::size_t blocks = blocks_of(args);
+        const std::size_t b = tile * blocks + g / block_groups;
+        const std::uint8_t* at = args.codes + b * block_bytes;
+        const std::uint8_t* record = args.records + b * Format::records::bytes;
+        if constexpr (shape::integers) {
+            reader::integers(record, p.terms[i]);
+        } else {
+            for (int first = 0; first < groups; first += static_cast<int>(block_groups)) {
+                const int left = groups - first, all = static_cast<int>(block_groups);
+                reader::floats(record, left < all ? left : all, first, p.terms[i]);
+                record += Format::records::bytes;
+            }
+        }
+        if constexpr (trits) {
+            for (int row = 0; row < 13; ++row) {
+                CRUMB_UNROLL
+                for (int v = 0; v < vectors; ++v) {
+                    auto raw = I::load_bytes(at + row * static_cast<int>(tile_row_bytes) + v * I::width);
+                    for (int d = 0; d < (row == 12 ? 4 : 5); ++d) {
+                        const int four = four_of(row, d);
+                        P::store_operand(p.operands[four / 8][four % 8][i] + v * I::width,
+                                         P::operand_of(bits::digit(raw)));
+                        raw = bits::triple(raw);
+                    }
+                }
+            }
+        } else {
+            record_codes<I, Format> w{at, table()};
+            for (int group = 0; group < groups; ++group) {
+                CRUMB_UNROLL
+                for (int v = 0; v < vectors; ++v)
+                    keep<0>(typename record_codes<I, Format>::group(w, v),
+                            p.operands[group][0][i] + v * I::width, Tiles * tile_row_bytes);
+                w.at += codes::bytes;
+            }
+        }
+    }
+    template <int Four, class Group>
+    static CRUMB_INLINE void keep(const Group& from, std::uint8_t* to, std::size_t stride) noexcept {
+        P::store_operand(to, from.template operand<Four>(0, 0));
+        if constexpr (Four < 7)
+            keep<Four + 1>(from, to + stride, stride);
+    }
+
+    template <int Rows, std::size_t Tiles>
+    static CRUMB_INLINE void multiply(const linear_args& args, const panel<Tiles>& p, std::size_t r,
+                                      std::size_t g, int groups, float* totals) noexcept {
+        constexpr std::size_t height = Rows;
+        record_rows x;
+        x.codes = args.x_codes + (r * args.x_groups + g * height) * group_size;
+        if constexpr (shape::integers) {
+            const std::size_t at = r * (args.x_groups / panel_groups) + g / panel_groups * height;
+            x.scales = args.x_scales + at;
+            x.sums = static_cast<const std::int16_t*>(args.x_sums) + at * (record_inputs / 16);
+        } else {
+            const std::size_t at = r * args.x_groups + g * height;
+            x.scales = args.x_scales + at;
+            x.sums =
+                static_cast<const float*>(args.x_sums) + at * static_cast<std::size_t>(shape::sub_groups);
+        }
+        shared::template panel<Rows, static_cast<int>(Tiles)>(&p.operands[0][0][0][0], p.terms, minima, x,
+                                                              groups, totals);
+    }
+
+    static CRUMB_INLINE void emit(const linear_args& args, const float* totals, std::size_t tile,
+                                  std::size_t r) noexcept {
+        CRUMB_UNROLL
+        for (int v = 0; v < vectors; ++v) {
+            f32 y = I::load(totals + v * I::lanes);
+            if constexpr (has_tensor_scale<Format>)
+                y = I::mul(y, I::set1(args.tensor_scale));
+            blocks<I>::emit(args, y, tile * tile_channels + static_cast<std::size_t>(v * I::lanes), r);
+        }
+    }
+};
+
+} // namespace crumb::inline CRUMB_ABI::kernel
