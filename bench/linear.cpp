@@ -111,8 +111,9 @@ struct linear_task {
         weight_bytes = packed_bytes<F>(f.level.n, f.level.k);
         working_set = packed.memory.size();
         run();
-        error = mode == linear_mode::absorbed ? check_absorbed<F>(f.stored, quantized_x, y)
-                                              : check_product<F>(f.stored, x, y, layout.layout.group);
+        error = mode == linear_mode::absorbed
+                    ? check_absorbed<F>(f.stored.view(), quantized_x, y)
+                    : check_product<F>(f.stored.view(), x, y, layout.layout.group);
     }
     void run() {
         if (threads == 1) {
@@ -291,7 +292,7 @@ void register_format(const memory_level& level) {
                 add(row_name("linear", F::name, Isa::name, m, level.n, level) + "/threads:2",
                     team_row_of<F, Isa>, m, level)
                     ->MinTime(1.0);
-        if constexpr (Isa::panel_row_block != 0)
+        if constexpr (Isa::panel_row_block != 0 && !has_records<F>)
             for (const std::size_t m : panel_row_counts)
                 add(row_name("panels", F::name, Isa::name, m, level.n, level),
                     linear_row_of<F, Isa, linear_mode::panels>, m, level);
@@ -306,6 +307,10 @@ void register_linear() {
         register_format<F>(l2());
         register_absorbed<F>(dram());
         register_absorbed<F>(l2());
+    });
+    record_format_list::for_each([]<class F>() {
+        register_format<F>(dram());
+        register_format<F>(l2());
     });
     variant_list::for_each([]<class F>() {
         register_absorbed<F>(dram());

@@ -25,21 +25,65 @@ inline std::vector<float> random_floats(std::size_t count, std::uint64_t seed) {
     return x;
 }
 
+/// A block of a format with records: random codes, scales around 1 or, of integers, up to their largest.
+template <weight_format F>
+void randomize(typename F::block& block, std::uint64_t& seed) {
+    const auto below = [&](int limit) {
+        seed = seed * 6364136223846793005u + 1442695040888963407u;
+        return static_cast<int>((seed >> 33) % static_cast<unsigned>(limit));
+    };
+    constexpr int least = has_table<F> ? 0 : -code_offset_of<F>;
+    using value = typename F::scales::value;
+    const half unit = to_half(0.5f + 0.01f * float(below(100)));
+    for (std::size_t g = 0; g < F::scales::block_groups; ++g) {
+        int code[F::scales::group];
+        for (int& c : code)
+            c = below(1 << std::bit_width(unsigned(F::codes::maximum))) % (F::codes::maximum + 1) *
+                    code_step_of<F> +
+                least;
+        value scale{};
+        if constexpr (std::same_as<value, half>)
+            scale = unit;
+        else if constexpr (std::same_as<value, half_multiple>)
+            scale = {unit, static_cast<std::int8_t>(below(16))};
+        else
+            scale.bits = static_cast<std::uint8_t>(100 + below(27));
+        if constexpr (has_minima<F>) {
+            if constexpr (std::same_as<value, half>)
+                F::set(block, scale, to_half(0.01f * float(below(100)) - 0.5f), code, g);
+            else
+                F::set(block, scale, value{unit, static_cast<std::int8_t>(-below(16))}, code, g);
+        } else {
+            F::set(block, scale, code, g);
+        }
+    }
+}
+
 /// n x k weights in storage format; of codebook formats the indices, scales and codebooks are random.
 template <weight_format F>
 quantized<F> random_weights(std::size_t n, std::size_t k) {
-    if constexpr (rounding_format<F>) {
+    if constexpr (has_records<F>) {
+        quantized<F> q;
+        q.n = n;
+        q.k = k;
+        q.blocks.resize(n * ((k + block_inputs<F> - 1) / block_inputs<F>));
+        std::uint64_t seed = 1;
+        for (auto& block : q.blocks)
+            randomize<F>(block, seed);
+        return q;
+    } else if constexpr (rounding_format<F>) {
         const std::vector<float> w = random_floats(n * k, 1);
         return *quantize<F>(matrix(w.data(), n, k));
     } else {
         const std::size_t blocks = n * ((k + block_inputs<F> - 1) / block_inputs<F>);
-        const std::vector<float> random = random_floats(codebook_entries<F> + blocks * block_inputs<F>, 1);
+        const std::size_t entries = needs_codebooks<F> ? codebook_entries<F> : 0;
+        const std::vector<float> random = random_floats(entries + blocks * block_inputs<F>, 1);
         std::size_t next = 0;
         const auto below = [&](float limit) { return std::fabs(random[next++]) * limit; };
         quantized<F> q;
         q.n = n;
         q.k = k;
-        for (std::size_t i = 0; i < codebook_entries<F>; ++i)
+        for (std::size_t i = 0; i < entries; ++i)
             q.codebooks.push_back(static_cast<std::int8_t>(random[next++] * 127.0f));
         q.blocks.resize(blocks);
         for (auto& block : q.blocks) {
@@ -102,10 +146,13 @@ std::string check_product(const storage_view<F>& w, const matrix_view<const floa
                     scales[g] == 0.0f ? 0.0f : std::nearbyint(x.row(r)[i] * (1.0f / scales[g])));
         }
         for (const std::size_t c : {std::size_t{0}, std::size_t{1}, y.cols / 3, y.cols / 2 + 3, y.cols - 1}) {
-            const reference::product exact = group == panel_inputs
-                                                 ? reference::panel_linear(w, c, quantized_x, 0)
-                                                 : reference::linear(w, c, quantized_x, 0);
-            const double bound = 2.0 * static_cast<double>(w.groups() + 3) * 0x1p-24 * exact.magnitude;
+            reference::product exact;
+            if (group != panel_inputs)
+                exact = reference::linear(w, c, quantized_x, 0);
+            else if constexpr (!has_records<F>)
+                exact = reference::panel_linear(w, c, quantized_x, 0);
+            const double bound =
+                2.0 * static_cast<double>(reference::roundings<F>(w.k) + 1) * 0x1p-24 * exact.magnitude;
             const double got = static_cast<double>(y.row(r)[c]);
             if (!(std::fabs(got - exact.value) <= bound))
                 return "wrong result: row " + std::to_string(r) + ", channel " + std::to_string(c) + " is " +

@@ -26,8 +26,9 @@ struct copies {
 /// The bit layout whose multiply-accumulate peak a product is compared with: panels multiply bytes, whatever
 /// they were made of, and so do codebooks.
 template <class F, linear_mode Mode>
-using peak_codes = std::conditional_t<Mode == linear_mode::exact && !indexed_codes<typename F::codes>,
-                                      typename F::codes, byte_codes>;
+using peak_codes =
+    std::conditional_t<Mode == linear_mode::exact && !indexed_codes<typename F::codes> && !has_records<F>,
+                       typename F::codes, byte_codes>;
 
 /// Times a task whose result has been checked and fills the counters. The ceilings are measured again every
 /// few milliseconds: on shared machines and warm boards they drift within a row. The fractions are medians of
