@@ -146,7 +146,8 @@ class kv_codebook_trainer {
             Eigen::MatrixXd one(d, d);
             for (std::size_t a = 0; a < dims; ++a)
                 for (std::size_t b = 0; b < dims; ++b)
-                    one(index(a), index(b)) = samples_.moment(m.layer, m.head, keys_, dims, j, a, b);
+                    one(index(a), index(b)) =
+                        samples_.moment(m.layer, m.head, keys_, j * dims + a, j * dims + b);
             if (one.trace() > 0)
                 sum += one / one.trace();
         }

@@ -116,12 +116,12 @@ class kv_samples {
     bool has_moments(std::size_t layer, bool keys) const noexcept {
         return !layers_[layer].moments[keys ? 0 : 1].empty();
     }
-    /// Sum of q[j * dims + a] * q[j * dims + b] of the head's queries.
-    double moment(std::size_t layer, std::size_t head, bool keys, std::size_t dims, std::size_t j,
-                  std::size_t a, std::size_t b) const noexcept {
-        const std::size_t i = j * dims + a, other = j * dims + b;
+    /// Sum of q[channel] * q[other] over the head's queries, for channels of the same four: both divided by 4
+    /// are equal.
+    double moment(std::size_t layer, std::size_t head, bool keys, std::size_t channel,
+                  std::size_t other) const noexcept {
         return layers_[layer]
-            .moments[keys ? 0 : 1][(head * shape_.head_size + i) * neighbours + other % neighbours];
+            .moments[keys ? 0 : 1][(head * shape_.head_size + channel) * neighbours + other % neighbours];
     }
 
   private:
