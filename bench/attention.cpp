@@ -179,8 +179,8 @@ struct task {
     /// With an epsilon of 0.
     void run_skipping(std::span<std::byte> memory, kv_skip_report* reports) {
         must(plan->run_skipping(matrix<const float>(f.q.data(), 1, f.q.size()), *f.cache, layer,
-                                matrix(f.y.data(), 1, f.y.size()), scratch, {0, memory, reports},
-                                {.position = f.position()}));
+                                matrix(f.y.data(), 1, f.y.size()), scratch,
+                                {.scratch = memory, .reports = reports, .part = {.position = f.position()}}));
         layer = layer + 1 == f.options.layers ? 0 : layer + 1;
     }
     fixture& f;

@@ -168,7 +168,8 @@ void show_skipping(const crumb::named_kv_codec& codec, const sequence& s) {
         crumb::kv_skip_report reports[kv_heads];
         const double seconds = fastest([&] {
             crumb::or_exit(attend.run_skipping(q_row, of.cache, 0, crumb::matrix(y.data(), 1, y.size()),
-                                               scratch, {epsilon, weights, reports}));
+                                               scratch,
+                                               {.epsilon = epsilon, .scratch = weights, .reports = reports}));
         });
         std::size_t blocks = 0, skipped = 0;
         float mass = 0;

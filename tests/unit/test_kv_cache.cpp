@@ -262,8 +262,17 @@ TEST(KvAttention, LeavesOutValuesOfLittleWeight) {
                     crumb::kv_skip_report skipped[2];
                     ASSERT_TRUE(plan.run_skipping(p.queries(), *p.cache, 0,
                                                   crumb::matrix(y.data(), 1, p.cols()), memory,
-                                                  {epsilon, more, skipped})
+                                                  {.epsilon = epsilon, .scratch = more, .reports = skipped})
                                     .ok());
+                    std::vector<float> by_parts(p.y.size());
+                    for (std::size_t h = 0; h < 2; ++h)
+                        ASSERT_TRUE(
+                            plan.run_skipping(
+                                    p.queries(), *p.cache, 0, crumb::matrix(by_parts.data(), 1, p.cols()),
+                                    memory,
+                                    {.epsilon = epsilon, .scratch = more, .part = {.kv_heads = {h, h + 1}}})
+                                .ok());
+                    EXPECT_EQ(by_parts, y);
                     for (std::size_t h = 0; h < 2; ++h) {
                         EXPECT_EQ(skipped[h].blocks, p.cache->coded() / 64);
                         EXPECT_LE(skipped[h].mass, epsilon);
@@ -285,9 +294,10 @@ TEST(KvAttention, LeavesOutValuesOfLittleWeight) {
     run_problem p(options_of(kv_codec::q8_0(), 64), 2, 100, 1, nullptr);
     const auto plan = p.plan(crumb::kv_mode::fast, nullptr);
     crumb::buffer memory(plan.scratch_bytes(1)), more(plan.skip_scratch_bytes(100));
-    crumb::kv_skip_report skipped[2];
-    EXPECT_EQ(plan.run_skipping(p.queries(), *p.cache, 0, p.result(), memory, {0.1f, more, skipped}).code(),
-              errc::unsupported);
+    EXPECT_EQ(
+        plan.run_skipping(p.queries(), *p.cache, 0, p.result(), memory, {.epsilon = 0.1f, .scratch = more})
+            .code(),
+        errc::unsupported);
 }
 
 TEST(KvAttention, RefusesQueriesThatAreNotFinite) {

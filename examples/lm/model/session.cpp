@@ -323,8 +323,9 @@ void session::state::attention_block(const model_layer& l, std::size_t layer, sh
     status attended_to;
     if (kv.skip > 0 && s.rows == 1) {
         std::vector<crumb::kv_skip_report>& reports = s.own.reports;
-        attended_to = attend->run_skipping(to.q, *cache, layer, out, s.own.scratch,
-                                           {kv.skip, s.own.weights, reports.data()}, part);
+        attended_to = attend->run_skipping(
+            to.q, *cache, layer, out, s.own.scratch,
+            {.epsilon = kv.skip, .scratch = s.own.weights, .reports = reports.data(), .part = part});
         for (std::size_t head = part.kv_heads.begin; head < part.kv_heads.end; ++head) {
             s.own.blocks += reports[head].blocks;
             s.own.unread += reports[head].skipped;

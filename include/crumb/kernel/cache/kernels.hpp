@@ -91,7 +91,7 @@ struct kv_attention_args : attention_query_args {
     kv_error* errors = nullptr;        ///< per row and head, or null
     float epsilon = 0;                 ///< share of a query's weights whose values may be left out
     float* skip_scratch = nullptr;     ///< kv_skip_scratch::floats(), or null: all values are read
-    kv_skip_report* skipped = nullptr; ///< with skip_scratch: per kv head
+    kv_skip_report* skipped = nullptr; ///< with skip_scratch: per kv head, or null
 };
 
 template <class Isa>

@@ -26,11 +26,12 @@ struct kv_attention_part {
     kv_error* errors = nullptr;       ///< null, or one per row and head
 };
 
-/// What `run_skipping` may leave out.
+/// What `run_skipping` may leave out, and the part of the output that it computes.
 struct kv_skipping {
     float epsilon = 0;                 ///< share of a query's weights, 0 .. 1
-    std::span<std::byte> scratch;      ///< skip_scratch_bytes, aligned
-    kv_skip_report* reports = nullptr; ///< one per kv head
+    std::span<std::byte> scratch = {}; ///< skip_scratch_bytes, aligned
+    kv_skip_report* reports = nullptr; ///< null, or one per kv head
+    kv_attention_part part = {};
 };
 
 /// y[r, h] = sum over t <= position + r of softmax_t(scale q[r, h] . k[t, h']) v[t, h'], where h' = h /
@@ -110,7 +111,7 @@ class kv_attention {
     /// 0 .. 1.
     status run_skipping(const matrix_view<const float>& q, const kv_cache& cache, std::size_t layer,
                         const matrix_view<float>& y, std::span<std::byte> scratch,
-                        const kv_skipping& skipping, const kv_attention_part& part = {}) const noexcept {
+                        const kv_skipping& skipping) const noexcept {
         if (mode_ != kv_mode::fast || !can_skip(codec_, head_size(), group()))
             return status::error(errc::unsupported,
                                  "kv_attention: values are left out in fast mode of pq codecs only, with at "
@@ -130,7 +131,7 @@ class kv_attention {
         args.epsilon = skipping.epsilon;
         args.skip_scratch = reinterpret_cast<float*>(skipping.scratch.data());
         args.skipped = skipping.reports;
-        return start(args, q, cache, {layer, {}, y, nullptr}, scratch, part);
+        return start(args, q, cache, {layer, {}, y, nullptr}, scratch, skipping.part);
     }
 
     /// As attention::partial_bytes, attention::partial and attention::merge. `errors` of a range bound what
