@@ -286,6 +286,24 @@ TEST(Activations, AreQuantizedAlikeOnEveryIsa) {
     }
 }
 
+TEST(Activations, ABufferForSeveralPlansServesEachOfThem) {
+    constexpr auto quantize = &crumb::kernel::quantize_activations<crumb::isa::portable>;
+    const crumb::activation_plan small{{.k = 256}, quantize}, large{{.k = 320, .offset = 1}, quantize},
+        middle{{.k = 288, .row_block = 16}, quantize};
+    const crumb::activation_plan plans[] = {small, large, middle};
+    for (std::size_t rows = 1; rows <= 40; ++rows) {
+        guarded<std::byte> memory(crumb::activation_bytes(plans, rows));
+        EXPECT_EQ(memory.span().size(), crumb::activation_bytes(large, rows));
+        EXPECT_EQ(memory.span().size(), crumb::activation_bytes({large, middle}, rows));
+        EXPECT_EQ(memory.span().size(), crumb::activation_bytes({middle, small, large}, rows));
+        for (const crumb::activation_plan& plan : plans)
+            for (std::size_t fewer = 1; fewer <= rows; ++fewer)
+                EXPECT_TRUE(crumb::activations::create(memory.span(), plan, fewer).ok())
+                    << "k = " << plan.layout.k << ", " << fewer << " of " << rows << " rows";
+    }
+    EXPECT_EQ(crumb::activation_bytes(std::span<const crumb::activation_plan>(), 3), 0u);
+}
+
 TEST(Activations, RefuseBadBuffers) {
     const crumb::activation_plan plan{{.k = 64}, &crumb::kernel::quantize_activations<crumb::isa::portable>};
     guarded<std::byte> memory(crumb::activation_bytes(plan, 3));

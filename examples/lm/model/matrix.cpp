@@ -433,6 +433,20 @@ crumb::status matrix::replace(int bits, std::span<const float> weights, std::spa
     return {};
 }
 
+std::vector<crumb::activation_plan> matrix::input_plans() const {
+    std::vector<crumb::activation_plan> plans;
+    std::visit(
+        [&](const auto& plan) {
+            if constexpr (requires { plan.exact; }) {
+                plans.push_back(plan.exact.input_plan());
+                if (plan.panels)
+                    plans.push_back(plan.panels->input_plan());
+            }
+        },
+        plan_);
+    return plans;
+}
+
 void matrix::prepare(matrix_input& input, crumb::range rows) const {
     std::visit(
         [&](const auto& plan) {

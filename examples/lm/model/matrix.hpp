@@ -135,6 +135,8 @@ class matrix {
     /// Of nested weights that are multiplied as floats: at `bits` bits they become `weights` (n x k, row
     /// after row), with a correction for every row.
     crumb::status replace(int bits, std::span<const float> weights, std::span<const float> corrections);
+    /// What `prepare` may quantize for; none where the matrix reads floats.
+    std::vector<crumb::activation_plan> input_plans() const;
     /// Quantizes rows of `input` if `run` wants that.
     void prepare(matrix_input& input, crumb::range rows) const;
     /// Computes `channels` for all rows of `input`, which are prepared; nested weights at `bits` bits, one of

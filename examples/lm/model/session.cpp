@@ -457,26 +457,28 @@ result<session> session::make(const model& m, team threads, const kv_type& kv, s
             "heads each",
             kv.name().c_str(), d.head_size, d.heads / d.kv_heads);
     s->attend.emplace(*attend);
-    // The largest layout that any ISA asks for: sums included, widest input.
-    const std::size_t widest = std::max({d.width, d.hidden});
-    const crumb::activation_layout most{.k = widest, .row_block = 16, .offset = 1};
+    std::vector<crumb::activation_plan> inputs = m.output().input_plans();
+    for (const named_matrix& each : m.matrices())
+        for (const crumb::activation_plan& plan : each.m->input_plans())
+            inputs.push_back(plan);
     const auto copies = [&](std::size_t rows) {
-        return buffer(matrix_input::max_copies * crumb::round_up(most.bytes(rows), crumb::alignment));
+        return matrix_input::max_copies *
+               crumb::round_up(crumb::activation_bytes(inputs, rows), crumb::alignment);
     };
     // Rows of a batch: eight of the model's width, two of the network's, copies, and keys and values.
-    const double batch_bytes = static_cast<double>(batch) *
-                               (4.0 * static_cast<double>(8 * d.width + 2 * d.hidden + 2 * s->kv_width()) +
-                                static_cast<double>(matrix_input::max_copies * most.bytes(1)));
+    const double batch_bytes = 4.0 * static_cast<double>(batch) *
+                                   static_cast<double>(8 * d.width + 2 * d.hidden + 2 * s->kv_width()) +
+                               static_cast<double>(copies(batch));
     if (const status fits = check_memory(batch_bytes, "a batch of the model's tokens"); !fits)
         return fits;
-    s->copies = copies(batch);
+    s->copies = buffer(copies(batch));
     s->workers.resize(s->threads.size());
     for (state::worker& w : s->workers) {
         w.scratch = buffer(std::max(attend->scratch_bytes(batch), cache->encode_scratch_bytes()));
         if (kv.skip > 0) {
             w.reports.resize(d.kv_heads);
         }
-        w.copies = copies(1);
+        w.copies = buffer(copies(1));
         w.row.resize(d.width);
     }
     for (auto* v : {&s->hidden, &s->x, &s->attended, &s->added})

@@ -5,6 +5,9 @@
 #include <crumb/format/activations.hpp>
 #include <crumb/kernel/linear/kernels.hpp>
 
+#include <initializer_list>
+#include <span>
+
 namespace crumb::inline CRUMB_ABI {
 
 /// A layout and the function that fills it; obtained from a plan. Equal if the layouts are.
@@ -19,6 +22,17 @@ struct activation_plan {
 /// Bytes of a buffer for `rows` rows of activations.
 inline std::size_t activation_bytes(const activation_plan& plan, std::size_t rows) noexcept {
     return plan.layout.bytes(rows);
+}
+/// Bytes of a buffer that serves each of several plans, one at a time, for up to `rows` rows.
+inline std::size_t activation_bytes(std::span<const activation_plan> plans, std::size_t rows) noexcept {
+    std::size_t most = 0;
+    for (const activation_plan& plan : plans)
+        if (const std::size_t bytes = activation_bytes(plan, rows); bytes > most)
+            most = bytes;
+    return most;
+}
+inline std::size_t activation_bytes(std::initializer_list<activation_plan> plans, std::size_t rows) noexcept {
+    return activation_bytes(std::span(plans.begin(), plans.size()), rows);
 }
 
 /// Quantized activations in the caller's buffer.
