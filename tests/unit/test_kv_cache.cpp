@@ -357,7 +357,13 @@ TEST(KvCache, RefusesWhatDoesNotFit) {
     auto options = options_of(kv_codec::kivi(4), 32, 2, 2);
     options.max_tokens = 300;
     cache_problem p(options);
-    EXPECT_EQ(p.cache->add_page(p.pages[0]->bytes()).code(), errc::invalid_argument);
+    const auto more = p.cache->add_page(p.pages[0]->bytes());
+    EXPECT_EQ(more.code(), errc::invalid_argument);
+    EXPECT_STREQ(more.message(), "kv_cache: 300 tokens at most need 2 pages, there are 2");
+    options.max_tokens = 4; // the sinks
+    cache_problem short_one(options);
+    EXPECT_STREQ(short_one.cache->add_page(p.pages[0]->bytes()).message(),
+                 "kv_cache: 4 tokens at most need 0 pages, there are 0");
     p.fill(299);
     const auto before = p.decoded(1, 1, true, 298);
     p.draw(2);
