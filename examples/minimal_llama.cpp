@@ -318,18 +318,13 @@ class session {
     /// it. A thread does all that for its own heads, so it waits for nobody in between.
     void attend(std::size_t i, const matrix_view<float>& q, const matrix_view<float>& k,
                 const matrix_view<float>& v, const matrix_view<float>& y) {
-        std::vector<status> outcomes(threads_.size());
-        threads_.run([&](std::size_t part, std::size_t parts) {
-            const range heads = crumb::split(m_.kv_heads, parts, part);
+        or_exit(crumb::parallel_for(threads_, m_.kv_heads, 1, [&](range heads, std::size_t part) {
             const std::size_t size = m_.head_size, group = m_.heads / m_.kv_heads * size;
             ops_.rope(columns(q, {heads.begin * group, heads.end * group}), size, rope_, cache_.length());
             ops_.rope(columns(k, {heads.begin * size, heads.end * size}), size, rope_, cache_.length());
-            outcomes[part] = cache_.write(i, k, v, heads);
-            if (outcomes[part])
-                outcomes[part] = attention_.run(q, cache_, i, y, scratch_[part], {.kv_heads = heads});
-        });
-        for (const status& s : outcomes)
-            or_exit(s);
+            const status written = cache_.write(i, k, v, heads);
+            return written ? attention_.run(q, cache_, i, y, scratch_[part], {.kv_heads = heads}) : written;
+        }));
     }
 
     const model& m_;
