@@ -18,15 +18,21 @@ namespace crumb::inline CRUMB_ABI {
 /// grants them. Throws std::bad_alloc.
 class buffer {
   public:
-    enum contents { zeros, untouched }; ///< untouched: the system gives memory as it is used
+    /// What a new buffer holds.
+    enum contents {
+        zeros,
+        untouched ///< anything; the system gives memory as it is used
+    };
 
     buffer() = default;
+    /// `other` is empty afterwards.
     buffer(buffer&& other) noexcept : data_(std::move(other.data_)), size_(std::exchange(other.size_, 0)) {}
     buffer& operator=(buffer&& other) noexcept {
         data_ = std::move(other.data_);
         size_ = std::exchange(other.size_, 0);
         return *this;
     }
+    /// `size` bytes; 0: none, data() is null.
     explicit buffer(std::size_t size, contents begin = zeros) : size_(size) {
         if (size == 0)
             return;
@@ -43,11 +49,15 @@ class buffer {
         if (begin == zeros)
             std::fill_n(data_.get(), size, std::byte{0});
     }
+    /// The first byte; as everything below, of memory that a const buffer lets its user change.
     std::byte* data() const noexcept { return data_.get(); }
+    /// Bytes.
     std::size_t size() const noexcept { return size_; }
+    /// All of it.
     std::span<std::byte> bytes() const noexcept { return {data_.get(), size_}; }
     operator std::span<std::byte>() const noexcept { return bytes(); }
     operator std::span<const std::byte>() const noexcept { return bytes(); }
+    /// The first byte as the first T; there is room for size() / sizeof(T).
     template <class T>
     T* as() const noexcept {
         return reinterpret_cast<T*>(data_.get());

@@ -20,7 +20,9 @@ concept thread_pool = requires(P& pool, void (*f)(std::size_t part, std::size_t 
 
 /// The thread that calls, as a pool.
 struct this_thread {
+    /// Parts.
     static constexpr std::size_t size() noexcept { return 1; }
+    /// Calls f(0, 1).
     template <class F>
     void run(F&& f) const {
         f(std::size_t{0}, std::size_t{1});

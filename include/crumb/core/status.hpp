@@ -46,9 +46,12 @@ class [[nodiscard]] status {
         return s;
     }
 
+    /// Whether it is success; so says its conversion to bool.
     [[nodiscard]] bool ok() const noexcept { return code_ == errc::ok; }
     explicit operator bool() const noexcept { return ok(); }
+    /// What kind of error; `errc::ok` of success.
     [[nodiscard]] errc code() const noexcept { return code_; }
+    /// What was wrong; empty of success. As long as the object lives.
     [[nodiscard]] const char* message() const noexcept { return message_; }
 
   private:
@@ -60,12 +63,16 @@ class [[nodiscard]] status {
 template <class T>
 class [[nodiscard]] result {
   public:
+    /// So a function of type result<T> returns a T or a status. The status has to be an error.
     result(T value) noexcept : value_(std::move(value)) {}
     result(status error) noexcept : status_(error) {}
 
+    /// Whether there is a value; so says its conversion to bool.
     explicit operator bool() const noexcept { return value_.has_value(); }
     [[nodiscard]] bool ok() const noexcept { return value_.has_value(); }
+    /// Why there is none; success if there is one.
     [[nodiscard]] const status& error() const noexcept { return status_; }
+    /// The message of error().
     [[nodiscard]] const char* message() const noexcept { return status_.message(); }
 
     /// The value; aborts with the message when there is none.

@@ -16,6 +16,7 @@ struct matrix_view {
     std::size_t cols = 0;
     std::size_t stride = 0; ///< elements from one row to the next
 
+    /// The first element of row r.
     constexpr T* row(std::size_t r) const noexcept { return data + r * stride; }
     constexpr operator matrix_view<const T>() const noexcept { return {data, rows, cols, stride}; }
 };
@@ -39,6 +40,7 @@ struct range {
 
     /// This range with an open end closed at `size`.
     constexpr range within(std::size_t size) const noexcept { return {begin, end < size ? end : size}; }
+    /// Indices in it; huge with an open end, see `within`.
     constexpr std::size_t size() const noexcept { return end > begin ? end - begin : 0; }
     /// Whether it is a part of 0 .. size - 1, its end open or not.
     constexpr bool is_within(std::size_t size) const noexcept {

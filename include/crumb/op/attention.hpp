@@ -24,9 +24,9 @@ template <class T>
 requires(std::same_as<T, float> || std::same_as<T, half>)
 struct kv_array_view {
     const T* data = nullptr;
-    std::size_t tokens = 0; ///< filled ones
-    std::size_t token_stride = 0;
-    std::size_t head_stride = 0;
+    std::size_t tokens = 0;       ///< filled ones
+    std::size_t token_stride = 0; ///< elements from a token to the next
+    std::size_t head_stride = 0;  ///< elements from a kv head to the next
 };
 
 /// Keys and values of a sequence in arrays.
@@ -84,6 +84,7 @@ class attention {
         return p;
     }
 
+    /// What was planned, with the scale that 0 stood for.
     const attention_shape& shape() const noexcept { return shape_; }
     /// Name of the ISA that `run` executes.
     const char* isa() const noexcept { return functions_->isa; }

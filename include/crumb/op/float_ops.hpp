@@ -20,7 +20,7 @@ struct rope_options {
     double base = 10000;                 ///< GGUF: rope.freq_base
     double scale = 1;                    ///< 1 / GGUF's rope.scaling.factor of linear scaling
     std::span<const float> factors = {}; ///< empty, or dims / 2 divisors (GGUF: rope_freqs.weight)
-    rope_pairing pairing = rope_pairing::interleaved;
+    rope_pairing pairing = rope_pairing::interleaved; ///< which elements rotate together
 };
 
 /// Bytes of a table of cosines and sines; 0 if the sizes are out of range.
@@ -75,6 +75,7 @@ class rope_table {
         return t;
     }
 
+    /// Positions 0 .. positions() - 1, rotated elements of a head, and which of them rotate together.
     std::size_t positions() const noexcept { return positions_; }
     std::size_t dims() const noexcept { return dims_; }
     rope_pairing pairing() const noexcept { return pairing_; }

@@ -12,15 +12,15 @@ using kernel::kv_skip_report;
 
 /// Query heads over a cache, whose options say kv heads and head size.
 struct kv_attention_options {
-    std::size_t heads = 0; ///< query heads, a multiple of the cache's kv heads
-    float scale = 0;       ///< of the scores; 0 means 1 / sqrt(head_size)
-    kv_mode mode = kv_mode::fast;
+    std::size_t heads = 0;        ///< query heads, a multiple of the cache's kv heads
+    float scale = 0;              ///< of the scores; 0 means 1 / sqrt(head_size)
+    kv_mode mode = kv_mode::fast; ///< of coded tokens; uncoded ones are the same in both
 };
 
 /// The part of the output that one call computes; default: everything, for the tokens of this step.
 struct kv_attention_part {
     static constexpr std::size_t this_step = std::numeric_limits<std::size_t>::max();
-    range rows = {};
+    range rows = {};                  ///< of q and y
     range kv_heads = {};              ///< with all query heads that belong to them
     std::size_t position = this_step; ///< of the token in row 0; default: the cache's length
     kv_error* errors = nullptr;       ///< null, or one per row and head
@@ -31,7 +31,7 @@ struct kv_skipping {
     float epsilon = 0;                 ///< share of a query's weights, 0 .. 1
     std::span<std::byte> scratch = {}; ///< skip_scratch_bytes, aligned
     kv_skip_report* reports = nullptr; ///< null, or one per kv head
-    kv_attention_part part = {};
+    kv_attention_part part = {};       ///< as of `run`
 };
 
 /// y[r, h] = sum over t <= position + r of softmax_t(scale q[r, h] . k[t, h']) v[t, h'], where h' = h /
@@ -66,6 +66,7 @@ class kv_attention {
         return p;
     }
 
+    /// Heads, head size and scale.
     const attention_shape& shape() const noexcept { return dense_.shape(); }
     /// Name of the ISA that `run` executes.
     const char* isa() const noexcept { return functions_->isa; }
@@ -134,12 +135,14 @@ class kv_attention {
         return start(args, q, cache, {layer, {}, y, nullptr}, scratch, skipping.part);
     }
 
-    /// As attention::partial_bytes, attention::partial and attention::merge. `errors` of a range bound what
-    /// it adds to the merged result, which is off by at most the largest `score` and the largest `weight` of
-    /// all ranges: the result is a mean of theirs.
+    /// Bytes of the partial results of `splits` ranges of tokens, as of `attention`.
     std::size_t partial_bytes(std::size_t rows, std::size_t splits) const noexcept {
         return dense_.partial_bytes(rows, splits);
     }
+    /// Like `run`, but over the tokens of `split`, into its partial result; refuses what `run` refuses,
+    /// ranges that are out of order, and too little memory. `errors` of a range bound what it adds to the
+    /// merged result, which is off by at most the largest `score` and the largest `weight` of all ranges: the
+    /// result is a mean of theirs.
     status partial(const matrix_view<const float>& q, const kv_cache& cache, std::size_t layer,
                    const attention_split& split, std::span<std::byte> scratch,
                    const kv_attention_part& part = {}) const noexcept {
@@ -156,6 +159,7 @@ class kv_attention {
             {layer, split.tokens, {}, reinterpret_cast<float*>(split.partials.data() + stride * split.index)},
             scratch, part);
     }
+    /// y from the first `splits` partial results, which together cover the tokens, as attention::merge.
     void merge(std::span<const std::byte> partials, std::size_t splits, const matrix_view<float>& y,
                const attention_part& part = {}) const noexcept {
         dense_.merge(partials, splits, y, part);

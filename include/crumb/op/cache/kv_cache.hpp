@@ -41,7 +41,9 @@ class kv_cache {
         return c;
     }
 
+    /// What it was made with.
     const kv_cache_options& options() const noexcept { return storage_.options(); }
+    /// Name of the ISA that writes and encodes.
     const char* isa() const noexcept { return functions_->isa; }
     /// First tokens, which stay in fp16.
     std::size_t sinks() const noexcept { return storage_.sinks(); }
@@ -53,6 +55,7 @@ class kv_cache {
     std::size_t page_bytes() const noexcept { return storage_.page().bytes(); }
     /// Pages that `tokens` tokens need.
     std::size_t pages_for(std::size_t tokens) const noexcept { return storage_.pages_for(tokens); }
+    /// Pages that have been added.
     std::size_t page_count() const noexcept { return storage_.count().pages.load(std::memory_order_acquire); }
     /// Appends a page: page_bytes, aligned, the caller's while the cache is used. Nothing of it is touched
     /// before a token comes there, so a long page may be address space that the system fills as it is used.

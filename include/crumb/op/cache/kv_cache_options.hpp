@@ -16,7 +16,7 @@ struct kv_cache_options {
     /// Tokens of a page, a multiple of 256, at most 2^27. In a page, all tokens of a head lie one after
     /// another: the longer, the faster a head is read from memory. One page for `max_tokens` is fastest.
     std::size_t page_tokens = kv_part_tokens;
-    kv_codec codec = {};
+    kv_codec codec = {};           ///< of tokens that are older than the window
     std::size_t sinks = 4;         ///< first tokens, kept in fp16; f32, f16: unused
     std::size_t window = 32;       ///< newest tokens, always in fp16; f32, f16: unused
     std::size_t slack = 0;         ///< further tokens that may wait for an encoding thread

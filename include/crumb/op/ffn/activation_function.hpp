@@ -12,6 +12,7 @@ namespace crumb::inline CRUMB_ABI {
 /// s = sigma(u), element by element. Copy it freely.
 class activation_function {
   public:
+    /// The functions of `float_ops`, ReLU, and any other.
     enum class kind : std::uint8_t { gelu_tanh, gelu_erf, silu, relu, custom };
 
     /// One of the library's own; errors as of `float_ops`, ReLU is exact.
@@ -33,6 +34,7 @@ class activation_function {
         std::memcpy(object_.data(), &f, sizeof(F));
     }
 
+    /// Which function it is.
     kind of() const noexcept { return kind_; }
 
     /// s[i] = sigma(u[i]), i < n; s may be u.

@@ -16,7 +16,7 @@ namespace crumb::inline CRUMB_ABI {
 /// the next.
 class folded_ffn {
   public:
-    static constexpr std::size_t phases = 4;
+    static constexpr std::size_t phases = 4; ///< of a batch
 
     /// Checks that all parts are those of such a network, and chooses ISAs for what they have not chosen.
     CRUMB_WHEN_CALLED
@@ -70,7 +70,9 @@ class folded_ffn {
         return f;
     }
 
+    /// Sizes, and how records of neurons are stored.
     const neuron_shape& shape() const noexcept { return shape_; }
+    /// Name of the ISA that fixes neurons; the products name theirs.
     const char* isa() const noexcept { return isa_; }
     /// Whether a batch of so many rows is computed as the network was before folding.
     bool is_dense(std::size_t rows) const noexcept {

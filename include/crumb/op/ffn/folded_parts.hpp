@@ -11,10 +11,10 @@ namespace crumb::inline CRUMB_ABI {
 
 /// The parts of a folded network. All refer to memory of the caller.
 struct folded_ffn_parts {
-    any_linear fold;      ///< x C^T + B: inputs -> outputs
-    any_linear predictor; ///< an estimate of every neuron's u = W1 x + b1: inputs -> neurons
-    neuron_rows neurons;  ///< ranges, lines and the original weights
-    activation_function activation;
+    any_linear fold;                ///< x C^T + B: inputs -> outputs
+    any_linear predictor;           ///< an estimate of every neuron's u = W1 x + b1: inputs -> neurons
+    neuron_rows neurons;            ///< ranges, lines and the original weights
+    activation_function activation; ///< sigma
     std::span<const float> output_bias =
         {}; ///< b2 of the network before folding, or empty; for whole batches from the neurons
     /// W1 and b1, inputs -> neurons, and W2 and b2, neurons -> outputs, for those who have them in memory as
@@ -48,11 +48,12 @@ struct folded_ffn_costs {
     double read = 4;    ///< of a weight of `up` and `down`, at least: what few rows wait for
 };
 
+/// What a plan expects, and how it computes batches.
 struct folded_ffn_options {
     std::size_t max_rows = 64;   ///< of a batch
     double expected_share = 0.1; ///< of neurons that are fixed, from calibration
     folded_batches batches = folded_batches::automatic;
-    folded_ffn_costs costs = {};
+    folded_ffn_costs costs = {}; ///< what `automatic` compares
 };
 
 /// Statistics of a part of a batch.
@@ -71,12 +72,13 @@ struct folded_ffn_counters {
 
 /// One batch: m rows of inputs, m rows of outputs, and memory for the time between.
 struct folded_ffn_batch {
-    matrix_view<const float> x;
-    matrix_view<float> y;
+    matrix_view<const float> x;   ///< m x inputs
+    matrix_view<float> y;         ///< m x outputs
     std::span<std::byte> scratch; ///< `scratch_bytes(m, parts)`, aligned; not shared with another batch
     /// Empty, or one for each part: phases set them.
     std::span<folded_ffn_counters> counters = {};
 
+    /// m.
     std::size_t rows() const noexcept { return x.rows; }
     /// The sum over all parts.
     folded_ffn_counters counted() const noexcept {

@@ -12,8 +12,8 @@ namespace crumb::inline CRUMB_ABI {
 
 /// A layout and the function that fills it; obtained from a plan. Equal if the layouts are.
 struct activation_plan {
-    activation_layout layout;
-    void (*quantize)(const kernel::quantize_args&) noexcept = nullptr;
+    activation_layout layout;                                          ///< of the quantized rows
+    void (*quantize)(const kernel::quantize_args&) noexcept = nullptr; ///< null in an empty plan
     friend bool operator==(const activation_plan& a, const activation_plan& b) noexcept {
         return a.layout == b.layout;
     }
@@ -101,9 +101,13 @@ class activations {
             plan_.quantize(args);
     }
 
+    /// Rows, quantized or not yet.
     std::size_t rows() const noexcept { return rows_; }
+    /// How the bytes below are ordered.
     const activation_layout& layout() const noexcept { return plan_.layout; }
+    /// rows() x k_padded codes.
     const std::int8_t* codes() const noexcept { return reinterpret_cast<const std::int8_t*>(base_); }
+    /// The groups' scales: input = scale * code.
     const float* scales() const noexcept {
         return reinterpret_cast<const float*>(base_ + plan_.layout.scales_offset(rows_));
     }

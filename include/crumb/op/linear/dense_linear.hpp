@@ -35,8 +35,10 @@ class dense_linear {
         return p;
     }
 
+    /// Outputs and inputs.
     std::size_t n() const noexcept { return weights_.rows; }
     std::size_t k() const noexcept { return weights_.cols; }
+    /// Name of the ISA that `run` executes.
     const char* isa() const noexcept { return isa_; }
 
     /// y[r, c] = bias[c] + sum over k of w[c, k] x[r, k] for rows and channels of `part`; x is m x k, y m x

@@ -43,6 +43,7 @@ class nested_linear {
         return p;
     }
 
+    /// Outputs and inputs.
     std::size_t n() const noexcept { return weights_.n(); }
     std::size_t k() const noexcept { return weights_.k(); }
     /// The lowest and the highest precision of `run`, in bits.

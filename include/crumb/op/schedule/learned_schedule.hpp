@@ -15,6 +15,7 @@ struct learned_shape {
     std::size_t hidden = 0;    ///< units of the hidden layer
     std::size_t points = 0;    ///< N of the grid of switch points
 
+    /// Inputs of the network: what the query pools.
     constexpr std::size_t width() const noexcept { return heads * head_size; }
     friend constexpr bool operator==(const learned_shape&, const learned_shape&) = default;
 };
@@ -43,8 +44,8 @@ struct learned_weights {
 
 /// The choice of a learned scheduler.
 struct learned_choice {
-    std::size_t point = 0; ///< of the grid: the most probable one, the first of equal ones
-    precision_schedule schedule;
+    std::size_t point = 0;       ///< of the grid: the most probable one, the first of equal ones
+    precision_schedule schedule; ///< high precision up to that point, low from there on
 };
 
 /// The task-agnostic scheduler (PMPD, 4.3 and A.1.1): a learned query pools the prompt's keys and values,
@@ -85,6 +86,7 @@ class learned_schedule {
                                 *second, *ops);
     }
 
+    /// Sizes, and the precisions to choose from.
     const learned_shape& shape() const noexcept { return shape_; }
     const schedule_levels& levels() const noexcept { return levels_; }
 

@@ -14,6 +14,7 @@ struct precision_range {
     int seed = min_nested_bits;
     int parent = max_nested_bits;
 
+    /// Whether there are weights of so many bits.
     constexpr bool has(int bits) const noexcept { return bits >= seed && bits <= parent; }
     friend constexpr bool operator==(const precision_range&, const precision_range&) = default;
 };
@@ -27,11 +28,11 @@ struct precision_phase {
 
 /// The common part of schedules of two precisions.
 struct schedule_levels {
-    precision_range stored = {};
-    int prefill = max_nested_bits;
-    int high = max_nested_bits;
-    int low = min_nested_bits; ///< at most `high`
-    std::size_t length = 0;    ///< max decode steps, the paper's OL
+    precision_range stored = {};   ///< of the weights
+    int prefill = max_nested_bits; ///< bits of the prompt's pass
+    int high = max_nested_bits;    ///< bits of the first decode steps
+    int low = min_nested_bits;     ///< at most `high`
+    std::size_t length = 0;        ///< max decode steps, the paper's OL
 };
 
 /// Refuses a grid of fewer than two points, or of two that would be the same step.

@@ -11,6 +11,7 @@ class precision_scheduler {
     /// Follows a schedule.
     explicit precision_scheduler(const precision_schedule& schedule = {}) noexcept : schedule_(schedule) {}
 
+    /// What it follows.
     const precision_schedule& schedule() const noexcept { return schedule_; }
 
     /// A new prompt under the same schedule.
@@ -36,6 +37,7 @@ class precision_scheduler {
     }
     /// The sequence is over: its token was EOS, or there is no more room.
     void end() noexcept { ended_ = true; }
+    /// Whether `end` was called since `begin`.
     bool ended() const noexcept { return ended_; }
 
     /// Decode steps since `begin`, and their mean bits; 0 of none.
