@@ -2,6 +2,7 @@
 #include "isa_test.hpp"
 #include "random_numbers.hpp"
 
+#include <crumb/core/buffer.hpp>
 #include <crumb/crumb.hpp>
 #include <crumb/offline/weights/quantize.hpp>
 #include <crumb/op/ffn/folded_ffn.hpp>
@@ -727,3 +728,31 @@ TEST(NeuronRows, RefusesDamagedBytes) {
     }
     EXPECT_EQ(crumb::neuron_layout::of({0, 1, 1}).error().code(), crumb::errc::bad_shape);
 }
+
+#if defined(GTEST_HAS_DEATH_TEST)
+TEST(FoldedFfnDeathTest, RefusesScratchMemoryInEveryPhase) {
+    testing::FLAGS_gtest_death_test_style = "fast"; // the other one executes this program, which qemu cannot
+    const network net({96, 200, 72}, row_codec::q8_0, row_codec::q8_0, true, 25);
+    constexpr std::size_t m = 2, parts = 3;
+    const auto x = net.random_rows(m);
+    for (const auto batches : {crumb::folded_batches::lists, crumb::folded_batches::dense}) {
+        const auto f = net.plan(nullptr, batches);
+        const std::size_t needed = f.scratch_bytes(m, parts);
+        crumb::buffer memory(needed + crumb::alignment);
+        std::vector<float> y(m * 72);
+        for (const std::size_t phase : {0, 1, 2, 3}) {
+            if (phase == 2 && batches == crumb::folded_batches::lists)
+                continue; // has nothing to do
+            const auto run = [&](std::span<std::byte> scratch) {
+                f.run_phase(phase, {crumb::matrix(x.data(), m, 96), crumb::matrix(y.data(), m, 72), scratch},
+                            0, parts);
+            };
+            SCOPED_TRACE(phase);
+            EXPECT_DEATH(run(memory.bytes().first(needed - 1)),
+                         "scratch has [0-9]+ bytes, [0-9]+ are needed");
+            EXPECT_DEATH(run({}), "scratch has 0 bytes");
+            EXPECT_DEATH(run(memory.bytes().subspan(1, needed)), "scratch is not aligned to 64 bytes");
+        }
+    }
+}
+#endif

@@ -104,7 +104,10 @@ class dense_path {
         return m;
     }
     memory memory_of(const detail::folded_ffn_job& j) const noexcept {
-        return carve(j.b.scratch, j.rows(), j.parts);
+        require_buffer(j.b.scratch, j.b.scratch.size(), "folded_ffn: scratch"); // its alignment
+        const memory m = carve(j.b.scratch, j.rows(), j.parts);
+        require_buffer(j.b.scratch, m.bytes, "folded_ffn: scratch");
+        return m;
     }
     std::span<std::byte> tiles_of(const memory& m, const detail::folded_ffn_job& j) const noexcept {
         const std::size_t bytes = products_.memory_bytes();

@@ -109,7 +109,6 @@ class folded_ffn {
             "folded_ffn: x is %zu x %zu, y %zu x %zu; the plan is for %zu rows, %zu inputs, %zu outputs",
             b.x.rows, b.x.cols, b.y.rows, b.y.cols, options_.max_rows, shape_.inputs, shape_.outputs);
         CRUMB_REQUIRE(part < parts, "folded_ffn: part %zu of %zu", part, parts);
-        require_buffer(b.scratch, scratch_bytes(b.x.rows, parts), "folded_ffn: scratch");
         CRUMB_REQUIRE(b.counters.empty() || b.counters.size() >= parts,
                       "folded_ffn: %zu counters for %zu parts", b.counters.size(), parts);
         const detail::folded_ffn_job j{b, part, parts};

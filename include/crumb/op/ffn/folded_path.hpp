@@ -85,7 +85,10 @@ class folded_path {
         return {j.m.estimates, j.rows(), shape().neurons, padded()};
     }
     job job_of(const detail::folded_ffn_job& j) const noexcept {
-        return {j, carve(j.b.scratch, j.rows(), j.parts)};
+        require_buffer(j.b.scratch, j.b.scratch.size(), "folded_ffn: scratch"); // its alignment
+        const memory m = carve(j.b.scratch, j.rows(), j.parts);
+        require_buffer(j.b.scratch, m.bytes, "folded_ffn: scratch");
+        return {j, m};
     }
 
     memory carve(std::span<std::byte> scratch, std::size_t rows, std::size_t parts) const noexcept {

@@ -5,7 +5,7 @@
 
 namespace crumb::inline CRUMB_ABI::detail {
 
-/// Carves scratch memory; without memory it only measures how much there has to be.
+/// Carves scratch memory, and measures how much there has to be: what does not fit is null.
 class scratch_carver {
   public:
     explicit scratch_carver(std::span<std::byte> memory) noexcept : memory_(memory) {}
@@ -13,9 +13,9 @@ class scratch_carver {
     std::size_t bytes() const noexcept { return at_; }
     template <class T>
     T* take(std::size_t count) noexcept {
-        std::byte* p = memory_.empty() ? nullptr : memory_.data() + at_;
+        const std::size_t begin = at_;
         at_ += round_up(count * sizeof(T), alignment);
-        return reinterpret_cast<T*>(p);
+        return at_ <= memory_.size() ? reinterpret_cast<T*>(memory_.data() + begin) : nullptr;
     }
     std::span<std::byte> take_bytes(std::size_t bytes) noexcept {
         std::byte* p = take<std::byte>(bytes);
