@@ -9,6 +9,7 @@
 #include <algorithm>
 #include <cmath>
 #include <random>
+#include <utility>
 #include <vector>
 
 namespace crumb_test {
@@ -20,7 +21,12 @@ struct stored_weights {
     std::vector<typename F::block> blocks;
     std::vector<std::int8_t> codebooks;
 
-    crumb::storage_view<F> view() const { return *crumb::storage<F>(blocks, n, k, codebooks); }
+    crumb::storage_view<F> view() const {
+        auto v = *crumb::storage<F>(blocks, n, k, codebooks);
+        if constexpr (crumb::has_tensor_scale<F>)
+            v.tensor_scale = 0.375f;
+        return v;
+    }
     std::size_t row_blocks() const { return (k + crumb::block_inputs<F> - 1) / crumb::block_inputs<F>; }
 };
 
@@ -31,6 +37,50 @@ inline crumb::half random_scale(double x, std::mt19937& random, crumb::half*) {
 }
 inline crumb::block_scale random_scale(double, std::mt19937& random, crumb::block_scale*) {
     return {120, static_cast<std::int8_t>(random())};
+}
+
+inline crumb::half_multiple random_scale(double x, std::mt19937& random, crumb::half_multiple*) {
+    return {random_scale(x, random, static_cast<crumb::half*>(nullptr)), static_cast<std::int8_t>(random())};
+}
+inline crumb::e8m0 random_scale(double, std::mt19937& random, crumb::e8m0*) {
+    return {static_cast<std::uint8_t>(110 + random() % 20)};
+}
+inline crumb::ue4m3 random_scale(double, std::mt19937& random, crumb::ue4m3*) {
+    return {static_cast<std::uint8_t>(random() % 0x7f)};
+}
+
+/// The smallest and the largest code of a format that is not one of its table, else 0 and the number of
+/// entries.
+template <class F>
+constexpr std::pair<int, int> code_range() {
+    if constexpr (!crumb::has_records<F>)
+        return {F::codes::minimum, F::codes::maximum};
+    else if constexpr (crumb::has_table<F>)
+        return {0, 15};
+    else
+        return {-crumb::code_offset_of<F>,
+                F::codes::maximum * crumb::code_step_of<F> - crumb::code_offset_of<F>};
+}
+template <class F>
+int random_code(std::mt19937& random) {
+    constexpr auto range = code_range<F>();
+    constexpr int step = crumb::code_step_of<F>;
+    return static_cast<int>(random() % unsigned((range.second - range.first) / step + 1)) * step +
+           range.first;
+}
+
+/// Writes a group of a block, with a minimum where the format has them. Of integers the bits that the block
+/// holds.
+template <class F>
+void set_group(typename F::block& block, typename F::scales::value scale, const int* code, std::size_t g) {
+    if constexpr (!crumb::has_minima<F>) {
+        F::set(block, scale, code, g);
+    } else if constexpr (std::is_same_v<decltype(scale), crumb::half>) {
+        F::set(block, scale, crumb::half{static_cast<std::uint16_t>(scale.bits ^ 0x8000u)}, code, g);
+    } else {
+        const crumb::half_multiple minimum{scale.unit, static_cast<std::int8_t>(-(scale.multiplier & 15))};
+        F::set(block, {scale.unit, static_cast<std::int8_t>(scale.multiplier & 15)}, minimum, code, g);
+    }
 }
 
 template <class F>
@@ -53,13 +103,12 @@ stored_weights<F> random_weights(std::size_t n, std::size_t k, std::mt19937& ran
     normal_numbers<double> normal;
     for (auto& block : w.blocks) {
         for (std::size_t g = 0; g < F::scales::block_groups; ++g) {
-            int code[crumb::group_size];
+            int code[F::scales::group];
             for (int& c : code)
-                c = static_cast<int>(random() % unsigned(F::codes::maximum - F::codes::minimum + 1)) +
-                    F::codes::minimum;
+                c = random_code<F>(random);
             const double scale = 0.1 * normal(random) * std::pow(spread, normal(random));
-            F::set(block, random_scale(scale, random, static_cast<typename F::scales::value*>(nullptr)), code,
-                   g);
+            set_group<F>(block, random_scale(scale, random, static_cast<typename F::scales::value*>(nullptr)),
+                         code, g);
         }
     }
     return w;
@@ -69,11 +118,11 @@ stored_weights<F> random_weights(std::size_t n, std::size_t k, std::mt19937& ran
 template <class F>
 void fill(stored_weights<F>& w, int value, typename F::scales::value scale) {
     std::fill(w.codebooks.begin(), w.codebooks.end(), static_cast<std::int8_t>(value));
-    int code[crumb::group_size];
-    std::fill_n(code, crumb::group_size, crumb::codebook_entries<F> == 0 ? value : F::codes::maximum);
+    int code[F::scales::group];
+    std::fill_n(code, F::scales::group, crumb::codebook_entries<F> == 0 ? value : F::codes::maximum);
     for (auto& block : w.blocks)
         for (std::size_t g = 0; g < F::scales::block_groups; ++g)
-            F::set(block, scale, code, g);
+            set_group<F>(block, scale, code, g);
 }
 
 } // namespace crumb_test
