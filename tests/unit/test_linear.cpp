@@ -352,9 +352,13 @@ TEST(Dense, MatchesTheReference) {
             for (std::size_t m : {1, 3, 4, 9}) {
                 guarded<float> w(n * k), x(m * k);
                 guarded<crumb::half> h(n * k);
+                guarded<crumb::bf16> b(n * k);
                 for (std::size_t i = 0; i < n * k; ++i) {
-                    h.data()[i] = crumb::to_half(normal(random));
-                    w.data()[i] = crumb::to_float(h.data()[i]);
+                    // Multiples of 1/64 below 4: all three types have them.
+                    w.data()[i] = static_cast<float>(static_cast<int>(random() % 511) - 255) / 64.0f;
+                    h.data()[i] = crumb::to_half(w.data()[i]);
+                    b.data()[i].bits =
+                        static_cast<std::uint16_t>(std::bit_cast<std::uint32_t>(w.data()[i]) >> 16);
                 }
                 for (std::size_t i = 0; i < m * k; ++i)
                     x.data()[i] = normal(random);
@@ -363,8 +367,11 @@ TEST(Dense, MatchesTheReference) {
                         crumb::matrix<const float>(w.data(), n, k), {}, {I::name});
                     const auto g = crumb::dense_linear<crumb::half>::plan(
                         crumb::matrix<const crumb::half>(h.data(), n, k), {}, {I::name});
-                    ASSERT_TRUE(f && g);
-                    std::vector<float> y(m * n), z(m * n);
+                    const auto e = crumb::dense_linear<crumb::bf16>::plan(
+                        crumb::matrix<const crumb::bf16>(b.data(), n, k), {}, {I::name});
+                    ASSERT_TRUE(f && g && e);
+                    std::vector<float> y(m * n), z(m * n), u(m * n);
+                    e->run(crumb::matrix<const float>(x.data(), m, k), crumb::matrix(u.data(), m, n));
                     f->run(crumb::matrix<const float>(x.data(), m, k), crumb::matrix(y.data(), m, n));
                     g->run(crumb::matrix<const float>(x.data(), m, k), crumb::matrix(z.data(), m, n));
                     for (std::size_t i = 0; i < m * n; ++i) {
@@ -378,6 +385,7 @@ TEST(Dense, MatchesTheReference) {
                         const double steps = 2.0 * (double(k) / I::lanes + 1) + I::lanes;
                         ASSERT_NEAR(double{y[i]}, exact, steps * std::ldexp(1.0, -24) * magnitude) << I::name;
                         ASSERT_EQ(y[i], z[i]) << I::name;
+                        ASSERT_EQ(y[i], u[i]) << I::name;
                     }
                 });
             }

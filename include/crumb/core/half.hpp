@@ -1,4 +1,4 @@
-// IEEE 754 binary16 as a storage type, converted in portable integer arithmetic.
+// IEEE 754 binary16 and bfloat16 as storage types, converted in portable integer arithmetic.
 #pragma once
 
 #include <crumb/config.hpp>
@@ -48,5 +48,13 @@ constexpr half to_half(float x) noexcept {
 
 /// Whether an fp16 number is neither infinite nor NaN.
 constexpr bool is_finite(half h) noexcept { return (h.bits & 0x7c00u) != 0x7c00u; }
+
+/// The upper 16 bits of a float (bfloat16).
+struct bf16 {
+    std::uint16_t bits = 0;
+    friend constexpr bool operator==(bf16, bf16) = default;
+};
+constexpr float to_float(bf16 x) noexcept { return std::bit_cast<float>(std::uint32_t{x.bits} << 16); }
+constexpr bool is_finite(bf16 x) noexcept { return (x.bits & 0x7f80u) != 0x7f80u; }
 
 } // namespace crumb::inline CRUMB_ABI

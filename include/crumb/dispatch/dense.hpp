@@ -20,14 +20,17 @@ struct dense_functions {
     const char* isa = nullptr;
     dense_function<float> f32 = nullptr;
     dense_function<half> f16 = nullptr;
+    dense_function<bf16> bf16_ = nullptr;
 
     /// The function for weights of type T.
     template <class T>
     dense_function<T> get() const noexcept {
         if constexpr (std::is_same_v<T, float>)
             return f32;
-        else
+        else if constexpr (std::is_same_v<T, half>)
             return f16;
+        else
+            return bf16_;
     }
 };
 
@@ -38,6 +41,7 @@ struct function_table<dense_functions> {
         isa_traits<Isa>::name,
         &kernel::dense<float, own_or_base_isa<Isa>>,
         &kernel::dense<half, own_or_base_isa<Isa>>,
+        &kernel::dense<bf16, own_or_base_isa<Isa>>,
     };
 };
 

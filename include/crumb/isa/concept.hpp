@@ -39,15 +39,17 @@ concept isa_registers = requires {
 };
 
 template <class I>
-concept isa_loads_and_stores = requires(typename I::f32 x, typename I::f32& even, const float* in, float* out,
-                                        const half* half_in, half* half_out, const std::uint8_t* codes) {
-    I::store(out, I::load(in));
-    I::store(half_out, I::load(half_in));                                       // to nearest, ties to even
-    I::store_partial(out, I::load_partial(in, std::size_t{1}), std::size_t{1}); // lanes beyond n are 0
-    I::load_pairs(in, even, even);                                              // even and odd elements
-    I::store_pairs(out, x, x);
-    I::load_bytes(codes);
-};
+concept isa_loads_and_stores =
+    requires(typename I::f32 x, typename I::f32& even, const float* in, float* out, const half* half_in,
+             half* half_out, const bf16* bf16_in, const std::uint8_t* codes) {
+        I::store(out, I::load(in));
+        I::store(half_out, I::load(half_in)); // to nearest, ties to even
+        I::store(out, I::load(bf16_in));
+        I::store_partial(out, I::load_partial(in, std::size_t{1}), std::size_t{1}); // lanes beyond n are 0
+        I::load_pairs(in, even, even);                                              // even and odd elements
+        I::store_pairs(out, x, x);
+        I::load_bytes(codes);
+    };
 
 template <class I>
 concept isa_float_arithmetic = requires(typename I::f32 x, float* out) {

@@ -57,6 +57,10 @@ struct avx2 {
     static CRUMB_INLINE f32 load(const half* p) noexcept {
         return _mm256_cvtph_ps(_mm_loadu_si128(reinterpret_cast<const __m128i*>(p)));
     }
+    static CRUMB_INLINE f32 load(const bf16* p) noexcept {
+        const __m128i x = _mm_loadu_si128(reinterpret_cast<const __m128i*>(p));
+        return as_f32(_mm256_slli_epi32(_mm256_cvtepu16_epi32(x), 16));
+    }
     static CRUMB_INLINE void store(half* p, f32 x) noexcept {
         _mm_storeu_si128(reinterpret_cast<__m128i*>(p), _mm256_cvtps_ph(x, _MM_FROUND_TO_NEAREST_INT));
     }

@@ -59,6 +59,10 @@ struct avx512_vnni {
     static CRUMB_INLINE f32 load(const half* p) noexcept {
         return _mm512_cvtph_ps(_mm256_loadu_si256(reinterpret_cast<const __m256i*>(p)));
     }
+    static CRUMB_INLINE f32 load(const bf16* p) noexcept {
+        const __m256i x = _mm256_loadu_si256(reinterpret_cast<const __m256i*>(p));
+        return as_f32(_mm512_slli_epi32(_mm512_cvtepu16_epi32(x), 16));
+    }
     static CRUMB_INLINE void store(half* p, f32 x) noexcept {
         _mm256_storeu_si256(reinterpret_cast<__m256i*>(p),
                             _mm512_cvtps_ph(x, _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC));

@@ -71,6 +71,9 @@ struct neon {
     static CRUMB_INLINE f32 load(const half* p) noexcept {
         return vcvt_f32_f16(vreinterpret_f16_u16(vld1_u16(reinterpret_cast<const std::uint16_t*>(p))));
     }
+    static CRUMB_INLINE f32 load(const bf16* p) noexcept {
+        return vreinterpretq_f32_u32(vshll_n_u16(vld1_u16(reinterpret_cast<const std::uint16_t*>(p)), 16));
+    }
     static CRUMB_INLINE void store(half* p, f32 x) noexcept {
         vst1_u16(reinterpret_cast<std::uint16_t*>(p), vreinterpret_u16_f16(vcvt_f16_f32(x)));
     }

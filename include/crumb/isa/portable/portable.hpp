@@ -65,6 +65,12 @@ struct portable {
             x[i] = to_float(p[i]);
         return load(x);
     }
+    static CRUMB_INLINE f32 load(const bf16* p) noexcept {
+        float x[lanes];
+        for (int i = 0; i < lanes; ++i)
+            x[i] = to_float(p[i]);
+        return load(x);
+    }
     static CRUMB_INLINE void store(half* p, f32 v) noexcept {
         float x[lanes];
         store(x, v);

@@ -6,7 +6,7 @@
 
 namespace crumb::inline CRUMB_ABI::kernel {
 
-/// Everything that a dense product needs; all pointers belong to the caller. `T` is float or half.
+/// Everything that a dense product needs; all pointers belong to the caller. `T` is float, half or bf16.
 template <class T>
 struct dense_args {
     matrix_view<const T> w;     ///< n x k weights

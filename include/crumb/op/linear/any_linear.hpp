@@ -34,8 +34,10 @@ class any_linear {
         args_.n = plan.n();
         if constexpr (std::same_as<T, float>)
             f32_ = plan;
-        else
+        else if constexpr (std::same_as<T, half>)
             f16_ = plan;
+        else
+            bf16_ = plan;
     }
 
     /// By weights that were packed in any listed format, or nested, at their highest precision: their header
@@ -78,7 +80,7 @@ class any_linear {
     }
 
     /// Whether there is a plan.
-    explicit operator bool() const noexcept { return functions_ != nullptr || f32_ || f16_; }
+    explicit operator bool() const noexcept { return reads_activations() || reads_floats(); }
     std::size_t n() const noexcept { return args_.n; }
     std::size_t k() const noexcept { return k_; }
     /// Bytes of weights that a product with one row reads.
@@ -88,7 +90,7 @@ class any_linear {
     /// The layout of quantized activations, of a plan that `reads_activations`.
     activation_plan input_plan() const noexcept {
         CRUMB_REQUIRE(reads_activations(), "any_linear::input_plan: the plan %s",
-                      f32_ || f16_ ? "reads floats" : "is empty");
+                      reads_floats() ? "reads floats" : "is empty");
         activation_layout layout = functions_->layout;
         layout.k = k_;
         return {layout, functions_->quantize};
@@ -98,16 +100,18 @@ class any_linear {
     void run(const matrix_view<const float>& x, const matrix_view<float>& y,
              const linear_part& part = {}) const noexcept {
         CRUMB_REQUIRE(!reads_activations(), "any_linear::run: the plan reads activations, not floats");
-        CRUMB_REQUIRE(f32_ || f16_, "any_linear::run: the plan is empty");
+        CRUMB_REQUIRE(reads_floats(), "any_linear::run: the plan is empty");
         if (f32_)
             f32_->run(x, y, part);
-        else
+        else if (f16_)
             f16_->run(x, y, part);
+        else
+            bf16_->run(x, y, part);
     }
     /// Likewise; x: made for `input_plan`, of a plan that `reads_activations`.
     void run(const activations& x, const matrix_view<float>& y, const linear_part& part = {}) const noexcept {
         CRUMB_REQUIRE(reads_activations(), "any_linear::run: the plan %s",
-                      f32_ || f16_ ? "reads floats, not activations" : "is empty");
+                      reads_floats() ? "reads floats, not activations" : "is empty");
         detail::require_layout(x, input_plan().layout, "any_linear::run");
         kernel::linear_args args = args_;
         args.codebooks = tables_.data();
@@ -138,6 +142,7 @@ class any_linear {
     }
 
   private:
+    bool reads_floats() const noexcept { return f32_ || f16_ || bf16_; }
     template <std::size_t N>
     void keep(const std::array<std::int8_t, N>& tables) noexcept {
         static_assert(N <= std::tuple_size_v<decltype(tables_)>);
@@ -150,6 +155,7 @@ class any_linear {
     std::size_t k_ = 0, bytes_ = 0;
     std::optional<dense_linear<float>> f32_;
     std::optional<dense_linear<half>> f16_;
+    std::optional<dense_linear<bf16>> bf16_;
 };
 
 } // namespace crumb::inline CRUMB_ABI

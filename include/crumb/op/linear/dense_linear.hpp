@@ -1,5 +1,5 @@
-// y = x W^T + bias with weights in single or half precision: for layers that stay unquantized, and as
-// a baseline.
+// y = x W^T + bias with weights in single precision, fp16 or bfloat16: for layers that stay unquantized, and
+// as a baseline.
 #pragma once
 
 #include <crumb/dispatch/dense.hpp>
@@ -9,10 +9,10 @@
 
 namespace crumb::inline CRUMB_ABI {
 
-/// A matrix product with float or half weights in row-major order, without packing. Refers to weights and
-/// bias, owns nothing. Results do not depend on the split into parts or on the number of rows.
+/// A matrix product with float, half or bf16 weights in row-major order, without packing. Refers to weights
+/// and bias, owns nothing. Results do not depend on the split into parts or on the number of rows.
 template <class T>
-requires(std::same_as<T, float> || std::same_as<T, half>)
+requires(std::same_as<T, float> || std::same_as<T, half> || std::same_as<T, bf16>)
 class dense_linear {
   public:
     /// Checks shapes and chooses the ISA; `options.max_rows` is not used.
