@@ -8,7 +8,9 @@
 
 #include <gtest/gtest.h>
 
+#include <cstddef>
 #include <cstring>
+#include <limits>
 #include <random>
 #include <string>
 #include <vector>
@@ -127,11 +129,12 @@ TYPED_TEST(Records, AreCheckedWhenTheyAreOpened) {
         << damaged.message();
     memory.bytes()[at + size + byte] = was;
     EXPECT_TRUE(view::open(memory.bytes()));
-    crumb::packed_header header;
-    std::memcpy(&header, memory.data(), sizeof header);
-    header.tensor_scale = crumb::has_tensor_scale<F> ? std::numeric_limits<float>::infinity() : 1.0f;
-    std::memcpy(memory.data(), &header, sizeof header);
-    EXPECT_EQ(view::open(memory.bytes()).error().code(), crumb::errc::corrupt);
+    // The infinity of a tensor's scale, or a byte that has to be 0.
+    const auto header = memory.bytes().subspan(offsetof(crumb::packed_header, reserved), sizeof(float));
+    const float infinity = std::numeric_limits<float>::infinity();
+    std::memcpy(header.data(), &infinity, sizeof infinity);
+    EXPECT_EQ(view::open(memory.bytes()).error().code(),
+              crumb::has_tensor_scale<F> ? crumb::errc::not_finite : crumb::errc::corrupt);
 }
 
 TYPED_TEST(Records, HaveExactProductsOnly) {

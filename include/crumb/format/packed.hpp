@@ -19,9 +19,8 @@ struct packed_header {
     char format[16] = {};                    ///< name of the weight format, zero-padded
     std::uint64_t n = 0;
     std::uint64_t k = 0;
-    std::uint64_t bytes = 0; ///< of header, scales and codes together
-    float tensor_scale = 0;  ///< of formats that have one, else 0
-    std::uint8_t reserved[12] = {};
+    std::uint64_t bytes = 0;        ///< of header, scales and codes together
+    std::uint8_t reserved[16] = {}; ///< of formats with a scale of the tensor, first that float
 
     bool has_format(const char* name) const noexcept {
         return std::strlen(name) <= sizeof format && std::strncmp(format, name, sizeof format) == 0;
@@ -169,15 +168,18 @@ class packed_view {
                                  layout->bytes, static_cast<unsigned long long>(header.bytes));
         if (auto s = check_buffer(bytes, layout->bytes, "packed weights"); !s)
             return s;
-        if (auto s = check_zero(std::as_bytes(std::span(header.reserved)), "packed weights, reserved"); !s)
+        constexpr std::size_t used = has_tensor_scale<F> ? sizeof(float) : 0;
+        if (auto s = check_zero(std::as_bytes(std::span(header.reserved).subspan(used)),
+                                "packed weights, reserved");
+            !s)
             return s;
-        if (has_tensor_scale<F> ? !std::isfinite(header.tensor_scale)
-                                : std::bit_cast<std::uint32_t>(header.tensor_scale) != 0)
-            return status::error(errc::corrupt, "packed weights: a tensor's scale of %g, format %s",
-                                 double{header.tensor_scale}, F::name);
         packed_view v;
-        if constexpr (has_tensor_scale<F>)
-            v.tensor_scale_ = header.tensor_scale;
+        if constexpr (has_tensor_scale<F>) {
+            std::memcpy(&v.tensor_scale_, header.reserved, sizeof v.tensor_scale_);
+            if (!std::isfinite(v.tensor_scale_))
+                return status::error(errc::not_finite, "packed weights: the tensor's scale is %g",
+                                     double{v.tensor_scale_});
+        }
         v.base_ = bytes.data();
         v.n_ = header.n;
         v.k_ = header.k;
@@ -375,7 +377,7 @@ result<packed_view<F>> pack(const storage_view<F>& w, std::span<std::byte> buffe
     header.k = w.k;
     header.bytes = layout->bytes;
     if constexpr (has_tensor_scale<F>)
-        header.tensor_scale = w.tensor_scale;
+        std::memcpy(header.reserved, &w.tensor_scale, sizeof w.tensor_scale);
     std::memset(buffer.data(), 0, layout->bytes);
     std::memcpy(buffer.data(), &header, sizeof header);
     [[maybe_unused]] auto* exponents = reinterpret_cast<std::uint8_t*>(buffer.data() + sizeof header);

@@ -32,8 +32,35 @@ struct field_bits<isa::CRUMB_THIS_ISA> {
     static CRUMB_INLINE bytes look_up(bytes table, bytes nibbles) noexcept {
         return _mm256_shuffle_epi8(table, nibbles);
     }
-    static CRUMB_INLINE typename I::i32 load_i32(const std::int8_t* p) noexcept {
-        return _mm256_cvtepi8_epi32(_mm_loadl_epi64(reinterpret_cast<const __m128i*>(p)));
+    using sixteen = __m128i;
+    /// Of 16 signed bytes, those of register v.
+    static CRUMB_INLINE typename I::i32 widen(sixteen x, int v) noexcept {
+        return _mm256_cvtepi8_epi32(v == 0 ? x : _mm_srli_si128(x, 8));
+    }
+    static CRUMB_INLINE sixteen load_sixteen(const std::uint8_t* p) noexcept {
+        return _mm_loadu_si128(reinterpret_cast<const __m128i*>(p));
+    }
+    /// (x >> Right << Left) & Mask of each byte, which no other byte's bits reach.
+    template <int Right, int Left, int Mask>
+    static CRUMB_INLINE sixteen part(sixteen x) noexcept {
+        const __m128i moved = Right > Left   ? _mm_srli_epi16(x, Right - Left)
+                              : Left > Right ? _mm_slli_epi16(x, Left - Right)
+                                             : x;
+        return _mm_and_si128(moved, _mm_set1_epi8(static_cast<char>(Mask)));
+    }
+    static CRUMB_INLINE sixteen join(sixteen a, sixteen b) noexcept { return _mm_or_si128(a, b); }
+    static CRUMB_INLINE sixteen minus(sixteen x, int y) noexcept {
+        return _mm_sub_epi8(x, _mm_set1_epi8(static_cast<char>(y)));
+    }
+    /// sum[v] += a x[0] + b x[1]: numbers of 16 channels times sums of activations.
+    template <int Vectors>
+    static CRUMB_INLINE void add_terms(typename I::i32* sum, sixteen a, sixteen b,
+                                       const std::int16_t* x) noexcept {
+        std::int32_t both;
+        __builtin_memcpy(&both, x, sizeof both);
+        CRUMB_UNROLL
+        for (int v = 0; v < Vectors; ++v)
+            sum[v] = I::add_products(sum[v], pair(widen(a, v), widen(b, v)), I::set1_i32(both));
     }
     static CRUMB_INLINE typename I::i32 mul_i32(typename I::i32 a, typename I::i32 b) noexcept {
         return _mm256_mullo_epi32(a, b);

@@ -30,16 +30,53 @@ struct field_bits<isa::CRUMB_THIS_ISA> {
     static CRUMB_INLINE bytes look_up(int8x16_t table, bytes nibbles) noexcept {
         return vreinterpretq_u8_s8(vqtbl1q_s8(table, nibbles));
     }
-    static CRUMB_INLINE typename I::i32 load_i32(const std::int8_t* p) noexcept {
-        std::int32_t four;
-        __builtin_memcpy(&four, p, sizeof four);
-        return vmovl_s16(vget_low_s16(vmovl_s8(vreinterpret_s8_s32(vdup_n_s32(four)))));
+    using sixteen = uint8x16_t;
+    static CRUMB_INLINE sixteen load_sixteen(const std::uint8_t* p) noexcept { return vld1q_u8(p); }
+    /// (x >> Right << Left) & Mask of each byte.
+    template <int Right, int Left, int Mask>
+    static CRUMB_INLINE sixteen part(sixteen x) noexcept {
+        constexpr int by = Left - Right;
+        const uint8x16_t moved = vshlq_u8(x, vdupq_n_s8(by));
+        constexpr bool whole = by < 0   ? Mask == 0xff >> -by
+                               : by > 0 ? Mask == (0xff << by & 0xff)
+                                        : Mask == 0xff;
+        return whole ? moved : vandq_u8(by == 0 ? x : moved, vdupq_n_u8(Mask));
+    }
+    static CRUMB_INLINE sixteen join(sixteen a, sixteen b) noexcept { return vorrq_u8(a, b); }
+    static CRUMB_INLINE sixteen minus(sixteen x, int y) noexcept {
+        return vsubq_u8(x, vdupq_n_u8(static_cast<std::uint8_t>(y)));
+    }
+    /// Of 16 signed bytes, those of register v.
+    static CRUMB_INLINE typename I::i32 widen(sixteen x, int v) noexcept {
+        const int16x8_t half = half_of(x, v / 2);
+        return v % 2 == 0 ? vmovl_s16(vget_low_s16(half)) : vmovl_high_s16(half);
+    }
+    /// sum[v] += a x[0] + b x[1]: numbers of 16 channels times sums of activations.
+    template <int Vectors>
+    static CRUMB_INLINE void add_terms(typename I::i32* sum, sixteen a, sixteen b,
+                                       const std::int16_t* x) noexcept {
+        add_term(sum, a, x[0]);
+        add_term(sum, b, x[1]);
     }
     static CRUMB_INLINE typename I::i32 mul_i32(typename I::i32 a, typename I::i32 b) noexcept {
         return vmulq_s32(a, b);
     }
     static CRUMB_INLINE typename I::i32 pair(typename I::i32 a, typename I::i32 b) noexcept {
         return vsliq_n_s32(a, b, 16);
+    }
+
+  private:
+    static CRUMB_INLINE int16x8_t half_of(sixteen x, int half) noexcept {
+        const int8x16_t s = vreinterpretq_s8_u8(x);
+        return half == 0 ? vmovl_s8(vget_low_s8(s)) : vmovl_high_s8(s);
+    }
+    static CRUMB_INLINE void add_term(typename I::i32* sum, sixteen a, std::int16_t x) noexcept {
+        CRUMB_UNROLL
+        for (int half = 0; half < 2; ++half) {
+            const int16x8_t wide = half_of(a, half);
+            sum[2 * half] = vmlal_n_s16(sum[2 * half], vget_low_s16(wide), x);
+            sum[2 * half + 1] = vmlal_high_n_s16(sum[2 * half + 1], wide, x);
+        }
     }
 };
 

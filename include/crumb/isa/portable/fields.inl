@@ -32,11 +32,44 @@ struct field_bits<isa::CRUMB_THIS_ISA> {
     static CRUMB_INLINE bytes look_up(table entries, bytes nibbles) noexcept {
         return I::lookups::look_up<0>(entries, nibbles);
     }
-    static CRUMB_INLINE typename I::i32 load_i32(const std::int8_t* p) noexcept {
-        std::int32_t x[I::lanes];
+    struct sixteen {
+        std::uint8_t at[16];
+    };
+    static CRUMB_INLINE sixteen load_sixteen(const std::uint8_t* p) noexcept {
+        sixteen x;
+        __builtin_memcpy(x.at, p, sizeof x.at);
+        return x;
+    }
+    /// (x >> Right << Left) & Mask of each byte.
+    template <int Right, int Left, int Mask>
+    static CRUMB_INLINE sixteen part(sixteen x) noexcept {
+        for (auto& byte : x.at)
+            byte = static_cast<std::uint8_t>((byte >> Right << Left) & Mask);
+        return x;
+    }
+    static CRUMB_INLINE sixteen join(sixteen a, const sixteen& b) noexcept {
+        for (int i = 0; i < 16; ++i)
+            a.at[i] = static_cast<std::uint8_t>(a.at[i] | b.at[i]);
+        return a;
+    }
+    static CRUMB_INLINE sixteen minus(sixteen x, int y) noexcept {
+        for (auto& byte : x.at)
+            byte = static_cast<std::uint8_t>(byte - y);
+        return x;
+    }
+    /// Of 16 signed bytes, those of register v.
+    static CRUMB_INLINE typename I::i32 widen(const sixteen& x, int v) noexcept {
+        std::int32_t wide[I::lanes];
         for (int i = 0; i < I::lanes; ++i)
-            x[i] = p[i];
-        return I::i32::load_unaligned(x);
+            wide[i] = static_cast<std::int8_t>(x.at[v * I::lanes + i]);
+        return I::i32::load_unaligned(wide);
+    }
+    /// sum[v] += a x[0] + b x[1]: numbers of 16 channels times sums of activations.
+    template <int Vectors>
+    static CRUMB_INLINE void add_terms(typename I::i32* sum, const sixteen& a, const sixteen& b,
+                                       const std::int16_t* x) noexcept {
+        for (int v = 0; v < Vectors; ++v)
+            sum[v] = sum[v] + widen(a, v) * I::i32(x[0]) + widen(b, v) * I::i32(x[1]);
     }
     static CRUMB_INLINE typename I::i32 mul_i32(typename I::i32 a, typename I::i32 b) noexcept {
         return a * b;

@@ -151,6 +151,8 @@ template <class Isa, int Bits>
 struct field_product;
 template <class Isa, int Bits>
 struct field_reader;
+template <class Isa>
+struct record_integers;
 template <class Isa, class Format>
 struct record_reader;
 template <class Isa, int Bits, int Subs, bool Integers>

@@ -42,27 +42,21 @@ struct record_block<isa::CRUMB_THIS_ISA, Bits, Subs, Integers> {
         }
     }
 
-    /// sum += the products of group g with one row, for register v of a tile.
+    /// sum += the products of a group with one row, for a register of channels; `factors`: of its sums.
     template <class Operands>
-    static CRUMB_INLINE void integer_group(const Operands& w, int g, const typename P::row& row, i32& sum,
-                                           const record_terms& terms, int v) noexcept {
+    static CRUMB_INLINE void integer_group(const Operands& w, const typename P::row& row, const i32* factors,
+                                           i32& sum) noexcept {
         typename P::acc s = P::start();
-        fours<0, 1, 1>(w, g, &row, &s, &sum, &terms, v);
+        fours<0, 1, 1>(w, 0, &row, &s, &sum, kept_factors{factors}, 0);
     }
-    /// total += the same, and what a group's minima add.
+    /// sum[sub] = the same sums, without factors.
     template <class Operands>
-    static CRUMB_INLINE void float_group(const Operands& w, int g, const typename P::row& row, float scale,
-                                         const float* x_sums, const record_terms& terms, int v,
-                                         f32& total) noexcept {
+    static CRUMB_INLINE void float_group(const Operands& w, const typename P::row& row, i32* sum) noexcept {
         typename P::acc s = P::start();
-        i32 sum[unsigned(subs)];
         CRUMB_UNROLL
         for (int sub = 0; sub < subs; ++sub)
             sum[sub] = I::set1_i32(0);
-        fours<0, 1, 1>(w, g, &row, &s, sum, &terms, v);
-        CRUMB_UNROLL
-        for (int sub = 0; sub < subs; ++sub)
-            add_group(sum[sub], I::set1(scale), I::set1(x_sums[sub]), terms, g * subs + sub, v, total);
+        fours<0, 1, 1>(w, 0, &row, &s, sum, kept_factors{nullptr}, 0);
     }
 
     /// The end of a block with integer scales, for `Rows` rows and registers from `first` on.
@@ -116,6 +110,18 @@ struct record_block<isa::CRUMB_THIS_ISA, Bits, Subs, Integers> {
 
     static constexpr int subs = Subs == 0 ? 1 : Subs;
 
+    /// Of sum `sub` of group g, for register v of channels.
+    struct kept_factors {
+        const i32* of;
+        CRUMB_INLINE i32 factor(int, int sub, int) const noexcept { return of[sub]; }
+    };
+    struct panel_factors {
+        const record_terms* terms;
+        CRUMB_INLINE i32 factor(int g, int sub, int v) const noexcept {
+            return I::as_i32(I::load(at(terms[v / per_tile].factors, g * Subs + sub, v)));
+        }
+    };
+
     template <int Tiles>
     struct panel_codes {
         const std::uint8_t* at_group;
@@ -125,12 +131,6 @@ struct record_block<isa::CRUMB_THIS_ISA, Bits, Subs, Integers> {
                                    v % per_tile * I::width);
         }
     };
-
-    static CRUMB_INLINE void add_group(i32 sum, f32 scale, f32 x_sum, const record_terms& t, int i, int v,
-                                       f32& total) noexcept {
-        total = scaled(sum, scale, I::load(at(t.factors, i, v)), total);
-        total = I::fma(x_sum, I::load(at(t.terms, i, v)), total);
-    }
 
     template <int Rows, int Vectors, class Operands>
     static CRUMB_INLINE void integers(const Operands& w, const record_terms* terms, int first, bool minima,
@@ -144,7 +144,7 @@ struct record_block<isa::CRUMB_THIS_ISA, Bits, Subs, Integers> {
             load_rows<Rows>(x.codes + g * Rows * static_cast<int>(group_size), row);
             typename P::acc s[unsigned(Rows * Vectors)];
             start<Rows * Vectors>(s);
-            fours<0, Rows, Vectors>(w, g, row, s, sum, terms, first);
+            fours<0, Rows, Vectors>(w, g, row, s, sum, panel_factors{terms}, first);
         }
         finish<Rows, Vectors>(terms, first, minima, x, sum, total);
     }
@@ -162,7 +162,7 @@ struct record_block<isa::CRUMB_THIS_ISA, Bits, Subs, Integers> {
             CRUMB_UNROLL
             for (int i = 0; i < subs * Rows * Vectors; ++i)
                 sum[i] = I::set1_i32(0);
-            fours<0, Rows, Vectors>(w, g, row, s, sum, terms, first);
+            fours<0, Rows, Vectors>(w, g, row, s, sum, panel_factors{terms}, first);
             CRUMB_UNROLL
             for (int r = 0; r < Rows; ++r) {
                 const f32 scale = I::set1(x.scales[g * Rows + r]);
@@ -170,10 +170,13 @@ struct record_block<isa::CRUMB_THIS_ISA, Bits, Subs, Integers> {
                 for (int sub = 0; sub < subs; ++sub) {
                     const f32 x_sum = I::set1(sums[(g * Rows + r) * subs + sub]);
                     CRUMB_UNROLL
-                    for (int v = 0; v < Vectors; ++v)
-                        add_group(sum[(sub * Rows + r) * Vectors + v], scale, x_sum,
-                                  terms[(first + v) / per_tile], g * subs + sub, first + v,
-                                  total[r * Vectors + v]);
+                    for (int v = 0; v < Vectors; ++v) {
+                        const record_terms& t = terms[(first + v) / per_tile];
+                        f32& to = total[r * Vectors + v];
+                        to = scaled(sum[(sub * Rows + r) * Vectors + v], scale,
+                                    I::load(at(t.factors, g * subs + sub, first + v)), to);
+                        to = I::fma(x_sum, I::load(at(t.terms, g * subs + sub, first + v)), to);
+                    }
                 }
             }
         }
@@ -193,9 +196,9 @@ struct record_block<isa::CRUMB_THIS_ISA, Bits, Subs, Integers> {
     }
 
     /// Fours `Four` to 7 of group g; sums go where their scale is before they overflow.
-    template <int Four, int Rows, int Vectors, class Operands>
+    template <int Four, int Rows, int Vectors, class Operands, class Factors>
     static CRUMB_INLINE void fours(const Operands& w, int g, const typename P::row* row, typename P::acc* s,
-                                   i32* sum, const record_terms* terms, int first) noexcept {
+                                   i32* sum, const Factors& factors, int first) noexcept {
         typename P::operand o[unsigned(Vectors)];
         CRUMB_UNROLL
         for (int v = 0; v < Vectors; ++v)
@@ -217,9 +220,7 @@ struct record_block<isa::CRUMB_THIS_ISA, Bits, Subs, Integers> {
             CRUMB_UNROLL
             for (int i = 0; i < Rows * Vectors; ++i) {
                 if constexpr (Integers && Subs != 0) {
-                    const int v = first + i % Vectors;
-                    sum[i] = P::add(sum[i], s[i],
-                                    I::as_i32(I::load(at(terms[v / per_tile].factors, g * Subs + sub, v))));
+                    sum[i] = P::add(sum[i], s[i], factors.factor(g, sub, first + i % Vectors));
                 } else {
                     i32& to = sum[(Integers ? 0 : sub) * Rows * Vectors + i];
                     to = I::add_i32(to, P::sum(s[i]));
@@ -228,7 +229,7 @@ struct record_block<isa::CRUMB_THIS_ISA, Bits, Subs, Integers> {
             }
         }
         if constexpr (Four < 7)
-            fours<Four + 1, Rows, Vectors>(w, g, row, s, sum, terms, first);
+            fours<Four + 1, Rows, Vectors>(w, g, row, s, sum, factors, first);
     }
 
     /// sum[r][v] += terms times the sums of activations.

@@ -120,14 +120,13 @@ struct record_run<isa::CRUMB_THIS_ISA, Format> {
         CRUMB_UNROLL
         for (int v = 0; v < vectors; ++v)
             total[v] = I::zero();
-        record_terms terms;
         for (std::size_t b = 0; b < blocks && b * block_groups < args.x_groups; ++b) {
             if constexpr (trits)
                 single_trits(args, b, record, at, total);
             else if constexpr (shape::integers)
-                single_integers(args, b, record, at, terms, total);
+                single_integers(args, b, record, at, total);
             else
-                single_floats(args, b, record, at, terms, total);
+                single_floats(args, b, record, at, total);
             at += block_bytes;
             record += Format::records::bytes;
         }
@@ -140,48 +139,79 @@ struct record_run<isa::CRUMB_THIS_ISA, Format> {
 
     static CRUMB_INLINE void single_integers(const linear_args& args, std::size_t b,
                                              const std::uint8_t* record, const std::uint8_t* at,
-                                             record_terms& terms, f32* total) noexcept {
-        reader::integers(record, terms);
+                                             f32* total) noexcept {
         const std::int8_t* x = args.x_codes + b * record_inputs;
+        const auto* sums = static_cast<const std::int16_t*>(args.x_sums) + b * (record_inputs / 16);
         record_codes<I, Format> w{at, table()};
-        i32 sum[unsigned(vectors)];
+        i32 sum[unsigned(vectors)], terms[unsigned(vectors)];
         CRUMB_UNROLL
         for (int v = 0; v < vectors; ++v)
-            sum[v] = I::set1_i32(0);
-        for (int g = 0; g < 8; ++g) {
-            const auto row = P::load_row(x, 8);
-            prefetch(w.at);
+            sum[v] = terms[v] = I::set1_i32(0);
+        // Neighbours share bytes of their scales.
+        for (int g = 0; g < 8; g += 2) {
+            integer_group(record, g, 0, w, x, sums, sum, terms);
+            integer_group(record, g, 1, w, x, sums, sum, terms);
+        }
+        const f32 scale = I::set1(args.x_scales[b]);
+        CRUMB_UNROLL
+        for (int v = 0; v < vectors; ++v) {
+            if constexpr (!minima && shape::sub_groups == 0)
+                sum[v] = block::without_sums(sum[v], sums);
+            else if constexpr (!minima && reader::offset != 0)
+                sum[v] = I::add_i32(sum[v], bits::mul_i32(terms[v], I::set1_i32(-reader::offset)));
+            total[v] = block::scaled(sum[v], scale, reader::unit(record, v), total[v]);
+            if constexpr (minima)
+                total[v] = block::scaled(terms[v], scale, reader::minimum_unit(record, v), total[v]);
+        }
+    }
+    /// Group g + i of a block.
+    static CRUMB_INLINE void integer_group(const std::uint8_t* record, int g, int i,
+                                           record_codes<I, Format>& w, const std::int8_t*& x,
+                                           const std::int16_t* sums, i32* sum, i32* terms) noexcept {
+        constexpr int subs = shape::sub_groups;
+        const auto row = P::load_row(x, 8);
+        prefetch(w.at);
+        i32 factors[unsigned(vectors)][2];
+        if constexpr (subs != 0) {
+            // `g` is even: of g + i, i is known.
+            const auto numbers = reader::group(record, g, i);
             CRUMB_UNROLL
             for (int v = 0; v < vectors; ++v) {
-                const typename record_codes<I, Format>::group codes_of(w, v);
-                block::integer_group(codes_of, g, row, sum[v], terms, v);
+                CRUMB_UNROLL
+                for (int sub = 0; sub < subs; ++sub)
+                    factors[v][sub] = P::factor(bits::widen(numbers.scale[sub], v));
             }
-            w.at += codes::bytes;
-            x += group_size;
+            if constexpr (minima || reader::offset != 0)
+                reader::add_terms(numbers, sums + 2 * (g + i), terms);
         }
-        block::template finish<1, vectors>(
-            &terms, 0, minima,
-            record_rows{nullptr, args.x_scales + b,
-                        static_cast<const std::int16_t*>(args.x_sums) + b * (record_inputs / 16)},
-            sum, total);
+        CRUMB_UNROLL
+        for (int v = 0; v < vectors; ++v)
+            block::integer_group(typename record_codes<I, Format>::group(w, v), row, factors[v], sum[v]);
+        w.at += codes::bytes;
+        x += group_size;
     }
 
     static CRUMB_INLINE void single_floats(const linear_args& args, std::size_t b, const std::uint8_t* record,
-                                           const std::uint8_t* at, record_terms& terms, f32* total) noexcept {
+                                           const std::uint8_t* at, f32* total) noexcept {
+        constexpr int subs = shape::sub_groups;
         const int groups = groups_left(args, b * block_groups, block_groups);
-        reader::floats(record, groups, 0, terms);
         record_codes<I, Format> w{at, table()};
         for (int g = 0; g < groups; ++g) {
             const std::size_t group = b * block_groups + static_cast<std::size_t>(g);
             const auto row = P::load_row(args.x_codes + group * group_size, 8);
+            const f32 x_scale = I::set1(args.x_scales[group]);
+            const float* sums = static_cast<const float*>(args.x_sums) + group * subs;
             prefetch(w.at);
             CRUMB_UNROLL
             for (int v = 0; v < vectors; ++v) {
-                const typename record_codes<I, Format>::group codes_of(w, v);
-                block::float_group(codes_of, g, row, args.x_scales[group],
-                                   static_cast<const float*>(args.x_sums) +
-                                       group * static_cast<std::size_t>(shape::sub_groups),
-                                   terms, v, total[v]);
+                i32 sum[unsigned(subs)];
+                block::float_group(typename record_codes<I, Format>::group(w, v), row, sum);
+                CRUMB_UNROLL
+                for (int sub = 0; sub < subs; ++sub) {
+                    const f32 d = reader::scale(record, g * subs + sub, v);
+                    total[v] = block::scaled(sum[sub], x_scale, reader::factor(d), total[v]);
+                    total[v] = I::fma(I::set1(sums[sub]), reader::term(record, d, v), total[v]);
+                }
             }
             w.at += codes::bytes;
         }

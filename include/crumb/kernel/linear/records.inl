@@ -2,10 +2,86 @@
 #if !defined(CRUMB_THIS_ISA)
 #include <crumb/isa/editor.hpp>
 
-#include <crumb/isa/avx512/fields.inl>
+#include <crumb/isa/portable/fields.inl>
 #endif
 
 namespace crumb::inline CRUMB_ABI::kernel {
+
+/// Integers of a group of 32 with 16 channels each: the scales of its sums, and the minima where records have
+/// some.
+template <>
+struct record_integers<isa::CRUMB_THIS_ISA> {
+    using I = isa::CRUMB_THIS_ISA;
+    using bits = field_bits<I>;
+    using sixteen = typename bits::sixteen;
+    sixteen scale[2], minimum[2]; ///< of groups of 16; of a group of 32 the first
+
+    template <class Records>
+    requires std::is_same_v<Records, six_bit_minima_records>
+    static CRUMB_INLINE record_integers of(const std::uint8_t* record, int g, int i,
+                                           const Records*) noexcept {
+        record_integers x;
+        six_bits(record + Records::unit_bytes + g / 2 * six_bit_bytes, i, x.scale[0], x.minimum[0]);
+        return x;
+    }
+    template <std::size_t Groups>
+    static CRUMB_INLINE record_integers of(const std::uint8_t* record, int g, int i,
+                                           const six_bit_scale_records<Groups>*) noexcept {
+        using records = six_bit_scale_records<Groups>;
+        record_integers x;
+        sixteen pair[2];
+        // Of 8 groups two pairs belong to four of them.
+        const std::uint8_t* at = record + records::unit_bytes;
+        if constexpr (Groups == 16)
+            six_bits(at + g / 2 * six_bit_bytes, i, pair[0], pair[1]);
+        else
+            six_bits(at + g / 4 * six_bit_bytes, g / 2 % 2, pair[0], pair[1]);
+        x.scale[0] = bits::minus(Groups == 16 || i == 0 ? pair[0] : pair[1], records::offset);
+        x.scale[1] = bits::minus(pair[1], records::offset);
+        return x;
+    }
+    template <class Records>
+    requires std::is_same_v<Records, byte_records>
+    static CRUMB_INLINE record_integers of(const std::uint8_t* record, int g, int i,
+                                           const Records*) noexcept {
+        record_integers x;
+        const std::uint8_t* at = record + Records::unit_bytes + 2 * (g + i) * static_cast<int>(tile_channels);
+        x.scale[0] = bits::load_sixteen(at);
+        x.scale[1] = bits::load_sixteen(at + tile_channels);
+        return x;
+    }
+    template <class Records>
+    requires std::is_same_v<Records, nibble_records>
+    static CRUMB_INLINE record_integers of(const std::uint8_t* record, int g, int i,
+                                           const Records*) noexcept {
+        record_integers x;
+        const std::uint8_t* at = record + Records::unit_bytes + 2 * (g + i) * static_cast<int>(tile_channels);
+        CRUMB_UNROLL
+        for (int sub = 0; sub < 2; ++sub) {
+            const sixteen both = bits::load_sixteen(at + sub * static_cast<int>(tile_channels));
+            x.scale[sub] = bits::template part<0, 0, 15>(both);
+            x.minimum[sub] = bits::template part<4, 0, 15>(both);
+        }
+        return x;
+    }
+
+  private:
+    /// Two pairs of numbers of 6 bits, see `six_bit_records`.
+    static constexpr int six_bit_bytes = 3 * static_cast<int>(tile_channels);
+    static CRUMB_INLINE void six_bits(const std::uint8_t* pairs, int pair, sixteen& a, sixteen& b) noexcept {
+        const sixteen low = bits::load_sixteen(pairs + pair * static_cast<int>(tile_channels));
+        const sixteen high = bits::load_sixteen(pairs + 2 * tile_channels);
+        if (pair == 0) {
+            a = bits::template part<0, 4, 0x30>(high);
+            b = bits::template part<0, 2, 0x30>(high);
+        } else {
+            a = bits::template part<0, 0, 0x30>(high);
+            b = bits::template part<2, 0, 0x30>(high);
+        }
+        a = bits::join(a, bits::template part<0, 0, 15>(low));
+        b = bits::join(b, bits::template part<4, 0, 15>(low));
+    }
+};
 
 template <class Format>
 struct record_reader<isa::CRUMB_THIS_ISA, Format> {
@@ -16,24 +92,53 @@ struct record_reader<isa::CRUMB_THIS_ISA, Format> {
     using records = typename Format::records;
     using shape = record_shape<Format>;
     using P = field_product<I, shape::bits>;
-    using sixteen = std::uint8_t __attribute__((vector_size(16)));
     static constexpr int vectors = static_cast<int>(tile_channels) / I::lanes;
     static constexpr int subs = shape::sub_groups;
     static constexpr bool minima = has_minima<Format>;
     /// What is subtracted from integers: they come with an offset.
     static constexpr int offset = shape::offset + P::offset;
 
-    /// The terms of a block of 256 with integer scales.
+    /// Group g + i, g even.
+    static CRUMB_INLINE record_integers<I> group(const std::uint8_t* record, int g, int i) noexcept {
+        return record_integers<I>::of(record, g, i, static_cast<const records*>(nullptr));
+    }
+    /// sum[v] += what minima, or scales where codes have an offset, are multiplied with, of a group.
+    static CRUMB_INLINE void add_terms(const record_integers<I>& x, const std::int16_t* sums,
+                                       i32* sum) noexcept {
+        const auto& of = minima ? x.minimum : x.scale;
+        bits::template add_terms<vectors>(sum, of[0], of[subs - 1], sums);
+    }
+    static CRUMB_INLINE f32 unit(const std::uint8_t* record, int v) noexcept {
+        return I::load(reinterpret_cast<const half*>(record) + v * I::lanes);
+    }
+    /// What sums of minima are multiplied with.
+    static CRUMB_INLINE f32 minimum_unit(const std::uint8_t* record, int v) noexcept {
+        return I::sub(I::zero(),
+                      I::load(reinterpret_cast<const half*>(record) + tile_channels + v * I::lanes));
+    }
+
+    /// The terms of a block of 256 with integer scales, for panels.
     static CRUMB_INLINE void integers(const std::uint8_t* record, record_terms& to) noexcept {
         CRUMB_UNROLL
         for (int v = 0; v < vectors; ++v) {
-            const auto* units = reinterpret_cast<const half*>(record) + v * I::lanes;
-            I::store(to.unit + v * I::lanes, I::load(units));
+            I::store(to.unit + v * I::lanes, unit(record, v));
             if constexpr (minima)
-                I::store(to.minimum_unit + v * I::lanes, I::sub(I::zero(), I::load(units + tile_channels)));
+                I::store(to.minimum_unit + v * I::lanes, minimum_unit(record, v));
         }
-        if constexpr (subs != 0)
-            numbers(record, to, static_cast<const records*>(nullptr));
+        if constexpr (subs != 0) {
+            CRUMB_UNROLL
+            for (int g = 0; g < 8; ++g) {
+                const auto x = group(record, g - g % 2, g % 2);
+                CRUMB_UNROLL
+                for (int v = 0; v < vectors; ++v) {
+                    CRUMB_UNROLL
+                    for (int sub = 0; sub < subs; ++sub)
+                        put(to.factors[g * subs + sub], v, P::factor(bits::widen(x.scale[sub], v)));
+                    if constexpr (minima || offset != 0)
+                        put_terms(minima ? x.minimum : x.scale, g, v, to);
+                }
+            }
+        }
     }
 
     /// The terms of groups of 32 of a block with scales that are floats, from number `at` on.
@@ -44,22 +149,16 @@ struct record_reader<isa::CRUMB_THIS_ISA, Format> {
             for (int sub = 0; sub < subs; ++sub) {
                 CRUMB_UNROLL
                 for (int v = 0; v < vectors; ++v) {
-                    const int i = (at + g) * subs + sub;
                     const f32 d = scale(record, g * subs + sub, v);
-                    I::store(to.factors[i] + v * I::lanes, I::mul(d, I::set1(unit * float(shape::step))));
-                    if constexpr (minima)
-                        I::store(to.terms[i] + v * I::lanes, I::load(reinterpret_cast<const half*>(record) +
-                                                                     tile_channels + v * I::lanes));
-                    else
-                        I::store(to.terms[i] + v * I::lanes, I::mul(d, I::set1(-unit * float(offset))));
+                    const int i = (at + g) * subs + sub;
+                    I::store(to.factors[i] + v * I::lanes, factor(d));
+                    I::store(to.terms[i] + v * I::lanes, term(record, d, v));
                 }
             }
         }
     }
 
-  private:
-    static constexpr float unit = table_unit_of<Format>;
-
+    /// The scale of a group (of 16, or the block's).
     static CRUMB_INLINE f32 scale(const std::uint8_t* record, int group, int v) noexcept {
         if constexpr (std::is_same_v<typename Format::scales::value, half>) {
             return I::load(reinterpret_cast<const half*>(record) + v * I::lanes);
@@ -76,106 +175,38 @@ struct record_reader<isa::CRUMB_THIS_ISA, Format> {
             return I::mul(I::load(halves), I::set1(256.0f));
         }
     }
-
-    static CRUMB_INLINE sixteen load(const std::uint8_t* p) noexcept {
-        sixteen x;
-        __builtin_memcpy(&x, p, sizeof x);
-        return x;
+    /// What a sum of codes is multiplied with.
+    static CRUMB_INLINE f32 factor(f32 scale) noexcept {
+        constexpr float by = table_unit_of<Format> * float(shape::step);
+        return by == 1 ? scale : I::mul(scale, I::set1(by));
     }
-    /// The i-th scales of a block, and the terms that offsets make of them.
-    static CRUMB_INLINE void factor(int i, sixteen x, record_terms& to) noexcept {
-        alignas(16) std::int8_t bytes[16];
-        __builtin_memcpy(bytes, &x, sizeof x);
-        CRUMB_UNROLL
-        for (int v = 0; v < vectors; ++v)
-            I::store(to.factors[i] + v * I::lanes,
-                     I::as_f32(P::factor(bits::load_i32(bytes + v * I::lanes))));
-    }
-    /// The terms of groups 2 p and 2 p + 1 of 16, or of group p of 32 twice.
-    static CRUMB_INLINE void pair_of_terms(int p, sixteen x, sixteen y, int by, record_terms& to) noexcept {
-        alignas(16) std::int8_t first[16], second[16];
-        __builtin_memcpy(first, &x, sizeof x);
-        __builtin_memcpy(second, &y, sizeof y);
-        CRUMB_UNROLL
-        for (int v = 0; v < vectors; ++v) {
-            i32 a = bits::load_i32(first + v * I::lanes), b = bits::load_i32(second + v * I::lanes);
-            if (by != 1) {
-                a = bits::mul_i32(a, I::set1_i32(by));
-                b = bits::mul_i32(b, I::set1_i32(by));
-            }
-            if constexpr (I::products == 2) {
-                I::store(to.terms[p] + v * I::lanes, I::as_f32(bits::pair(a, b)));
-            } else if constexpr (subs == 2) {
-                I::store(to.terms[2 * p] + v * I::lanes, I::as_f32(a));
-                I::store(to.terms[2 * p + 1] + v * I::lanes, I::as_f32(b));
-            } else {
-                I::store(to.terms[p] + v * I::lanes, I::as_f32(a));
-            }
-        }
-    }
-    /// Numbers of 6 bits: low nibbles of a pair, and where its upper bits are.
-    static CRUMB_INLINE void six_bits(const std::uint8_t* record, int pair, sixteen& a, sixteen& b) noexcept {
-        const std::uint8_t* at =
-            record + records::unit_bytes + pair / 2 * 3 * static_cast<int>(tile_channels);
-        const sixteen low = load(at + pair % 2 * static_cast<int>(tile_channels));
-        const sixteen both = load(at + 2 * tile_channels);
-        const sixteen high = pair % 2 == 0 ? both : both >> 4;
-        a = (low & 15) | (high << 4 & 0x30);
-        b = (low >> 4) | (high << 2 & 0x30);
+    /// What a sum of activations is multiplied with.
+    static CRUMB_INLINE f32 term(const std::uint8_t* record, f32 scale, int v) noexcept {
+        if constexpr (minima)
+            return I::load(reinterpret_cast<const half*>(record) + tile_channels + v * I::lanes);
+        else
+            return I::mul(scale, I::set1(-table_unit_of<Format> * float(offset)));
     }
 
-    template <class Records>
-    requires std::is_same_v<Records, six_bit_minima_records>
-    static CRUMB_INLINE void numbers(const std::uint8_t* record, record_terms& to, const Records*) noexcept {
-        CRUMB_UNROLL
-        for (int g = 0; g < 8; ++g) {
-            sixteen scale, minimum;
-            six_bits(record, g, scale, minimum);
-            factor(g, scale, to);
-            pair_of_terms(g, minimum, minimum, 1, to);
-        }
+  private:
+    static CRUMB_INLINE void put(float* row, int v, i32 x) noexcept {
+        I::store(row + v * I::lanes, I::as_f32(x));
     }
-    template <std::size_t Groups>
-    static CRUMB_INLINE void numbers(const std::uint8_t* record, record_terms& to,
-                                     const six_bit_scale_records<Groups>*) noexcept {
-        CRUMB_UNROLL
-        for (int p = 0; p < static_cast<int>(Groups / 2); ++p) {
-            sixteen a, b;
-            six_bits(record, p, a, b);
-            a = a - 32;
-            b = b - 32;
-            factor(2 * p, a, to);
-            factor(2 * p + 1, b, to);
-            if constexpr (offset != 0 && Groups == 16) {
-                pair_of_terms(p, a, b, -offset, to);
-            } else if constexpr (offset != 0) {
-                pair_of_terms(2 * p, a, a, -offset, to);
-                pair_of_terms(2 * p + 1, b, b, -offset, to);
-            }
+    static CRUMB_INLINE void put_terms(const typename bits::sixteen* of, int g, int v,
+                                       record_terms& to) noexcept {
+        constexpr int by = minima ? 1 : -offset;
+        i32 a = bits::widen(of[0], v), b = bits::widen(of[subs - 1], v);
+        if constexpr (by != 1) {
+            a = bits::mul_i32(a, I::set1_i32(by));
+            b = bits::mul_i32(b, I::set1_i32(by));
         }
-    }
-    template <class Records>
-    requires std::is_same_v<Records, byte_records>
-    static CRUMB_INLINE void numbers(const std::uint8_t* record, record_terms& to, const Records*) noexcept {
-        CRUMB_UNROLL
-        for (int p = 0; p < 8; ++p) {
-            const std::uint8_t* at = record + records::unit_bytes + 2 * p * static_cast<int>(tile_channels);
-            const sixteen a = load(at), b = load(at + tile_channels);
-            factor(2 * p, a, to);
-            factor(2 * p + 1, b, to);
-            pair_of_terms(p, a, b, -offset, to);
-        }
-    }
-    template <class Records>
-    requires std::is_same_v<Records, nibble_records>
-    static CRUMB_INLINE void numbers(const std::uint8_t* record, record_terms& to, const Records*) noexcept {
-        CRUMB_UNROLL
-        for (int p = 0; p < 8; ++p) {
-            const std::uint8_t* at = record + records::unit_bytes + 2 * p * static_cast<int>(tile_channels);
-            const sixteen a = load(at), b = load(at + tile_channels);
-            factor(2 * p, a & 15, to);
-            factor(2 * p + 1, b & 15, to);
-            pair_of_terms(p, a >> 4, b >> 4, 1, to);
+        if constexpr (I::products == 2) {
+            put(to.terms[g], v, bits::pair(a, b));
+        } else if constexpr (subs == 2) {
+            put(to.terms[2 * g], v, a);
+            put(to.terms[2 * g + 1], v, b);
+        } else {
+            put(to.terms[g], v, a);
         }
     }
 };
