@@ -3,6 +3,7 @@
 
 #include <crumb/format/field_codes.hpp>
 #include <crumb/format/invariants.hpp>
+#include <crumb/format/packed_header.hpp>
 #include <crumb/format/records.hpp>
 #include <crumb/format/storage.hpp>
 
@@ -10,64 +11,6 @@
 #include <string>
 
 namespace crumb::inline CRUMB_ABI {
-
-/// The tag at the start of packed weights; 64 bytes, little-endian.
-struct packed_header {
-    static constexpr std::uint32_t current_version = 1;
-    char magic[4] = {'C', 'R', 'M', 'B'};
-    std::uint32_t version = current_version; ///< of the layout
-    char format[16] = {};                    ///< name of the weight format, zero-padded
-    std::uint64_t n = 0;
-    std::uint64_t k = 0;
-    std::uint64_t bytes = 0;        ///< of header, scales and codes together
-    std::uint8_t reserved[16] = {}; ///< of formats with a scale of the tensor, first that float
-
-    bool has_format(const char* name) const noexcept {
-        return std::strlen(name) <= sizeof format && std::strncmp(format, name, sizeof format) == 0;
-    }
-};
-static_assert(sizeof(packed_header) == alignment);
-
-/// The tag of packed weights; an error if there is another tag or version.
-inline result<packed_header> read_packed_header(std::span<const std::byte> bytes) noexcept {
-    if (auto s = check_buffer(bytes, sizeof(packed_header), "packed weights"); !s)
-        return s;
-    packed_header header;
-    std::memcpy(&header, bytes.data(), sizeof header);
-    const packed_header expected;
-    if (std::memcmp(header.magic, expected.magic, sizeof header.magic) != 0)
-        return status::error(errc::wrong_format, "packed weights: the tag CRMB is missing");
-    if (header.version != expected.version)
-        return status::error(errc::wrong_version, "packed weights: layout version %u, this build reads %u",
-                             header.version, expected.version);
-    return header;
-}
-
-/// The same for weights in a format; an error if they have another one.
-inline result<packed_header> read_packed_header(std::span<const std::byte> bytes,
-                                                const char* format) noexcept {
-    auto header = read_packed_header(bytes);
-    if (header && !header->has_format(format))
-        return status::error(errc::wrong_format, "packed weights: format %.16s, expected %s", header->format,
-                             format);
-    return header;
-}
-
-/// The tiles of 16 channels and the groups of 32 inputs that n x k weights fill.
-struct packed_units {
-    std::size_t tiles = 0;
-    std::size_t groups = 0;
-    std::size_t count() const noexcept { return tiles * groups; }
-    static result<packed_units> of(std::size_t n, std::size_t k) noexcept {
-        // A petabyte: beyond any memory, and small enough that no size overflows.
-        std::size_t units = 0;
-        if (n <= (std::size_t{1} << 40) && k <= (std::size_t{1} << 40) &&
-            multiply((n + tile_channels - 1) / tile_channels, (k + group_size - 1) / group_size, units) &&
-            units <= (std::size_t{1} << 50))
-            return packed_units{(n + tile_channels - 1) / tile_channels, (k + group_size - 1) / group_size};
-        return status::error(errc::bad_shape, "%zu x %zu weights are beyond any memory", n, k);
-    }
-};
 
 /// What a weight's code is in packed weights: (code + `code_offset`) / `code_step` where a format says so.
 template <class F>
@@ -85,6 +28,18 @@ inline constexpr int code_step_of = [] {
         return 1;
 }();
 
+namespace detail {
+template <class F>
+struct packed_scale_type {
+    using type = decltype(packed_scale(typename F::scales::value{}));
+};
+template <class F>
+requires has_records<F>
+struct packed_scale_type<F> {
+    using type = std::uint8_t;
+};
+} // namespace detail
+
 /// Sizes of the packed form of n x k weights. Streams follow the header: the exponents if the format has
 /// them, all scales, all codes, each ordered by tile of 16 channels and by group (exponents: by 8 groups)
 /// within the tile (paper section 4.1.1: scales first). Scales and codes begin at multiples of 64 bytes, as
@@ -97,13 +52,7 @@ struct packed_layout {
     static_assert(multiplied_format_check<F>::passed);
     static constexpr bool has_exponents = std::same_as<typename F::scales, block_scales>;
     static constexpr std::size_t block_groups = block_inputs<F> / group_size; ///< groups of 32 in a block
-    /// Of the stream of scales.
-    using scale_unit = typename decltype([] {
-        if constexpr (has_records<F>)
-            return std::type_identity<std::uint8_t>{};
-        else
-            return std::type_identity<decltype(packed_scale(typename F::scales::value{}))>{};
-    }())::type;
+    using scale_unit = typename detail::packed_scale_type<F>::type;           ///< of the stream of scales
     /// Bytes of scales per tile and group, of records per tile and block.
     static constexpr std::size_t scale_bytes = [] {
         if constexpr (has_records<F>)
