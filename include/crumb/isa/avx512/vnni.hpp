@@ -31,7 +31,7 @@ struct avx512_vnni {
     static constexpr std::size_t single_tiles = 2;     ///< of a pass for one row
     static constexpr std::size_t block_tiles = 3;      ///< of a pass for a block of rows
     static constexpr std::size_t record_row_block = 4; ///< of formats with records
-    static constexpr std::size_t record_tiles = 2;     ///< of a panel of such
+    static constexpr std::size_t record_tiles = 3;     ///< of a panel of such
     static constexpr std::size_t panel_rows = 8; ///< from which on weights are expanded into panels; 0: never
     static constexpr std::size_t panel_tiles = 3;     ///< of a pass over int8 panels
     static constexpr std::size_t panel_row_block = 8; ///< of activations for int8 panels; 0: no such product

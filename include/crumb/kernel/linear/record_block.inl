@@ -25,7 +25,8 @@ struct record_block<isa::CRUMB_THIS_ISA, Bits, Subs, Integers> {
     template <int Rows, int Tiles>
     static CRUMB_NOINLINE void panel(const std::uint8_t* operands, const record_terms* terms, bool minima,
                                      const record_rows& x, int groups, float* totals) noexcept {
-        constexpr int all = Tiles * per_tile, vectors = all < 2 ? all : 2;
+        constexpr int all = Tiles * per_tile, most = per_tile == 1 ? 3 : 2, vectors = all < most ? all : most;
+        static_assert(all % vectors == 0);
         const panel_codes<Tiles> w{operands};
         for (int first = 0; first < all; first += vectors) {
             f32 total[unsigned(Rows * vectors)];

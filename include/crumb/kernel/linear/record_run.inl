@@ -275,8 +275,11 @@ struct record_run<isa::CRUMB_THIS_ISA, Format> {
                 CRUMB_UNROLL
                 for (std::size_t i = 0; i < Tiles; ++i)
                     fill<Tiles>(args, t + i, i, g, groups, p);
+                const panel_source next = g + panel_groups < args.x_groups ? source(args, t, g + panel_groups)
+                                                                           : source(args, t + Tiles, 0);
                 blocks<I>::template for_each<I::record_row_block>(
                     args.x_rows, first, last, [&]<int Rows>(std::size_t r) {
+                        next.template prefetch<Tiles>(r - first, last - first, blocks_of(args));
                         multiply<Rows, Tiles>(args, p, r, g, groups, totals + (r - first) * width);
                     });
             }
@@ -287,13 +290,42 @@ struct record_run<isa::CRUMB_THIS_ISA, Format> {
         return t;
     }
 
+    /// What a panel is filled with.
+    struct panel_source {
+        const std::uint8_t* codes;
+        const std::uint8_t* record;
+
+        /// Asks for a share of the bytes of `Tiles` tiles while rows `row` and on of `rows` are multiplied.
+        template <std::size_t Tiles>
+        CRUMB_INLINE void prefetch(std::size_t row, std::size_t rows,
+                                   std::size_t tile_blocks) const noexcept {
+            if constexpr (I::prefetch_bytes != 0) {
+                constexpr std::size_t panel_blocks = panel_groups / block_groups;
+                constexpr std::size_t code_lines = panel_blocks * block_bytes / 64;
+                constexpr std::size_t lines = code_lines + panel_blocks * Format::records::bytes / 64 + 1;
+                const std::size_t height = I::record_row_block;
+                const std::size_t share = (lines * height + rows - 1) / rows, from = row / height * share;
+                for (std::size_t line = from; line < from + share && line < lines; ++line)
+                    for (std::size_t tile = 0; tile < Tiles; ++tile)
+                        __builtin_prefetch(line < code_lines
+                                               ? codes + tile * tile_blocks * block_bytes + line * 64
+                                               : record + tile * tile_blocks * Format::records::bytes +
+                                                     (line - code_lines) * 64,
+                                           0, 2);
+            }
+        }
+    };
+    static CRUMB_INLINE panel_source source(const linear_args& args, std::size_t tile,
+                                            std::size_t g) noexcept {
+        const std::size_t b = tile * blocks_of(args) + g / block_groups;
+        return {args.codes + b * block_bytes, args.records + b * Format::records::bytes};
+    }
+
     template <std::size_t Tiles>
     static CRUMB_NOINLINE void fill(const linear_args& args, std::size_t tile, std::size_t i, std::size_t g,
                                     int groups, panel<Tiles>& p) noexcept {
-        const std::size_t blocks = blocks_of(args);
-        const std::size_t b = tile * blocks + g / block_groups;
-        const std::uint8_t* at = args.codes + b * block_bytes;
-        const std::uint8_t* record = args.records + b * Format::records::bytes;
+        const auto [at, first_record] = source(args, tile, g);
+        const std::uint8_t* record = first_record;
         if constexpr (shape::integers) {
             reader::integers(record, p.terms[i]);
         } else {
