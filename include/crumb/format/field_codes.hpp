@@ -69,6 +69,11 @@ struct trit_codes {
     static constexpr std::size_t bytes = block_rows * tile_row_bytes; ///< per tile and block
     static constexpr int minimum = 0;
     static constexpr int maximum = 2;
+
+    /// Digit d of byte i of row r of a channel belongs to input 4 four_of(r, d) + i.
+    static constexpr int four_of(int row, int digit) noexcept {
+        return row < 8 ? 8 * digit + row : row < 12 ? 40 + 4 * digit + row - 8 : 60 + digit;
+    }
 };
 
 /// Bit layouts of whole blocks of 256 inputs.

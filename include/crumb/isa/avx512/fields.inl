@@ -103,6 +103,38 @@ struct field_product<isa::CRUMB_THIS_ISA, Bits> {
         return _mm512_add_epi32(total, _mm512_mullo_epi32(s, factor));
     }
     static CRUMB_INLINE void pin(acc& s) noexcept { __asm__ volatile("" : "+v"(s)); }
+
+    /// The sum of ternary digits, 0 to 2, times the activations of a block, without taking digits out: digit
+    /// d of a byte is (3 r[d] - r[d + 1]) / 256, r[d] = 3^d byte modulo 256, so the sum of digit d times x[d]
+    /// is that of r[d] (3 x[d] - x[d - 1]), divided by 256.
+    static CRUMB_INLINE typename I::i32 sum_of_trits(const std::uint8_t* rows,
+                                                     const std::int8_t* x) noexcept {
+        acc own[2] = {start(), start()}, before[2] = {start(), start()};
+        for (int row = 0; row < 12; ++row)
+            add_trits<5>(rows, x, row, own, before);
+        add_trits<4>(rows, x, 12, own, before);
+        const __m512i sum = _mm512_add_epi32(own[0], own[1]);
+        const __m512i less = _mm512_add_epi32(before[0], before[1]);
+        return _mm512_srai_epi32(_mm512_sub_epi32(_mm512_add_epi32(sum, _mm512_slli_epi32(sum, 1)), less), 8);
+    }
+
+  private:
+    template <int Digits>
+    static CRUMB_INLINE void add_trits(const std::uint8_t* rows, const std::int8_t* x, int row, acc* own,
+                                       acc* before) noexcept {
+        __m512i r = I::load_bytes(rows + row * static_cast<int>(tile_row_bytes));
+        __m512i four = I::load_quad(x + 4 * trit_codes::four_of(row, 0));
+        own[0] = _mm512_dpbusd_epi32(own[0], r, four);
+        CRUMB_UNROLL
+        for (int d = 1; d <= Digits; ++d) {
+            r = field_bits<I>::triple(r);
+            before[d % 2] = _mm512_dpbusd_epi32(before[d % 2], r, four);
+            if (d < Digits) {
+                four = I::load_quad(x + 4 * trit_codes::four_of(row, d));
+                own[d % 2] = _mm512_dpbusd_epi32(own[d % 2], r, four);
+            }
+        }
+    }
 };
 
 } // namespace crumb::inline CRUMB_ABI::kernel

@@ -210,7 +210,7 @@ struct record_block<isa::CRUMB_THIS_ISA, Bits, Subs, Integers> {
             for (int v = 0; v < Vectors; ++v)
                 P::template step<Four>(s[r * Vectors + v], o[v], row[r]);
         }
-        if constexpr (Rows * Vectors >= 4) {
+        if constexpr (Rows == 1 || Rows * Vectors >= 4) {
             CRUMB_UNROLL
             for (int i = 0; i < Rows * Vectors; ++i)
                 P::pin(s[i]);

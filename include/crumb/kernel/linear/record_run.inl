@@ -40,13 +40,19 @@ struct record_codes<isa::CRUMB_THIS_ISA, Format> {
     struct group {
         typename I::bytes raw[unsigned(rows)];
         const record_codes& of;
-        CRUMB_INLINE group(const record_codes& codes, int v) noexcept : of(codes) {
+        bool prefetches;
+        CRUMB_INLINE group(const record_codes& codes, int v, bool ahead) noexcept
+            : of(codes), prefetches(ahead && v == 0) {
             CRUMB_UNROLL
             for (int row = 0; row < rows; ++row)
                 raw[row] = I::load_bytes(codes.at + row * static_cast<int>(tile_row_bytes) + v * I::width);
         }
         template <int Four>
         CRUMB_INLINE typename P::operand operand(int, int) const noexcept {
+            // All lines at once would fill the line buffers, and loads wait behind that.
+            if constexpr (I::prefetch_bytes != 0 && Four < rows)
+                if (prefetches)
+                    __builtin_prefetch(of.at + I::prefetch_bytes + Four * static_cast<int>(tile_row_bytes));
             const auto code = field_reader<I, rows>::template four<Four>(raw);
             if constexpr (looks_up)
                 return P::operand_of(bits::look_up(of.table, code));
@@ -104,14 +110,6 @@ struct record_run<isa::CRUMB_THIS_ISA, Format> {
         const std::size_t left = args.x_groups - g;
         return static_cast<int>(left < most ? left : most);
     }
-    static CRUMB_INLINE void prefetch(const std::uint8_t* p) noexcept {
-        if constexpr (I::prefetch_bytes != 0) {
-            CRUMB_UNROLL
-            for (std::size_t i = 0; i < codes::bytes && !trits; i += 64)
-                __builtin_prefetch(p + I::prefetch_bytes + i);
-        }
-    }
-
     static CRUMB_NOINLINE void single(const linear_args& args, std::size_t tile) noexcept {
         const std::size_t blocks = blocks_of(args);
         const std::uint8_t* at = args.codes + tile * blocks * block_bytes;
@@ -170,7 +168,6 @@ struct record_run<isa::CRUMB_THIS_ISA, Format> {
                                            const std::int16_t* sums, i32* sum, i32* terms) noexcept {
         constexpr int subs = shape::sub_groups;
         const auto row = P::load_row(x, 8);
-        prefetch(w.at);
         i32 factors[unsigned(vectors)][2];
         if constexpr (subs != 0) {
             // `g` is even: of g + i, i is known.
@@ -186,7 +183,8 @@ struct record_run<isa::CRUMB_THIS_ISA, Format> {
         }
         CRUMB_UNROLL
         for (int v = 0; v < vectors; ++v)
-            block::integer_group(typename record_codes<I, Format>::group(w, v), row, factors[v], sum[v]);
+            block::integer_group(typename record_codes<I, Format>::group(w, v, true), row, factors[v],
+                                 sum[v]);
         w.at += codes::bytes;
         x += group_size;
     }
@@ -201,11 +199,10 @@ struct record_run<isa::CRUMB_THIS_ISA, Format> {
             const auto row = P::load_row(args.x_codes + group * group_size, 8);
             const f32 x_scale = I::set1(args.x_scales[group]);
             const float* sums = static_cast<const float*>(args.x_sums) + group * subs;
-            prefetch(w.at);
             CRUMB_UNROLL
             for (int v = 0; v < vectors; ++v) {
                 i32 sum[unsigned(subs)];
-                block::float_group(typename record_codes<I, Format>::group(w, v), row, sum);
+                block::float_group(typename record_codes<I, Format>::group(w, v, true), row, sum);
                 CRUMB_UNROLL
                 for (int sub = 0; sub < subs; ++sub) {
                     const f32 d = reader::scale(record, g * subs + sub, v);
@@ -217,10 +214,6 @@ struct record_run<isa::CRUMB_THIS_ISA, Format> {
         }
     }
 
-    /// Digit d of byte i of row r of a block belongs to input 4 four(r, d) + i.
-    static constexpr int four_of(int row, int digit) noexcept {
-        return row < 8 ? 8 * digit + row : row < 12 ? 40 + 4 * digit + row - 8 : 60 + digit;
-    }
     static CRUMB_INLINE void single_trits(const linear_args& args, std::size_t b, const std::uint8_t* record,
                                           const std::uint8_t* at, f32* total) noexcept {
         const std::int8_t* x = args.x_codes + b * record_inputs;
@@ -228,30 +221,40 @@ struct record_run<isa::CRUMB_THIS_ISA, Format> {
         const auto* sums = static_cast<const std::int16_t*>(args.x_sums) + b * (record_inputs / 16);
         CRUMB_UNROLL
         for (int v = 0; v < vectors; ++v) {
-            typename P::acc s[5];
-            CRUMB_UNROLL
-            for (int d = 0; d < 5; ++d)
-                s[d] = P::start();
-            for (int row = 0; row < 13; ++row) {
-                auto raw = I::load_bytes(at + row * static_cast<int>(tile_row_bytes) + v * I::width);
-                CRUMB_UNROLL
-                for (int d = 0; d < 5; ++d) {
-                    if (row == 12 && d == 4)
-                        break;
-                    P::template step<0>(s[d], P::operand_of(bits::digit(raw)),
-                                        P::load_four(x + 4 * four_of(row, d)));
-                    raw = bits::triple(raw);
-                }
-            }
-            i32 sum = P::sum(s[0]);
-            CRUMB_UNROLL
-            for (int d = 1; d < 5; ++d)
-                sum = I::add_i32(sum, P::sum(s[d]));
+            const std::uint8_t* rows = at + v * I::width;
+            i32 sum = I::set1_i32(0);
+            if constexpr (requires { P::sum_of_trits(rows, x); })
+                sum = P::sum_of_trits(rows, x);
+            else
+                sum = digits(rows, x);
             total[v] = block::scaled(block::without_sums(sum, sums), scale,
                                      I::load(reinterpret_cast<const half*>(record) + v * I::lanes), total[v]);
         }
     }
 
+    /// The sum of digits times activations of a block, for a register of channels.
+    static CRUMB_INLINE i32 digits(const std::uint8_t* rows, const std::int8_t* x) noexcept {
+        typename P::acc s[5];
+        CRUMB_UNROLL
+        for (int d = 0; d < 5; ++d)
+            s[d] = P::start();
+        for (int row = 0; row < 13; ++row) {
+            auto raw = I::load_bytes(rows + row * static_cast<int>(tile_row_bytes));
+            CRUMB_UNROLL
+            for (int d = 0; d < 5; ++d) {
+                if (row == 12 && d == 4)
+                    break;
+                P::template step<0>(s[d], P::operand_of(bits::digit(raw)),
+                                    P::load_four(x + 4 * trit_codes::four_of(row, d)));
+                raw = bits::triple(raw);
+            }
+        }
+        i32 sum = P::sum(s[0]);
+        CRUMB_UNROLL
+        for (int d = 1; d < 5; ++d)
+            sum = I::add_i32(sum, P::sum(s[d]));
+        return sum;
+    }
     static CRUMB_INLINE auto table() noexcept {
         return bits::load_table(record_codes<I, Format>::table_entries.at);
     }
@@ -341,7 +344,7 @@ struct record_run<isa::CRUMB_THIS_ISA, Format> {
                 for (int v = 0; v < vectors; ++v) {
                     auto raw = I::load_bytes(at + row * static_cast<int>(tile_row_bytes) + v * I::width);
                     for (int d = 0; d < (row == 12 ? 4 : 5); ++d) {
-                        const int four = four_of(row, d);
+                        const int four = trit_codes::four_of(row, d);
                         P::store_operand(p.operands[four / 8][four % 8][i] + v * I::width,
                                          P::operand_of(bits::digit(raw)));
                         raw = bits::triple(raw);
@@ -353,7 +356,7 @@ struct record_run<isa::CRUMB_THIS_ISA, Format> {
             for (int group = 0; group < groups; ++group) {
                 CRUMB_UNROLL
                 for (int v = 0; v < vectors; ++v)
-                    keep<0>(typename record_codes<I, Format>::group(w, v),
+                    keep<0>(typename record_codes<I, Format>::group(w, v, false),
                             p.operands[group][0][i] + v * I::width, Tiles * tile_row_bytes);
                 w.at += codes::bytes;
             }
