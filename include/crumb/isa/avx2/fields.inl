@@ -15,6 +15,8 @@ struct field_bits<isa::CRUMB_THIS_ISA> {
     using bytes = typename I::bytes;
     /// The bits whose product serves codes of `bits` bits in panels as well.
     static constexpr int product_bits(int bits) noexcept { return bits < 4 ? 4 : bits; }
+    /// Whether shifts move no bit into another byte.
+    static constexpr bool shifts_bytes = false;
     template <int Mask>
     static CRUMB_INLINE bytes keep(bytes x) noexcept {
         return _mm256_and_si256(x, _mm256_set1_epi8(static_cast<char>(Mask)));

@@ -15,6 +15,8 @@ struct field_bits<isa::CRUMB_THIS_ISA> {
     using bytes = typename I::bytes;
     /// The bits whose product serves codes of `bits` bits in panels as well.
     static constexpr int product_bits(int bits) noexcept { return bits == 8 ? 8 : 4; }
+    /// Whether shifts move no bit into another byte.
+    static constexpr bool shifts_bytes = false;
     template <int Mask>
     static CRUMB_INLINE bytes keep(bytes x) noexcept {
         return _mm512_and_si512(x, _mm512_set1_epi8(static_cast<char>(Mask)));

@@ -16,6 +16,8 @@ struct field_bits<isa::CRUMB_THIS_ISA> {
     using bytes = typename I::bytes;
     /// The bits whose product serves codes of `bits` bits in panels as well.
     static constexpr int product_bits(int bits) noexcept { return bits == 8 ? 8 : bits <= 5 ? 5 : bits; }
+    /// Whether shifts move no bit into another byte.
+    static constexpr bool shifts_bytes = true;
     template <int Mask>
     static CRUMB_INLINE bytes keep(bytes x) noexcept {
         return vandq_u8(x, vdupq_n_u8(Mask));

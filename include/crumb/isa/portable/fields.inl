@@ -13,6 +13,8 @@ struct field_bits<isa::CRUMB_THIS_ISA> {
     using bytes = typename I::bytes; // two to a lane of 16 bits
     /// The bits whose product serves codes of `bits` bits in panels as well.
     static constexpr int product_bits(int bits) noexcept { return bits == 8 ? 8 : 4; }
+    /// Whether shifts move no bit into another byte.
+    static constexpr bool shifts_bytes = false;
     template <int Mask>
     static CRUMB_INLINE bytes keep(bytes x) noexcept {
         return x & bytes(static_cast<std::int16_t>(Mask * 0x0101));

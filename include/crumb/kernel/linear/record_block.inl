@@ -43,21 +43,23 @@ struct record_block<isa::CRUMB_THIS_ISA, Bits, Subs, Integers> {
         }
     }
 
-    /// sum += the products of a group with one row, for a register of channels; `factors`: of its sums.
-    template <class Operands>
-    static CRUMB_INLINE void integer_group(const Operands& w, const typename P::row& row, const i32* factors,
-                                           i32& sum) noexcept {
-        typename P::acc s = P::start();
-        fours<0, 1, 1>(w, 0, &row, &s, &sum, kept_factors{factors}, 0);
+    /// sum[v] += the products of a group with one row, times factors[sub][v].
+    template <int Vectors, class Operands>
+    static CRUMB_INLINE void integer_group(const Operands& w, const typename P::row& row,
+                                           const i32 (*factors)[unsigned(Vectors)], i32* sum) noexcept {
+        typename P::acc s[unsigned(sums_of<Operands> * Vectors)];
+        start<sums_of<Operands> * Vectors>(s);
+        fours<0, 1, Vectors>(w, 0, &row, s, sum, kept_factors<Vectors>{factors}, 0);
     }
-    /// sum[sub] = the same sums, without factors.
-    template <class Operands>
+    /// sum[sub * Vectors + v] = the same sums, without factors.
+    template <int Vectors, class Operands>
     static CRUMB_INLINE void float_group(const Operands& w, const typename P::row& row, i32* sum) noexcept {
-        typename P::acc s = P::start();
+        typename P::acc s[unsigned(sums_of<Operands> * Vectors)];
+        start<sums_of<Operands> * Vectors>(s);
         CRUMB_UNROLL
-        for (int sub = 0; sub < subs; ++sub)
-            sum[sub] = I::set1_i32(0);
-        fours<0, 1, 1>(w, 0, &row, &s, sum, kept_factors{nullptr}, 0);
+        for (int i = 0; i < subs * Vectors; ++i)
+            sum[i] = I::set1_i32(0);
+        fours<0, 1, Vectors>(w, 0, &row, s, sum, kept_factors<Vectors>{nullptr}, 0);
     }
 
     /// The end of a block with integer scales, for `Rows` rows and registers from `first` on.
@@ -112,9 +114,10 @@ struct record_block<isa::CRUMB_THIS_ISA, Bits, Subs, Integers> {
     static constexpr int subs = Subs == 0 ? 1 : Subs;
 
     /// Of sum `sub` of group g, for register v of channels.
+    template <int Vectors>
     struct kept_factors {
-        const i32* of;
-        CRUMB_INLINE i32 factor(int, int sub, int) const noexcept { return of[sub]; }
+        const i32 (*of)[unsigned(Vectors)];
+        CRUMB_INLINE i32 factor(int, int sub, int v) const noexcept { return of[sub][v]; }
     };
     struct panel_factors {
         const record_terms* terms;
@@ -123,9 +126,16 @@ struct record_block<isa::CRUMB_THIS_ISA, Bits, Subs, Integers> {
         }
     };
 
+    /// Sums that run at a time per row and register.
+    template <class Operands>
+    static constexpr int sums_of = Operands::alternates && Subs == 2 ? 2 : 1;
+
     template <int Tiles>
     struct panel_codes {
+        static constexpr bool alternates = false;
         const std::uint8_t* at_group;
+        template <int>
+        CRUMB_INLINE void prefetch() const noexcept {}
         template <int Four>
         CRUMB_INLINE typename P::operand operand(int g, int v) const noexcept {
             return P::load_operand(at_group + ((g * 8 + Four) * Tiles + v / per_tile) * 64 +
@@ -196,41 +206,46 @@ struct record_block<isa::CRUMB_THIS_ISA, Bits, Subs, Integers> {
             s[i] = P::start();
     }
 
-    /// Fours `Four` to 7 of group g; sums go where their scale is before they overflow.
-    template <int Four, int Rows, int Vectors, class Operands, class Factors>
+    /// Fours from number `At` of their order on; sums go where their scale is before they overflow.
+    template <int At, int Rows, int Vectors, class Operands, class Factors>
     static CRUMB_INLINE void fours(const Operands& w, int g, const typename P::row* row, typename P::acc* s,
                                    i32* sum, const Factors& factors, int first) noexcept {
+        constexpr int four = !Operands::alternates ? At : At % 2 * 4 + At / 2;
+        constexpr int sub = Subs == 2 && four >= 4 ? 1 : 0;
+        constexpr int n = Rows * Vectors;
+        typename P::acc* to = s + (sums_of<Operands> == 2 ? sub * n : 0);
         typename P::operand o[unsigned(Vectors)];
+        w.template prefetch<At>();
         CRUMB_UNROLL
         for (int v = 0; v < Vectors; ++v)
-            o[v] = w.template operand<Four>(g, first + v);
+            o[v] = w.template operand<four>(g, first + v);
         CRUMB_UNROLL
         for (int r = 0; r < Rows; ++r) {
             CRUMB_UNROLL
             for (int v = 0; v < Vectors; ++v)
-                P::template step<Four>(s[r * Vectors + v], o[v], row[r]);
+                P::template step<four>(to[r * Vectors + v], o[v], row[r]);
         }
-        if constexpr (Rows == 1 || Rows * Vectors >= 4) {
+        if constexpr (Rows == 1 || n >= 4) {
             CRUMB_UNROLL
-            for (int i = 0; i < Rows * Vectors; ++i)
-                P::pin(s[i]);
+            for (int i = 0; i < n; ++i)
+                P::pin(to[i]);
         }
-        constexpr bool ends = Four == 7 || (Subs == 2 && Four == 3);
-        if constexpr (ends || (Four + 1) % P::steps == 0) {
-            constexpr int sub = Subs == 2 && Four >= 4 ? 1 : 0;
+        constexpr int steps = sums_of<Operands> == 2 ? At / 2 + 1 : At + 1; // that the sum has taken
+        constexpr bool ends = At == 7 || (Subs == 2 && At == (sums_of<Operands> == 2 ? 6 : 3));
+        if constexpr (ends || steps % P::steps == 0) {
             CRUMB_UNROLL
-            for (int i = 0; i < Rows * Vectors; ++i) {
+            for (int i = 0; i < n; ++i) {
                 if constexpr (Integers && Subs != 0) {
-                    sum[i] = P::add(sum[i], s[i], factors.factor(g, sub, first + i % Vectors));
+                    sum[i] = P::add(sum[i], to[i], factors.factor(g, sub, first + i % Vectors));
                 } else {
-                    i32& to = sum[(Integers ? 0 : sub) * Rows * Vectors + i];
-                    to = I::add_i32(to, P::sum(s[i]));
+                    i32& into = sum[(Integers ? 0 : sub) * n + i];
+                    into = I::add_i32(into, P::sum(to[i]));
                 }
-                s[i] = P::start();
+                to[i] = P::start();
             }
         }
-        if constexpr (Four < 7)
-            fours<Four + 1, Rows, Vectors>(w, g, row, s, sum, factors, first);
+        if constexpr (At < 7)
+            fours<At + 1, Rows, Vectors>(w, g, row, s, sum, factors, first);
     }
 
     /// sum[r][v] += terms times the sums of activations.

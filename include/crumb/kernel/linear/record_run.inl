@@ -36,30 +36,26 @@ struct record_codes<isa::CRUMB_THIS_ISA, Format> {
     };
     static constexpr entries table_entries{}; ///< as registers hold them
 
-    /// Reads the register rows once.
-    struct group {
-        typename I::bytes raw[unsigned(rows)];
-        const record_codes& of;
-        bool prefetches;
-        CRUMB_INLINE group(const record_codes& codes, int v, bool ahead) noexcept
-            : of(codes), prefetches(ahead && v == 0) {
-            CRUMB_UNROLL
-            for (int row = 0; row < rows; ++row)
-                raw[row] = I::load_bytes(codes.at + row * static_cast<int>(tile_row_bytes) + v * I::width);
-        }
-        template <int Four>
-        CRUMB_INLINE typename P::operand operand(int, int) const noexcept {
-            // All lines at once would fill the line buffers, and loads wait behind that.
-            if constexpr (I::prefetch_bytes != 0 && Four < rows)
-                if (prefetches)
-                    __builtin_prefetch(of.at + I::prefetch_bytes + Four * static_cast<int>(tile_row_bytes));
-            const auto code = field_reader<I, rows>::template four<Four>(raw);
-            if constexpr (looks_up)
-                return P::operand_of(bits::look_up(of.table, code));
-            else
-                return P::operand_of(code);
-        }
-    };
+    /// Low nibbles, or the first half of a group, and high ones by turns.
+    static constexpr bool alternates = rows >= 4;
+
+    CRUMB_INLINE typename I::bytes raw(int row, int v) const noexcept {
+        return I::load_bytes(at + row * static_cast<int>(tile_row_bytes) + v * I::width);
+    }
+    template <int Four>
+    CRUMB_INLINE typename P::operand operand(int, int v) const noexcept {
+        const auto code = field_reader<I, rows>::template four<Four>(*this, v);
+        if constexpr (looks_up)
+            return P::operand_of(bits::look_up(table, code));
+        else
+            return P::operand_of(code);
+    }
+    /// One line at a time: all at once would fill the line buffers, and loads wait behind that.
+    template <int Line>
+    CRUMB_INLINE void prefetch() const noexcept {
+        if constexpr (I::prefetch_bytes != 0 && Line < rows)
+            __builtin_prefetch(at + I::prefetch_bytes + Line * static_cast<int>(tile_row_bytes));
+    }
 };
 
 template <class Format>
@@ -168,7 +164,7 @@ struct record_run<isa::CRUMB_THIS_ISA, Format> {
                                            const std::int16_t* sums, i32* sum, i32* terms) noexcept {
         constexpr int subs = shape::sub_groups;
         const auto row = P::load_row(x, 8);
-        i32 factors[unsigned(vectors)][2];
+        i32 factors[2][unsigned(vectors)];
         if constexpr (subs != 0) {
             // `g` is even: of g + i, i is known.
             const auto numbers = reader::group(record, g, i);
@@ -176,15 +172,12 @@ struct record_run<isa::CRUMB_THIS_ISA, Format> {
             for (int v = 0; v < vectors; ++v) {
                 CRUMB_UNROLL
                 for (int sub = 0; sub < subs; ++sub)
-                    factors[v][sub] = P::factor(bits::widen(numbers.scale[sub], v));
+                    factors[sub][v] = P::factor(bits::widen(numbers.scale[sub], v));
             }
             if constexpr (minima || reader::offset != 0)
                 reader::add_terms(numbers, sums + 2 * (g + i), terms);
         }
-        CRUMB_UNROLL
-        for (int v = 0; v < vectors; ++v)
-            block::integer_group(typename record_codes<I, Format>::group(w, v, true), row, factors[v],
-                                 sum[v]);
+        block::template integer_group<vectors>(w, row, factors, sum);
         w.at += codes::bytes;
         x += group_size;
     }
@@ -199,15 +192,16 @@ struct record_run<isa::CRUMB_THIS_ISA, Format> {
             const auto row = P::load_row(args.x_codes + group * group_size, 8);
             const f32 x_scale = I::set1(args.x_scales[group]);
             const float* sums = static_cast<const float*>(args.x_sums) + group * subs;
+            i32 sum[unsigned(subs * vectors)];
+            block::template float_group<vectors>(w, row, sum);
             CRUMB_UNROLL
-            for (int v = 0; v < vectors; ++v) {
-                i32 sum[unsigned(subs)];
-                block::float_group(typename record_codes<I, Format>::group(w, v, true), row, sum);
+            for (int sub = 0; sub < subs; ++sub) {
+                const f32 x_sum = I::set1(sums[sub]);
                 CRUMB_UNROLL
-                for (int sub = 0; sub < subs; ++sub) {
+                for (int v = 0; v < vectors; ++v) {
                     const f32 d = reader::scale(record, g * subs + sub, v);
-                    total[v] = block::scaled(sum[sub], x_scale, reader::factor(d), total[v]);
-                    total[v] = I::fma(I::set1(sums[sub]), reader::term(record, d, v), total[v]);
+                    total[v] = block::scaled(sum[sub * vectors + v], x_scale, reader::factor(d), total[v]);
+                    total[v] = I::fma(x_sum, reader::term(record, d, v), total[v]);
                 }
             }
             w.at += codes::bytes;
@@ -356,17 +350,17 @@ struct record_run<isa::CRUMB_THIS_ISA, Format> {
             for (int group = 0; group < groups; ++group) {
                 CRUMB_UNROLL
                 for (int v = 0; v < vectors; ++v)
-                    keep<0>(typename record_codes<I, Format>::group(w, v, false),
-                            p.operands[group][0][i] + v * I::width, Tiles * tile_row_bytes);
+                    keep<0>(w, v, p.operands[group][0][i] + v * I::width, Tiles * tile_row_bytes);
                 w.at += codes::bytes;
             }
         }
     }
-    template <int Four, class Group>
-    static CRUMB_INLINE void keep(const Group& from, std::uint8_t* to, std::size_t stride) noexcept {
-        P::store_operand(to, from.template operand<Four>(0, 0));
+    template <int Four>
+    static CRUMB_INLINE void keep(const record_codes<I, Format>& from, int v, std::uint8_t* to,
+                                  std::size_t stride) noexcept {
+        P::store_operand(to, from.template operand<Four>(0, v));
         if constexpr (Four < 7)
-            keep<Four + 1>(from, to + stride, stride);
+            keep<Four + 1>(from, v, to + stride, stride);
     }
 
     template <int Rows, std::size_t Tiles>
