@@ -52,8 +52,8 @@ struct field_bits<isa::CRUMB_THIS_ISA> {
     static CRUMB_INLINE sixteen minus(sixteen x, int y) noexcept {
         return _mm_sub_epi8(x, _mm_set1_epi8(static_cast<char>(y)));
     }
-    /// sum[v] += a x[0] + b x[1]: numbers of 16 channels times sums of activations.
-    template <int Vectors>
+    /// sum[v] += a x[0] + b x[1]: numbers of 16 channels times sums of activations. `Same`: a is b.
+    template <int Vectors, bool Same>
     static CRUMB_INLINE void add_terms(typename I::i32* sum, sixteen a, sixteen b,
                                        const std::int16_t* x) noexcept {
         std::int32_t both;

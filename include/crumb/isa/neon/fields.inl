@@ -53,12 +53,16 @@ struct field_bits<isa::CRUMB_THIS_ISA> {
         const int16x8_t half = half_of(x, v / 2);
         return v % 2 == 0 ? vmovl_s16(vget_low_s16(half)) : vmovl_high_s16(half);
     }
-    /// sum[v] += a x[0] + b x[1]: numbers of 16 channels times sums of activations.
-    template <int Vectors>
+    /// sum[v] += a x[0] + b x[1]: numbers of 16 channels times sums of activations. `Same`: a is b.
+    template <int Vectors, bool Same>
     static CRUMB_INLINE void add_terms(typename I::i32* sum, sixteen a, sixteen b,
                                        const std::int16_t* x) noexcept {
-        add_term(sum, a, x[0]);
-        add_term(sum, b, x[1]);
+        if constexpr (Same) {
+            add_term(sum, a, static_cast<std::int16_t>(x[0] + x[1]));
+        } else {
+            add_term(sum, a, x[0]);
+            add_term(sum, b, x[1]);
+        }
     }
     static CRUMB_INLINE typename I::i32 mul_i32(typename I::i32 a, typename I::i32 b) noexcept {
         return vmulq_s32(a, b);

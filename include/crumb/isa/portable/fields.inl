@@ -66,8 +66,8 @@ struct field_bits<isa::CRUMB_THIS_ISA> {
             wide[i] = static_cast<std::int8_t>(x.at[v * I::lanes + i]);
         return I::i32::load_unaligned(wide);
     }
-    /// sum[v] += a x[0] + b x[1]: numbers of 16 channels times sums of activations.
-    template <int Vectors>
+    /// sum[v] += a x[0] + b x[1]: numbers of 16 channels times sums of activations. `Same`: a is b.
+    template <int Vectors, bool Same>
     static CRUMB_INLINE void add_terms(typename I::i32* sum, const sixteen& a, const sixteen& b,
                                        const std::int16_t* x) noexcept {
         for (int v = 0; v < Vectors; ++v)

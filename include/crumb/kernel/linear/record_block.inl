@@ -43,13 +43,13 @@ struct record_block<isa::CRUMB_THIS_ISA, Bits, Subs, Integers> {
         }
     }
 
-    /// sum[v] += the products of a group with one row, times factors[sub][v].
+    /// sum[v] += the products of a group with one row, times the scales in `numbers`.
     template <int Vectors, class Operands>
     static CRUMB_INLINE void integer_group(const Operands& w, const typename P::row& row,
-                                           const i32 (*factors)[unsigned(Vectors)], i32* sum) noexcept {
+                                           const record_integers<I>& numbers, i32* sum) noexcept {
         typename P::acc s[unsigned(sums_of<Operands> * Vectors)];
         start<sums_of<Operands> * Vectors>(s);
-        fours<0, 1, Vectors>(w, 0, &row, s, sum, kept_factors<Vectors>{factors}, 0);
+        fours<0, 1, Vectors>(w, 0, &row, s, sum, group_factors{numbers}, 0);
     }
     /// sum[sub * Vectors + v] = the same sums, without factors.
     template <int Vectors, class Operands>
@@ -59,7 +59,7 @@ struct record_block<isa::CRUMB_THIS_ISA, Bits, Subs, Integers> {
         CRUMB_UNROLL
         for (int i = 0; i < subs * Vectors; ++i)
             sum[i] = I::set1_i32(0);
-        fours<0, 1, Vectors>(w, 0, &row, s, sum, kept_factors<Vectors>{nullptr}, 0);
+        fours<0, 1, Vectors>(w, 0, &row, s, sum, no_factors{}, 0);
     }
 
     /// The end of a block with integer scales, for `Rows` rows and registers from `first` on.
@@ -114,10 +114,12 @@ struct record_block<isa::CRUMB_THIS_ISA, Bits, Subs, Integers> {
     static constexpr int subs = Subs == 0 ? 1 : Subs;
 
     /// Of sum `sub` of group g, for register v of channels.
-    template <int Vectors>
-    struct kept_factors {
-        const i32 (*of)[unsigned(Vectors)];
-        CRUMB_INLINE i32 factor(int, int sub, int v) const noexcept { return of[sub][v]; }
+    struct no_factors {};
+    struct group_factors {
+        const record_integers<I>& numbers;
+        CRUMB_INLINE i32 factor(int, int sub, int v) const noexcept {
+            return P::factor(field_bits<I>::widen(numbers.scale[sub], v));
+        }
     };
     struct panel_factors {
         const record_terms* terms;

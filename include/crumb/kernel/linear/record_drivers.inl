@@ -8,7 +8,8 @@
 #endif
 
 #include <crumb/kernel/linear/fields.inl>
-#include <crumb/kernel/linear/record_block.inl>
 #include <crumb/kernel/linear/records.inl>
+
+#include <crumb/kernel/linear/record_block.inl>
 
 #include <crumb/kernel/linear/record_run.inl>

@@ -164,20 +164,14 @@ struct record_run<isa::CRUMB_THIS_ISA, Format> {
                                            const std::int16_t* sums, i32* sum, i32* terms) noexcept {
         constexpr int subs = shape::sub_groups;
         const auto row = P::load_row(x, 8);
-        i32 factors[2][unsigned(vectors)];
+        record_integers<I> numbers;
         if constexpr (subs != 0) {
             // `g` is even: of g + i, i is known.
-            const auto numbers = reader::group(record, g, i);
-            CRUMB_UNROLL
-            for (int v = 0; v < vectors; ++v) {
-                CRUMB_UNROLL
-                for (int sub = 0; sub < subs; ++sub)
-                    factors[sub][v] = P::factor(bits::widen(numbers.scale[sub], v));
-            }
+            numbers = reader::group(record, g, i);
             if constexpr (minima || reader::offset != 0)
                 reader::add_terms(numbers, sums + 2 * (g + i), terms);
         }
-        block::template integer_group<vectors>(w, row, factors, sum);
+        block::template integer_group<vectors>(w, row, numbers, sum);
         w.at += codes::bytes;
         x += group_size;
     }

@@ -106,7 +106,7 @@ struct record_reader<isa::CRUMB_THIS_ISA, Format> {
     static CRUMB_INLINE void add_terms(const record_integers<I>& x, const std::int16_t* sums,
                                        i32* sum) noexcept {
         const auto& of = minima ? x.minimum : x.scale;
-        bits::template add_terms<vectors>(sum, of[0], of[subs - 1], sums);
+        bits::template add_terms<vectors, subs == 1>(sum, of[0], of[subs - 1], sums);
     }
     static CRUMB_INLINE f32 unit(const std::uint8_t* record, int v) noexcept {
         return I::load(reinterpret_cast<const half*>(record) + v * I::lanes);
