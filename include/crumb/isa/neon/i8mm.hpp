@@ -25,7 +25,8 @@ struct neon_i8mm : neon_dotprod {
     static constexpr const char* name = isa_traits<neon_i8mm>::name;
     static constexpr bool has_matrix_product = true;
     static constexpr std::size_t row_block = 16;
-    static constexpr std::size_t panel_row_block = 8; ///< of activations for int8 panels
+    static constexpr std::size_t panel_row_block = 8;  ///< of activations for int8 panels
+    static constexpr std::size_t record_row_block = 8; ///< of formats with records
     static constexpr activation_order order = activation_order::twin_pairs;
     template <class Format>
     using intrinsics_tile = kernel::i8mm_tile<neon_i8mm, Format>;

@@ -15,6 +15,8 @@ CRUMB_KEEP_ORDER_BEGIN
 
 #include <crumb/isa/neon/panel_i8mm.inl>
 #include <crumb/kernel/linear/record_drivers.inl>
+
+#include <crumb/isa/neon/record_block_i8mm.inl>
 #if CRUMB_ASM
 #include <crumb/isa/neon/asm/block_i8mm.inl>
 #include <crumb/isa/neon/asm/lookup.inl>

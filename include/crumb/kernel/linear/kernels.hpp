@@ -157,6 +157,9 @@ template <class Isa, class Format>
 struct record_reader;
 template <class Isa, int Bits, int Subs, bool Integers>
 struct record_block;
+/// Panels, where an ISA has another way: `run` as `record_block::panel`.
+template <class Isa, int Bits, int Subs, bool Integers>
+struct record_panel;
 template <class Isa, class Format>
 struct record_codes;
 template <class Isa, class Format>

@@ -373,8 +373,13 @@ struct record_run<isa::CRUMB_THIS_ISA, Format> {
             x.sums =
                 static_cast<const float*>(args.x_sums) + at * static_cast<std::size_t>(shape::sub_groups);
         }
-        shared::template panel<Rows, static_cast<int>(Tiles)>(&p.operands[0][0][0][0], p.terms, minima, x,
-                                                              groups, totals);
+        using own = record_panel<I, bits::product_bits(shape::bits), shape::sub_groups, shape::integers>;
+        constexpr int tiles = static_cast<int>(Tiles);
+        const std::uint8_t* operands = &p.operands[0][0][0][0];
+        if constexpr (Rows > 1 && requires { sizeof(own); })
+            own::template run<Rows, tiles>(operands, p.terms, minima, x, groups, totals);
+        else
+            shared::template panel<Rows, tiles>(operands, p.terms, minima, x, groups, totals);
     }
 
     static CRUMB_INLINE void emit(const linear_args& args, const float* totals, std::size_t tile,
