@@ -214,9 +214,14 @@ struct record_panel<isa::CRUMB_THIS_ISA, Bits, Subs, Integers> {
         for (int i = 0; i < pairs<Rows>; ++i) {
             const bool alone = 2 * i + 1 == Rows;
             const float32x4_t scale = alone ? pair_of<true>(scales + 2 * i) : pair_of<false>(scales + 2 * i);
-            // Sums of rows are `subs` apart.
-            const float of[2] = {sums[2 * i * subs + sub], sums[(alone ? 2 * i : 2 * i + 1) * subs + sub]};
-            const float32x4_t x_sum = pair_of<false>(of);
+            float32x4_t x_sum;
+            if constexpr (subs == 1) {
+                x_sum = alone ? pair_of<true>(sums + 2 * i) : pair_of<false>(sums + 2 * i);
+            } else {
+                const float of[2] = {sums[2 * i * subs + sub],
+                                     sums[(alone ? 2 * i : 2 * i + 1) * subs + sub]};
+                x_sum = pair_of<false>(of);
+            }
             CRUMB_UNROLL
             for (int c = 0; c < 2; ++c) {
                 float32x4_t& to = total[2 * i + c];
