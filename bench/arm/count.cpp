@@ -147,11 +147,13 @@ int nested(std::string_view weights, const request& r) {
 
 int main(int argc, char** argv) {
     using namespace crumb;
-    if (argc == 2 && std::string_view(argv[1]) == "indexed") {
-        format_list::for_each([]<class F>() {
-            if constexpr (has_indexed_codes<F>)
+    if (argc == 2 && std::string_view(argv[1]) == "exact") {
+        const auto name = []<class F>() {
+            if constexpr (has_indexed_codes<F> || has_records<F>)
                 std::puts(F::name);
-        });
+        };
+        format_list::for_each(name);
+        record_format_list::for_each(name);
         return 0;
     }
     bench::request r{};
@@ -178,17 +180,20 @@ int main(int argc, char** argv) {
             status = bench::nested(format, r);
         else if (r.mode == linear_mode::absorbed && format == q4_0::name)
             status = bench::run<q4_0_absorbing>(r);
-        else if (r.mode != linear_mode::absorbed || format == u2::name)
-            format_list::for_each([&]<class F>() {
+        else if (r.mode != linear_mode::absorbed || format == u2::name) {
+            const auto run = [&]<class F>() {
                 if (format == F::name)
                     status = bench::run<F>(r);
-            });
+            };
+            format_list::for_each(run);
+            record_format_list::for_each(run);
+        }
     }
     if (status == 2)
         std::fputs("usage: crumb-arm-count [activations:][absorbed:|panels:]<weights> <isa|plain> <m> "
                    "<repetitions>\n"
                    "  weights: a format, or nested:<uniform|codebook>:<bits>\n"
-                   "or: crumb-arm-count indexed    the formats whose codes are indices into tables\n",
+                   "or: crumb-arm-count exact    the formats without a plain baseline\n",
                    stderr);
     return status;
 }

@@ -30,12 +30,13 @@ ROOT = pathlib.Path(__file__).resolve().parents[2]
 K, N = 4096, 256
 # Nested weights by bits: their kernels look levels up, uniform ones like any others, so that one row counts both.
 NESTED = ("nested:codebook:2", "nested:codebook:3", "nested:codebook:4")
-LIST = re.search(r"define CRUMB_FOR_EACH_FORMAT\(F\)((?:.*\\\n)*.*)",
-                 (ROOT / "include/crumb/format/list.hpp").read_text())[1]
-FORMATS = (*re.findall(r"F\((\w+)\)", LIST), *NESTED)
-# Formats without a plain baseline, whose codes are indices, are counted for fewer m: for what decodes and for what has
+LISTS = re.findall(r"define CRUMB_FOR_EACH_(?:RECORD_)?FORMAT\(F\)((?:.*\\\n)*.*)",
+                   (ROOT / "include/crumb/format/list.hpp").read_text())
+GROUPED, RECORDED = (re.findall(r"F\((\w+)\)", names) for names in LISTS)
+FORMATS = (*GROUPED, *RECORDED, *NESTED)
+# Formats without a plain baseline are counted for fewer m: for what decodes and for what has
 # the time to expand weights.
-INDEXED_ROWS = {"neon": (1,), "neon_dotprod": (1, 16), "neon_i8mm": (1, 16)}
+EXACT_ROWS = {"neon": (1,), "neon_dotprod": (1, 16), "neon_i8mm": (1, 16)}
 ROWS = (1, 2, 4, 8, 16)
 PANEL_ROWS = (32, 128)
 # The oldest CPU with each ISA: an instruction that leaks from a newer one is fatal there.
@@ -74,9 +75,9 @@ def build(name, directory):
     return where / "bench" / "crumb-arm-count"
 
 
-def indexed_formats(program):
-    """The formats whose codes are indices into tables, as the program knows them."""
-    return {*run(["qemu-aarch64", program, "indexed"]).split(), *NESTED}
+def exact_formats(program):
+    """The formats without a plain baseline, as the program knows them."""
+    return {*run(["qemu-aarch64", program, "exact"]).split(), *NESTED}
 
 
 def executed(program, plugin, cpu, arguments):
@@ -168,8 +169,8 @@ def mode_and_weights(f):
 
 
 def quantized_for(f, formats):
-    """Whose activations are counted: products of one mode share them."""
-    return f if mode_and_weights(f)[0] else formats[0]
+    """Whose activations are counted: products of one mode share them, but for formats with records."""
+    return f if mode_and_weights(f)[0] or f in RECORDED else formats[0]
 
 
 def number(value, digits=4):
@@ -198,13 +199,13 @@ def main():
     if not programs:
         sys.exit("no compiler for AArch64: install g++-aarch64-linux-gnu")
     lines = {name: disassembly(program) for name, program in programs.items()}
-    indexed = indexed_formats(next(iter(programs.values())))
-    uniform = [f for f in formats if f not in indexed]
+    exact = exact_formats(next(iter(programs.values())))
+    uniform = [f for f in formats if f not in exact]
 
     # (format, kind, isa, m); the plain baseline takes the best ISA of its CPU and is linear in m.
     cases = [(f, "plain", i, 1) for i in isas for f in uniform if i != "neon_i8mm"]
     cases += [(f, "linear", i, m) for i in isas for f in formats
-              for m in options.rows or (INDEXED_ROWS[i] if f in indexed else ROWS)]
+              for m in options.rows or (EXACT_ROWS[i] if f in exact else ROWS)]
     # One row after the other, so that m = 1 says it all.
     cases += [("absorbed:q4_0", "linear", i, 1) for i in isas if i != "neon" and "q4_0" in formats]
     cases += [("absorbed:u2", "linear", i, 1) for i in isas if i == "neon_i8mm" and "u2" in formats]
