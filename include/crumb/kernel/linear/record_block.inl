@@ -4,7 +4,7 @@
 #if !defined(CRUMB_THIS_ISA)
 #include <crumb/isa/editor.hpp>
 
-#include <crumb/isa/avx512/fields.inl>
+#include <crumb/isa/portable/fields.inl>
 #endif
 
 namespace crumb::inline CRUMB_ABI::kernel {

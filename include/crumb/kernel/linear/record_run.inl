@@ -5,7 +5,7 @@
 #if !defined(CRUMB_THIS_ISA)
 #include <crumb/isa/editor.hpp>
 
-#include <crumb/isa/avx512/fields.inl>
+#include <crumb/isa/portable/fields.inl>
 #include <crumb/kernel/linear/blocks.inl>
 #include <crumb/kernel/linear/fields.inl>
 #include <crumb/kernel/linear/record_block.inl>
