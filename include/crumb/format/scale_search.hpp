@@ -1,10 +1,12 @@
 // Scales, minima and codes of the blocks of GGUF for given floats. Every product that a rounding depends on
-// is rounded by itself, so that the bytes do not depend on the compiler's flags.
+// is rounded by itself, and minima are those of std::min (std::fmin may return either of two zeros), so that
+// the bytes depend neither on the compiler nor on its flags.
 #pragma once
 
 #include <crumb/core/rounded.hpp>
 #include <crumb/format/traits.hpp>
 
+#include <algorithm>
 #include <cmath>
 
 namespace crumb::inline CRUMB_ABI {
@@ -112,8 +114,8 @@ struct affine_fit {
 inline affine_fit search_affine(const float* x, std::size_t inputs, int largest) noexcept {
     float low = 0, high = x[0], squares = 0;
     for (std::size_t i = 0; i < inputs; ++i) {
-        low = std::fmin(low, x[i]);
-        high = std::fmax(high, x[i]);
+        low = std::min(low, x[i]);
+        high = std::max(high, x[i]);
         squares += rounded(x[i] * x[i]);
     }
     if (!(high - low > 1e-15f)) // squares would vanish; no half has such a scale
@@ -175,8 +177,8 @@ void encode_affine(const float* x, typename F::block& b, int most, int largest) 
     float scale = 0, depth = 0;
     for (std::size_t g = 0; g < groups; ++g) {
         fit[g] = search_affine(x + g * inputs, inputs, largest);
-        scale = std::fmax(scale, fit[g].scale);
-        depth = std::fmax(depth, -fit[g].minimum);
+        scale = std::max(scale, fit[g].scale);
+        depth = std::max(depth, -fit[g].minimum);
     }
     const float per_scale = scale > 0 ? float(most) / scale : 0.0f;
     const float per_depth = depth > 0 ? float(most) / depth : 0.0f;
@@ -202,8 +204,8 @@ void encode_range(const float* x, typename F::block& b, int largest) noexcept {
     constexpr std::size_t inputs = F::scales::group;
     float low = x[0], high = x[0];
     for (std::size_t i = 1; i < inputs; ++i) {
-        low = std::fmin(low, x[i]);
-        high = std::fmax(high, x[i]);
+        low = std::min(low, x[i]);
+        high = std::max(high, x[i]);
     }
     const float d = (high - low) / float(largest);
     const float inverse = d != 0 ? 1.0f / d : 0.0f;
