@@ -171,8 +171,7 @@ class packed_view {
             return s;
         if (auto s = check_zero(std::as_bytes(std::span(header.reserved)), "packed weights, reserved"); !s)
             return s;
-        if (has_tensor_scale<F> ? !std::isfinite(header.tensor_scale)
-                                : std::bit_cast<std::uint32_t>(header.tensor_scale) != 0)
+        if (!check_tensor_scale(header.tensor_scale))
             return status::error(errc::corrupt, "packed weights: a tensor's scale of %g, format %s",
                                  double{header.tensor_scale}, F::name);
         packed_view v;
@@ -221,6 +220,12 @@ class packed_view {
     }
 
   private:
+    static bool check_tensor_scale([[maybe_unused]] float scale) noexcept {
+        if constexpr (has_tensor_scale<F>)
+            return has_finite_weights<F>(scale);
+        else
+            return std::bit_cast<std::uint32_t>(scale) == 0;
+    }
     status check_contents() const noexcept {
         if constexpr (has_records<F>)
             return check_records();
@@ -365,9 +370,10 @@ result<packed_view<F>> pack(const storage_view<F>& w, std::span<std::byte> buffe
                 return status::error(errc::not_finite,
                                      "stored weights: scale of row %zu, group %zu is not finite", row, g);
         }
-    if (has_tensor_scale<F> && !std::isfinite(w.tensor_scale))
-        return status::error(errc::not_finite, "stored weights: the tensor's scale is %g",
-                             double{w.tensor_scale});
+    if constexpr (has_tensor_scale<F>)
+        if (!has_finite_weights<F>(w.tensor_scale))
+            return status::error(errc::not_finite, "stored weights: the tensor's scale is %g",
+                                 double{w.tensor_scale});
 
     packed_header header;
     std::memcpy(header.format, F::name, std::strlen(F::name));
