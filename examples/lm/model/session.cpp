@@ -180,8 +180,7 @@ void session::state::embed(std::span<const std::int32_t> tokens, range rows) {
     const std::size_t width = m.shape().width;
     const auto h = residual(tokens.size());
     for (std::size_t r = rows.begin; r < rows.end; ++r) {
-        const float* embedding = m.embedding(static_cast<std::size_t>(tokens[r]));
-        std::copy_n(embedding, width, h.row(r));
+        m.embedding(static_cast<std::size_t>(tokens[r]), h.row(r));
         if (const float* position = m.position(length + r); position != nullptr)
             for (std::size_t i = 0; i < width; ++i)
                 h.row(r)[i] += position[i];
@@ -456,9 +455,13 @@ result<session> session::make(const model& m, team threads, const kv_type& kv, s
             "heads each",
             kv.name().c_str(), d.head_size, d.heads / d.kv_heads);
     s->attend.emplace(*attend);
-    // The largest layout that any ISA asks for: sums included, widest input.
-    const std::size_t widest = std::max({d.width, d.hidden});
-    const crumb::activation_layout most{.k = widest, .row_block = 16, .offset = 1};
+    // No layout of any ISA and format is larger: each of its parts is the largest there is.
+    const std::size_t widest = crumb::round_up(std::max(d.width, d.hidden), crumb::record_inputs);
+    const crumb::activation_layout most{.k = widest,
+                                        .row_block = 16,
+                                        .offset = 1,
+                                        .sum_inputs = 16,
+                                        .order = crumb::activation_order::twin_pairs};
     const auto copies = [&](std::size_t rows) {
         return buffer(matrix_input::max_copies * crumb::round_up(most.bytes(rows), crumb::alignment));
     };
