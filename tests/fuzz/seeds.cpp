@@ -387,18 +387,22 @@ std::vector<seed> model_seeds() {
         const auto format = static_cast<weight_type>(t);
         static std::deque<std::string> names;
         const std::string name(weight_names[t]);
-        add({.name = names.emplace_back("llama-" + name).c_str(),
-             .matrices = of(format),
-             .output = of(format),
-             .embedding = of(format)});
-        add({.name = names.emplace_back("gpt2-ragged-" + name).c_str(),
-             .arch = gpt2,
-             .matrices = of(format),
-             .width = 36,
-             .hidden = 41});
+        const char* llama_name = names.emplace_back("llama-" + name).c_str();
+        const char* ragged_name = names.emplace_back("gpt2-ragged-" + name).c_str();
+        std::size_t inputs = 0;
+        with_format(format, [&]<class F>(std::type_identity<F>) { inputs = crumb::block_inputs<F>; });
+        if (inputs == crumb::record_inputs && !is_leveled(format)) {
+            // Packed, short rows are as long as a block.
+            add({.name = llama_name, .matrices = of(format), .width = 16, .hidden = 16});
+            add({.name = ragged_name, .arch = gpt2, .matrices = of(format), .width = 12, .hidden = 9});
+            continue;
+        }
+        add({.name = llama_name, .matrices = of(format), .output = of(format), .embedding = of(format)});
+        add({.name = ragged_name, .arch = gpt2, .matrices = of(format), .width = 36, .hidden = 41});
     }
     for (const ggml_type_info& info : ggml_types)
-        if (const auto type = static_cast<ggml_type>(info.number); is_computed(type)) {
+        if (const auto type = static_cast<ggml_type>(info.number);
+            type != ggml_type::f32 && is_computed(type)) {
             static std::deque<std::string> names;
             add({.name = names.emplace_back(std::string("down-") + info.name).c_str(),
                  .matrices = of(ggml_type::q4_0),
