@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 """Measures folded feed-forward networks (TARDIS) by coverage and bits of the predictor, beside pruning.
 
-  bench/ffn_table.py --crumb-lm build/demo/examples/crumb-lm --model F16.gguf --text test.txt \\
+  bench/ffn_table.py --crumb-lm build/lm/examples/crumb-lm --model F16.gguf --text test.txt \\
                      --calibrate calibration.txt --json ffn.json
   bench/ffn_table.py --json ffn.json
 

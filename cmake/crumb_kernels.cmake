@@ -2,7 +2,7 @@
 # uses this file as well: a program's kernels are compiled by its own compiler.
 #
 #   CRUMB_KERNEL_FORMATS   formats of quantized weights: names of format_list, nested (all precisions of nested weights),
-#                          or all
+#                          or all; plans of other formats are errors
 #   CRUMB_KERNEL_ISAS      all; native: the best one of this machine, and portable; native_only: that one alone; or the
 #                          name of one
 
@@ -58,9 +58,11 @@ function(crumb_add_kernels_target)
     crumb_listed(format/list.hpp CRUMB_FOR_EACH_VARIANT variants)
     crumb_listed(format/nested.hpp CRUMB_FOR_EACH_PRECISION precisions)
     list(APPEND formats ${recorded} ${variants})
+    set(omitted)
     if(CRUMB_KERNEL_FORMATS STREQUAL "all")
         list(APPEND formats ${precisions})
     else()
+        set(omitted ${formats} ${precisions})
         foreach(name IN LISTS CRUMB_KERNEL_FORMATS)
             if(NOT name STREQUAL "nested" AND NOT name IN_LIST formats)
                 list(JOIN formats " " known)
@@ -76,6 +78,7 @@ function(crumb_add_kernels_target)
         # Rows of neurons are multiplied as tiles of q8_0.
         list(APPEND formats q8_0)
         list(REMOVE_DUPLICATES formats)
+        list(REMOVE_ITEM omitted ${formats})
     endif()
 
     set(sources)
@@ -84,7 +87,11 @@ function(crumb_add_kernels_target)
         file(CONFIGURE OUTPUT "${path}" CONTENT "#include <crumb/compile.hpp>\n${text}\n")
         list(APPEND sources "${path}")
     endmacro()
-    source(isas "CRUMB_COMPILE_ISAS")
+    set(isas CRUMB_COMPILE_ISAS)
+    foreach(name IN LISTS omitted)
+        string(APPEND isas "\nCRUMB_OMIT_FORMAT(${name})")
+    endforeach()
+    source(isas "${isas}")
     foreach(name IN LISTS tables)
         source(${name} "CRUMB_COMPILE_TABLE(${name})")
     endforeach()

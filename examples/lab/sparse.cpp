@@ -160,7 +160,7 @@ result<std::vector<decomposed_matrix>> decomposer::run(crumb::precision_range st
     std::vector<std::vector<float>> rests;
     std::vector<crumb::training_matrix> training;
     for (const named_matrix& each : matrices) {
-        const auto floats = to_floats(**full_.file().get_tensor(each.name));
+        const auto floats = to_floats(**full_.file().get_tensor(each.name), full_.extras());
         if (!floats)
             return floats.error();
         const auto w = crumb::matrix<const float>(floats->data(), each.m->n(), each.m->k());
@@ -184,7 +184,7 @@ result<std::vector<decomposed_matrix>> decomposer::run(crumb::precision_range st
                 return made.error();
             feedback.emplace(std::move(*made));
         }
-        const auto floats = to_floats(**full_.file().get_tensor(each.name));
+        const auto floats = to_floats(**full_.file().get_tensor(each.name), full_.extras());
         const auto w = crumb::matrix<const float>(floats->data(), each.m->n(), each.m->k());
         auto parts = feedback->decompose(w, std::move(kept[out.size()]), trained->levels, threads_);
         if (!parts)
@@ -201,7 +201,7 @@ status decomposer::put(const std::vector<decomposed_matrix>& parts, int bits, mo
         return status::error(crumb::errc::bad_shape, "%zu matrices, the sparse model has %zu",
                              matrices.size(), parts.size());
     for (std::size_t m = 0; m < parts.size(); ++m) {
-        const auto floats = to_floats(**full_.file().get_tensor(matrices[m].name));
+        const auto floats = to_floats(**full_.file().get_tensor(matrices[m].name), full_.extras());
         if (!floats)
             return floats.error();
         const auto& dense = parts[m].dense;

@@ -14,7 +14,7 @@ namespace {
 /// Makes products of tensors. What they refer to lives as long as this.
 class reader {
   public:
-    reader(const gguf& file, const codebook_sets& codebooks) : file_(file), codebooks_(codebooks) {}
+    reader(const gguf& file, const matrix_extras& extras) : file_(file), extras_(extras) {}
 
     crumb::result<crumb::any_linear> product(const char* name, choices& choose) {
         const auto t = file_.get_tensor(name);
@@ -23,7 +23,7 @@ class reader {
         const auto packed = find_packed(**t);
         if (!packed) {
             const auto [n, k] = shape_of(**t);
-            auto values = to_floats(**t, codebooks_);
+            auto values = to_floats(**t, extras_);
             if (!values)
                 return values.error();
             const auto& kept = floats_.emplace_back(std::move(*values));
@@ -50,7 +50,7 @@ class reader {
                 return;
             }
             const auto plan = crumb::linear<F>::plan(
-                *view, {.codebooks = crumb::needs_codebooks<F> ? codebooks_.find(F::name)
+                *view, {.codebooks = crumb::needs_codebooks<F> ? extras_.codebooks(F::name)
                                                                : std::span<const std::int8_t>()});
             if (plan)
                 out = crumb::any_linear(*plan);
@@ -63,7 +63,7 @@ class reader {
   private:
     static constexpr std::size_t most = 256;
     const gguf& file_;
-    const codebook_sets& codebooks_;
+    const matrix_extras& extras_;
     std::deque<std::vector<float>> floats_;
 };
 
@@ -76,9 +76,9 @@ void run(std::span<const std::byte> input) {
     if (!file)
         return check_refusal(file.error());
     const auto width = file->get_u32("width"), hidden = file->get_u32("hidden");
-    const auto codebooks = codebook_sets::read(*file);
+    const auto extras = matrix_extras::read(*file);
     const auto stored = file->get_tensor("neurons");
-    for (const crumb::status& s : {width.error(), hidden.error(), codebooks.error(), stored.error()})
+    for (const crumb::status& s : {width.error(), hidden.error(), extras.error(), stored.error()})
         if (!s)
             return check_refusal(s);
     const auto neurons = crumb::neuron_rows::open((*stored)->data);
@@ -88,7 +88,7 @@ void run(std::span<const std::byte> input) {
     const crumb::neuron_shape& s = neurons->shape();
     if (s.neurons > 256 || s.inputs > 256 || s.outputs > 256)
         return;
-    reader read(*file, *codebooks);
+    reader read(*file, *extras);
     const auto fold = read.product("fold", choose), predictor = read.product("predictor", choose);
     for (const crumb::status& e : {fold.error(), predictor.error()})
         if (!e)

@@ -186,8 +186,7 @@ void edit_packed(bytes& b, std::span<const std::uint64_t> known, dice& random) {
         break;
     case 4: // another format of the same shape
     case 5: {
-        const auto t =
-            static_cast<weight_type>(static_cast<std::size_t>(weight_type::q8_0) + random.below(8));
+        const auto t = static_cast<weight_type>(2 + random.below(weight_names.size() - 2));
         if (h.n == 0 || h.k == 0 || h.n * h.k > max_bytes || h.n > max_bytes || h.k > max_bytes)
             return;
         if (t == weight_type::nested) {
@@ -657,8 +656,7 @@ class editor {
         std::uint64_t count = 1;
         for (const std::uint64_t d : dims)
             count *= d;
-        const bool is_known = t.type == ggml_type::f32 || t.type == ggml_type::f16 ||
-                              t.type == ggml_type::q8_0 || t.type == ggml_type::q4_0;
+        const bool is_known = is_computed(t.type);
         bytes data = is_known ? elements(t.type, static_cast<std::size_t>(count), random_)
                               : bytes(static_cast<std::size_t>(*size));
         if (!is_known)
@@ -771,11 +769,15 @@ class editor {
             const std::size_t at = random_.below(t.data.size() / 2) * 2;
             if (t.type == ggml_type::f32)
                 store(t.data, at / 4 * 4, bad_float(random_));
-            else if (t.type == ggml_type::q8_0)
-                store(t.data, at / 34 * 34, bad_half(random_));
-            else if (t.type == ggml_type::q4_0)
-                store(t.data, at / 18 * 18, bad_half(random_));
-            else
+            else if (const auto* info = find_ggml_type(t.type);
+                     info != nullptr && info->block > 1 && !random_.one_in(4)) {
+                // Scales of blocks are their first numbers or their last.
+                const std::size_t last = info->block_bytes - 2, block = at / info->block_bytes;
+                const std::size_t places[] = {0, last, last - 2};
+                const std::size_t place = block * info->block_bytes + random_.of(places);
+                if (place + 2 <= t.data.size())
+                    store(t.data, place, bad_half(random_));
+            } else
                 store(t.data, at, bad_half(random_));
         }
     }
@@ -800,9 +802,7 @@ class editor {
             return reshape(t, dims);
         }
         case 2: {
-            constexpr ggml_type types[] = {ggml_type::f32, ggml_type::f16, ggml_type::q8_0, ggml_type::q4_0,
-                                           ggml_type::i8,  ggml_type{12},  ggml_type{77}};
-            t.type = random_.of(types);
+            t.type = random_.one_in(16) ? ggml_type{77} : ggml_type{random_.of(ggml_types).number};
             return reshape(t, t.dims);
         }
         default: {
@@ -831,12 +831,12 @@ class editor {
             return;
         const std::size_t what = random_.below(12);
         if (what < 4) {
-            constexpr ggml_type types[] = {ggml_type::f32, ggml_type::f16, ggml_type::q8_0, ggml_type::q4_0};
+            const auto type = ggml_type{random_.of(ggml_types).number};
             const std::vector<std::uint64_t> dims = {k, n};
-            const auto size = ggml_bytes(types[what], dims);
-            if (!size || *size > max_bytes)
+            const auto size = ggml_bytes(type, dims);
+            if (!is_computed(type) || !size || *size > max_bytes)
                 return;
-            t.type = types[what];
+            t.type = type;
             t.dims = dims;
             t.data = elements(t.type, static_cast<std::size_t>(n * k), random_);
             return;

@@ -1,6 +1,9 @@
 #include "parts.hpp"
 
+#include "gguf/iq_decode.hpp"
+
 #include <cstring>
+#include <type_traits>
 
 namespace lm::fuzz {
 namespace {
@@ -10,6 +13,64 @@ void make(crumb::half& scale, dice& random) { scale = crumb::to_half(random.real
 void make(crumb::block_scale& scale, dice& random) {
     scale = {static_cast<std::uint8_t>(112 + random.below(4)),
              static_cast<std::int8_t>(static_cast<int>(random.below(201)) - 100)};
+}
+void make(crumb::e8m0& scale, dice& random) { scale = {static_cast<std::uint8_t>(118 + random.below(4))}; }
+void make(crumb::ue4m3& scale, dice& random) { scale = {static_cast<std::uint8_t>(random.below(24))}; }
+/// Keeps the unit, which is that of a block.
+void make(crumb::half_multiple& scale, dice& random) {
+    scale.multiplier = static_cast<std::int8_t>(random.below(16));
+}
+
+void fill(void* at, std::size_t size, dice& random) {
+    auto* bytes = static_cast<std::uint8_t*>(at);
+    for (std::size_t i = 0; i < size; ++i)
+        bytes[i] = static_cast<std::uint8_t>(random());
+}
+
+/// Any codes under scales of small weights.
+template <class F>
+typename F::block block(dice& random) {
+    using scale_type = typename F::scales::value;
+    typename F::block any{}, out{};
+    fill(&any, sizeof any, random);
+    scale_type scale{};
+    if constexpr (std::is_same_v<scale_type, crumb::half_multiple>)
+        scale.unit = crumb::to_half(random.real(0.002f));
+    for (std::size_t g = 0; g < F::scales::block_groups; ++g) {
+        make(scale, random);
+        int codes[crumb::block_inputs<F>];
+        for (std::size_t i = 0; i < F::scales::group; ++i)
+            codes[i] = F::code(any, g * F::scales::group + i);
+        if constexpr (crumb::has_minima<F>) {
+            auto minimum = scale;
+            make(minimum, random);
+            if constexpr (std::is_same_v<scale_type, crumb::half_multiple>)
+                minimum.multiplier = static_cast<std::int8_t>(-minimum.multiplier);
+            F::set(out, scale, minimum, codes, g);
+        } else {
+            F::set(out, scale, codes, g);
+        }
+    }
+    return out;
+}
+
+/// Any bytes of a type that is only decoded, under a scale of small weights.
+void put_decoded(ggml_type type, std::byte* at, dice& random) {
+    const std::uint32_t bytes = find_ggml_type(type)->block_bytes;
+    fill(at, bytes, random);
+    const crumb::half small{0x1400}; // 2^-10
+    const float single = 0x1p-10f;
+    if (type == ggml_type::q8_k) {
+        std::memcpy(at, &single, sizeof single);
+    } else if (type == ggml_type::iq1_m) {
+        // Four of its bits lead each of the last four numbers.
+        for (std::size_t i = 0; i < 4; ++i) {
+            std::byte& lead = at[bytes - 7 + 2 * i];
+            lead = (lead & std::byte{15}) | static_cast<std::byte>(small.bits >> 4 * i << 4);
+        }
+    } else {
+        std::memcpy(at, &small, sizeof small);
+    }
 }
 
 bytes copied(const buffer& from, std::size_t size) {
@@ -31,17 +92,8 @@ bytes packed(weight_type type, std::size_t n, std::size_t k, dice& random) {
     with_format(type, [&]<class F>(std::type_identity<F>) {
         const std::size_t in_row = (k + crumb::block_inputs<F> - 1) / crumb::block_inputs<F>;
         std::vector<typename F::block> blocks(n * in_row);
-        constexpr auto range = static_cast<std::size_t>(F::codes::maximum - F::codes::minimum + 1);
-        for (auto& block : blocks) {
-            typename F::scales::value scale{};
-            for (std::size_t g = 0; g < F::scales::block_groups; ++g) {
-                make(scale, random);
-                int codes[crumb::group_size];
-                for (int& code : codes)
-                    code = F::codes::minimum + static_cast<int>(random.below(range));
-                F::set(block, scale, codes, g);
-            }
-        }
+        for (auto& each : blocks)
+            each = block<F>(random);
         const buffer memory(crumb::packed_bytes<F>(n, k));
         const auto view = crumb::pack(*crumb::storage<F>(blocks, n, k), memory.bytes());
         if (view)
@@ -88,6 +140,11 @@ bytes neurons(const crumb::neuron_shape& shape, dice& random) {
     return copied(memory, layout->bytes);
 }
 
+bool is_computed(ggml_type type) {
+    return type == ggml_type::f32 || type == ggml_type::f16 || type == ggml_type::bf16 || format_of(type) ||
+           is_decoded(type);
+}
+
 bytes elements(ggml_type type, std::size_t count, dice& random) {
     const std::uint64_t dims[] = {count};
     const auto size = ggml_bytes(type, dims);
@@ -95,9 +152,6 @@ bytes elements(ggml_type type, std::size_t count, dice& random) {
         return {};
     bytes out(static_cast<std::size_t>(*size));
     const auto values = floats(count, 0.15f, random);
-    const auto blocks = [&](crumb::row_codec codec) {
-        crumb::encode_row(codec, values.data(), count, out.data());
-    };
     switch (type) {
     case ggml_type::f32:
         std::memcpy(out.data(), values.data(), out.size());
@@ -108,15 +162,22 @@ bytes elements(ggml_type type, std::size_t count, dice& random) {
             std::memcpy(out.data() + i * sizeof h, &h, sizeof h);
         }
         break;
-    case ggml_type::q8_0:
-        blocks(crumb::row_codec::q8_0);
-        break;
-    case ggml_type::q4_0:
-        blocks(crumb::row_codec::q4_0);
+    case ggml_type::bf16:
+        for (std::size_t i = 0; i < count; ++i)
+            std::memcpy(out.data() + 2 * i, reinterpret_cast<const std::byte*>(&values[i]) + 2, 2);
         break;
     default:
         break;
     }
+    if (const auto format = format_of(type))
+        with_format(*format, [&]<class F>(std::type_identity<F>) {
+            for (std::size_t at = 0; at < out.size(); at += sizeof(typename F::block)) {
+                const auto made = block<F>(random);
+                std::memcpy(out.data() + at, &made, sizeof made);
+            }
+        });
+    for (std::size_t at = 0; is_decoded(type) && at < out.size(); at += find_ggml_type(type)->block_bytes)
+        put_decoded(type, out.data() + at, random);
     return out;
 }
 

@@ -41,12 +41,14 @@ class dice {
 
 /// Floats of magnitude `most` or less around `center`.
 std::vector<float> floats(std::size_t count, float most, dice& random, float center = 0);
-/// n x k weights of a format of `crumb::format_list`, packed.
+/// n x k weights of a format of `crumb::all_format_list`, packed.
 bytes packed(weight_type type, std::size_t n, std::size_t k, dice& random);
 bytes nested(std::size_t n, std::size_t k, int seed, int parent, dice& random);
 /// Empty if the shape is impossible.
 bytes neurons(const crumb::neuron_shape& shape, dice& random);
-/// The elements of a tensor of a type that this program computes with; of others, zeros.
+/// Whether this program computes with a type.
+bool is_computed(ggml_type type);
+/// The elements of a tensor of such a type; of others, zeros.
 bytes elements(ggml_type type, std::size_t count, dice& random);
 
 /// `packed` or `nested` by the header that stands at the beginning of `like`, with other sizes; empty if that

@@ -55,7 +55,8 @@ struct one_product {
 };
 
 /// Results are finite and no larger than the weights' magnitudes allow, wherever these are far from what
-/// floats end at; rows of a batch are what they are alone. `constants`: what is added to each output.
+/// floats end at; rows of a batch are what they are alone. `weights`: their magnitudes, or those of the terms
+/// that they are sums of. `constants`: what is added to each output.
 template <class Plan>
 void check_products(const Plan& plan, std::span<const double> weights, std::span<const float> constants) {
     const one_product one(plan), three(plan, 3);

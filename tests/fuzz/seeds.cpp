@@ -9,6 +9,7 @@
 #include <cstdlib>
 #include <cstring>
 #include <map>
+#include <optional>
 #include <type_traits>
 
 namespace lm::fuzz {
@@ -38,6 +39,7 @@ struct plan {
     const char* name;
     architecture arch = architecture::llama;
     storage matrices = of(ggml_type::q8_0), output = of(ggml_type::f16), embedding = of(ggml_type::f16);
+    std::optional<ggml_type> down = {}; ///< of the matrices whose rows are longest
     std::uint32_t width = 32, hidden = 64, layers = 1, heads = 2, kv_heads = 1;
     std::uint32_t context = 0; ///< 0: 96, or what does not take many positions
     bool tied = false, bpe = false;
@@ -75,7 +77,8 @@ void put_codebooks(maker& file, dice& random) {
                 std::vector<std::int32_t> entries(crumb::codebook_entries<Format>);
                 for (auto& e : entries)
                     e = static_cast<std::int32_t>(random.below(255)) - 127;
-                file.to.set_array(codebook_sets::key(Format::name), std::span<const std::int32_t>(entries));
+                file.to.set_array(matrix_extras::codebook_key(Format::name),
+                                  std::span<const std::int32_t>(entries));
             }
         };
         (one(std::type_identity<F>()), ...);
@@ -133,7 +136,13 @@ bytes model_file(const plan& p) {
         }
         put("attn_output", p.width, p.width);
         put("ffn_up", p.hidden, p.width);
-        put("ffn_down", p.width, p.hidden);
+        if (p.down)
+            put_matrix(file, blk + "ffn_down.weight", p.width, p.hidden, of(*p.down), random);
+        else
+            put("ffn_down", p.width, p.hidden);
+        if (p.down == ggml_type::nvfp4)
+            for (const char* name : {"ffn_down.scale", "ffn_down.input_scale"})
+                file.add(blk + name, std::vector<float>{0.75f});
     }
     if (!p.tied)
         put_matrix(file, "output.weight", vocabulary, p.width, p.output, random);
@@ -378,16 +387,28 @@ std::vector<seed> model_seeds() {
         const auto format = static_cast<weight_type>(t);
         static std::deque<std::string> names;
         const std::string name(weight_names[t]);
-        add({.name = names.emplace_back("llama-" + name).c_str(),
-             .matrices = of(format),
-             .output = of(format),
-             .embedding = of(format)});
-        add({.name = names.emplace_back("gpt2-ragged-" + name).c_str(),
-             .arch = gpt2,
-             .matrices = of(format),
-             .width = 36,
-             .hidden = 41});
+        const char* llama_name = names.emplace_back("llama-" + name).c_str();
+        const char* ragged_name = names.emplace_back("gpt2-ragged-" + name).c_str();
+        std::size_t inputs = 0;
+        with_format(format, [&]<class F>(std::type_identity<F>) { inputs = crumb::block_inputs<F>; });
+        if (inputs == crumb::record_inputs && !is_leveled(format)) {
+            // Packed, short rows are as long as a block.
+            add({.name = llama_name, .matrices = of(format), .width = 16, .hidden = 16});
+            add({.name = ragged_name, .arch = gpt2, .matrices = of(format), .width = 12, .hidden = 9});
+            continue;
+        }
+        add({.name = llama_name, .matrices = of(format), .output = of(format), .embedding = of(format)});
+        add({.name = ragged_name, .arch = gpt2, .matrices = of(format), .width = 36, .hidden = 41});
     }
+    for (const ggml_type_info& info : ggml_types)
+        if (const auto type = static_cast<ggml_type>(info.number);
+            type != ggml_type::f32 && is_computed(type)) {
+            static std::deque<std::string> names;
+            add({.name = names.emplace_back(std::string("down-") + info.name).c_str(),
+                 .matrices = of(ggml_type::q4_0),
+                 .down = type,
+                 .hidden = 256});
+        }
     add({.name = "llama-nested-2-4", .matrices = of(2, 4)});
     add({.name = "llama-nested-3-4-ragged", .matrices = of(3, 4), .width = 36, .hidden = 20});
     const bytes two = add({.name = "gpt2-nested-2-2", .arch = gpt2, .matrices = of(2, 2)});

@@ -223,6 +223,26 @@ if(EXISTS "${WORK}/f.gguf")
     fail("calibrate --ffn left a file behind after an error")
 endif()
 
+# ---- types of GGUF ------------------------------------------------------------------------------------------
+run(quantize "${llama}" --weights q4_k --out "${WORK}/q4_k.gguf")
+expect_equal("quantize q4_k: ${err}: exit code" "${code}" 0)
+expect_contains("quantize q4_k: stdout" "${out}" "q4_k.gguf: q4_k," "bits per weight")
+expect_json(weights ppl bits_per_weight -- perplexity "${WORK}/q4_k.gguf" --text "${text}" --ctx 128)
+expect_value(weights q4_k)
+string(JSON stored GET "${json}" ppl)
+# The same weights as those that are rounded on the way, and there are no panels.
+expect_json(ppl -- perplexity "${llama}" --text "${text}" --ctx 128 --weights q4_k)
+expect_value(ppl "${stored}")
+run(perplexity "${WORK}/q4_k.gguf" --text "${text}" --ctx 128 --activations panels --json)
+expect_equal("q4_k in panels: exit code" "${code}" 0)
+expect_equal("q4_k in panels: stderr" "${err}"
+    "crumb-lm: ${WORK}/q4_k.gguf: there are no int8 panels of q4_k: batches of these matrices are multiplied exactly\n")
+expect_json(weights prompt_tokens_per_second -- bench "${WORK}/q4_k.gguf" --prompt 8 --generate 2 --repeat 1)
+expect_value(weights q4_k)
+run(generate "${WORK}/q4_k.gguf" -p "It was" -n 8)
+expect_equal("generate from q4_k: exit code" "${code}" 0)
+expect_error("--weights;nvfp4" perplexity "${llama}" --text "${text}" --weights nvfp4)
+
 # ---- nested weights and schedules -----------------------------------------------------------------------
 set(nested "${WORK}/nested.gguf")
 run(quantize "${llama}" --weights nested:2-4:uniform --calibrate "${WORK}/calibration.txt" --chunks 1 --sweeps 0

@@ -3,6 +3,7 @@
 #pragma once
 
 #include "gguf/gguf.hpp"
+#include "gguf/iq_decode.hpp"
 #include "model/matrix.hpp"
 
 #include <algorithm>
@@ -10,6 +11,7 @@
 #include <cstdint>
 #include <cstring>
 #include <map>
+#include <optional>
 #include <random>
 #include <span>
 #include <string>
@@ -80,7 +82,8 @@ class naive_model {
     struct matrix {
         std::size_t n = 0, k = 0;
         vector w;
-        bool quantized = false;
+        vector terms;                     ///< magnitudes of what weights are sums of; empty: of weights
+        std::size_t activation_group = 0; ///< inputs that share a scale; 0: inputs are not quantized
     };
 
     // Twice the unit roundoff of float, as ISAs without fused multiply-add need it.
@@ -102,40 +105,80 @@ class naive_model {
         return (bits & 0x8000) != 0 ? -magnitude : magnitude;
     }
 
-    static vector decode(const gguf_tensor& t) {
+    /// The numbers of a tensor, and if somebody wants them, the magnitudes of the terms that each is a sum
+    /// of.
+    vector decode(const gguf_tensor& t, vector* terms = nullptr) const {
         vector out(t.elements());
         const std::byte* data = t.data.data();
+        if (const auto format = format_of(t.type)) {
+            const double scale = tensor_scale(t);
+            with_format(*format, [&]<class F>(std::type_identity<F>) {
+                for (std::size_t i = 0; i < out.size(); ++i) {
+                    typename F::block block;
+                    std::memcpy(&block, data + i / crumb::block_inputs<F> * sizeof block, sizeof block);
+                    out[i] = scale * weight<F>(block, i % crumb::block_inputs<F>);
+                    if (terms != nullptr)
+                        terms->push_back(std::fabs(out[i]) +
+                                         2 * scale * minimum<F>(block, i % crumb::block_inputs<F>));
+                }
+            });
+            return out;
+        }
+        if (is_decoded(t.type)) {
+            std::vector<float> floats(out.size());
+            (void)lm::decode(t.type, t.data, floats.data());
+            return {floats.begin(), floats.end()};
+        }
         for (std::size_t i = 0; i < out.size(); ++i) {
             if (t.type == ggml_type::f32) {
                 float x;
                 std::memcpy(&x, data + 4 * i, sizeof x);
                 out[i] = double{x};
-            } else if (t.type == ggml_type::f16) {
-                out[i] = half_value(data + 2 * i);
-            } else if (t.type == ggml_type::q8_0) {
-                const std::byte* block = data + i / 32 * 34;
-                out[i] = half_value(block) * static_cast<std::int8_t>(block[2 + i % 32]);
+            } else if (t.type == ggml_type::bf16) {
+                const std::byte four[4] = {{}, {}, data[2 * i], data[2 * i + 1]};
+                float x;
+                std::memcpy(&x, four, sizeof x);
+                out[i] = double{x};
             } else {
-                const std::byte* block = data + i / 32 * 18;
-                const int pair = std::to_integer<int>(block[2 + i % 16]);
-                out[i] = half_value(block) * ((i % 32 < 16 ? pair & 15 : pair >> 4) - 8);
+                out[i] = half_value(data + 2 * i);
             }
         }
         return out;
     }
+    double tensor_scale(const gguf_tensor& t) const {
+        const std::string name(t.name.substr(0, t.name.rfind('.')));
+        const gguf_tensor* scale = file_.find_tensor(name + ".scale");
+        return t.type == ggml_type::nvfp4 && scale != nullptr ? decode(*scale)[0] : 1;
+    }
 
-    /// To format F and back, group by group of each row; the last group of a row may be short.
+    /// Weight i of a block, and the magnitude of what it begins at, under the scale of the tensor.
+    template <class F>
+    static double weight(const typename F::block& block, std::size_t i) {
+        return crumb::storage_view<F>{&block, 1, crumb::block_inputs<F>, 1}.weight(0, i);
+    }
+    template <class F>
+    static double minimum(const typename F::block& block, std::size_t i) {
+        if constexpr (crumb::has_minima<F>)
+            return std::fabs(double{to_float(F::minimum(block, i / F::scales::group))});
+        else
+            return 0;
+    }
+
+    /// To format F and back, block by block of each row; the last block of a row may be short.
     template <class F>
     static void round_to(matrix& m) {
+        m.terms.clear();
         for (std::size_t at = 0; at < m.w.size();) {
-            const std::size_t size = std::min(crumb::group_size, m.k - at % m.k);
-            float x[crumb::group_size] = {};
+            const std::size_t size = std::min(crumb::block_inputs<F>, m.k - at % m.k);
+            float x[crumb::block_inputs<F>] = {};
             std::transform(m.w.data() + at, m.w.data() + at + size, x,
                            [](double v) { return static_cast<float>(v); });
             typename F::block block;
             F::encode(x, block);
-            for (std::size_t i = 0; i < size; ++i)
-                m.w[at + i] = double{crumb::to_float(F::scale(block))} * F::code(block, i);
+            for (std::size_t i = 0; i < size; ++i) {
+                m.w[at + i] = weight<F>(block, i);
+                m.terms.push_back(std::fabs(m.w[at + i]) + 2 * minimum<F>(block, i));
+            }
             at += size;
         }
     }
@@ -146,19 +189,33 @@ class naive_model {
         if (!is_new)
             return m;
         const gguf_tensor& t = **file_.get_tensor(name);
-        m = {t.dims[1], t.dims[0], decode(t), false};
-        const bool is_q8 = t.type == ggml_type::q8_0, is_q4 = t.type == ggml_type::q4_0;
-        if (type == weight_type::q8_0 && !is_q8)
-            round_to<crumb::q8_0>(m);
-        if (type == weight_type::q4_0 && !is_q4)
-            round_to<crumb::q4_0>(m);
-        m.quantized = type == weight_type::q8_0 || type == weight_type::q4_0 ||
-                      (type == weight_type::stored && (is_q8 || is_q4));
+        m.n = t.dims[1];
+        m.k = t.dims[0];
+        m.w = decode(t, &m.terms);
+        auto runs_as = type == weight_type::stored ? format_of(t.type) : std::optional(type);
+        // What is only decoded runs as what the others become.
+        if (type == weight_type::stored && is_decoded(t.type))
+            runs_as = options_.weights == weight_type::stored ? weight_type::q8_0 : options_.weights;
+        if (!runs_as)
+            return m;
+        with_format(*runs_as, [&]<class F>(std::type_identity<F>) {
+            if constexpr (crumb::rounding_format<F>)
+                if (ggml_type_of<F> != t.type)
+                    round_to<F>(m);
+            // Formats with records may have a scale of activations per block.
+            m.activation_group = crumb::has_records<F> && crumb::block_inputs<F> == crumb::record_inputs
+                                     ? crumb::record_inputs
+                                     : crumb::group_size;
+        });
         return m;
     }
 
+    /// A row of the embedding or of the positions, which are not multiplied.
     vector row_of(const std::string& name, std::size_t row) {
-        const auto begin = load(name).w.begin() + static_cast<std::ptrdiff_t>(row * width_);
+        const auto [found, is_new] = rows_.try_emplace(name);
+        if (is_new)
+            found->second = decode(**file_.get_tensor(name));
+        const auto begin = found->second.begin() + static_cast<std::ptrdiff_t>(row * width_);
         return {begin, begin + static_cast<std::ptrdiff_t>(width_)};
     }
 
@@ -170,9 +227,10 @@ class naive_model {
     }
 
     vector product(const matrix& m, vector x, const vector& bias) {
-        if (m.quantized && options_.int8_activations) {
-            for (std::size_t begin = 0; begin < x.size(); begin += 32) {
-                const auto group = std::span(x).subspan(begin, std::min<std::size_t>(32, x.size() - begin));
+        if (m.activation_group != 0 && options_.int8_activations) {
+            for (std::size_t begin = 0; begin < x.size(); begin += m.activation_group) {
+                const auto group =
+                    std::span(x).subspan(begin, std::min(m.activation_group, x.size() - begin));
                 const double step = largest_of(group) / 127;
                 for (double& v : group)
                     disturb(v, step / 2 + eps * std::fabs(v));
@@ -184,7 +242,7 @@ class naive_model {
             double magnitude = std::fabs(y[r]);
             for (std::size_t i = 0; i < m.k; ++i) {
                 y[r] += m.w[r * m.k + i] * x[i];
-                magnitude += std::fabs(m.w[r * m.k + i] * x[i]);
+                magnitude += std::fabs((m.terms.empty() ? m.w[r * m.k + i] : m.terms[r * m.k + i]) * x[i]);
             }
             // k / lanes + lanes roundings with 4 to 16 lanes, and the bias.
             disturb(y[r], (static_cast<double>(m.k) / 4 + 17) * eps * magnitude);
@@ -338,6 +396,7 @@ class naive_model {
     std::size_t width_ = 0, heads_ = 0, kv_heads_ = 0, head_ = 0;
     double epsilon_ = 0;
     std::map<std::string, matrix> matrices_;
+    std::map<std::string, vector> rows_;
     std::mt19937_64 random_{1};
 };
 

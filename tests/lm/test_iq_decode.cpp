@@ -58,12 +58,24 @@ TEST(IqDecode, HasAllPointsOfTheGrids) {
     }
 }
 
+TEST(IqDecode, MakesBytesTimesAHalfOfQ8_1) {
+    std::vector<std::byte> block(36);
+    block[1] = std::byte{0x38}; // 0.5; what follows it, the sum, is not read
+    block[3] = std::byte{0x7c};
+    for (int i = 0; i < 32; ++i)
+        block[static_cast<std::size_t>(4 + i)] = static_cast<std::byte>(8 * i - 128);
+    float out[32];
+    ASSERT_TRUE(lm::decode(ggml_type::q8_1, block, out));
+    for (int i = 0; i < 32; ++i)
+        EXPECT_EQ(out[i], 0.5f * static_cast<float>(8 * i - 128)) << i;
+}
+
 TEST(IqDecode, RefusesOtherTypesAndPartsOfBlocks) {
     const std::vector<std::byte> bytes(67);
     float out[256];
     const auto other = lm::decode(ggml_type::q4_0, bytes, out);
     EXPECT_EQ(other.code(), crumb::errc::unsupported);
-    EXPECT_STREQ(other.message(), "Q4_0 is no type of grids, nor Q8_K");
+    EXPECT_STREQ(other.message(), "Q4_0 is no type of grids, nor Q8_1 or Q8_K");
     EXPECT_FALSE(lm::is_decoded(ggml_type::q4_0));
     const auto part = lm::decode(ggml_type::iq2_xxs, bytes, out);
     EXPECT_EQ(part.code(), crumb::errc::bad_shape);

@@ -146,51 +146,52 @@ INSTANTIATE_TEST_SUITE_P(
 
 INSTANTIATE_TEST_SUITE_P(
     Tensors, ModelDamage,
-    testing::Values(damage{"LayerMissing", llama, key("llama.block_count", 3u),
-                           "tensor 'blk.2.attn_norm.weight' is missing"},
-                    damage{"LayerTooMany", llama, key("llama.block_count", 1u), "tensor 'blk.1."},
-                    damage{"NotOneOfTheArchitecture", llama,
-                           [](tiny_model& m) { m.add("blk.0.attn_q.bias", ggml_type::f32, 1, 24, 1); },
-                           "tensor 'blk.0.attn_q.bias' is not one"},
-                    damage{
-                        "UnsupportedType", llama,
-                        [](tiny_model& m) {
-                            m.tensors["blk.1.ffn_up.weight"].type = ggml_type{30};
-                            m.tensors["blk.1.ffn_up.weight"].data.resize(std::size_t{2} * 24 * 40);
-                        },
-                        "tensor blk.1.ffn_up.weight: type BF16 is not supported (F32, F16, Q8_0, Q4_0 are)"},
-                    damage{"UnsupportedVectorType", gpt2,
-                           [](tiny_model& m) {
-                               m.tensors["output_norm.bias"].type = ggml_type::i8;
-                               m.tensors["output_norm.bias"].data.resize(24);
-                           },
-                           "tensor output_norm.bias: type I8 is not supported"},
-                    damage{"VocabularySmaller", llama, dims("token_embd.weight", {24, 255}),
-                           "tensor token_embd.weight: shape is 24 x 255, 24 x 256 is needed"},
-                    damage{"VocabularyLarger", gpt2, dims("token_embd.weight", {24, 257}),
-                           "tensor token_embd.weight: shape is 24 x 257, 24 x 256 is needed"},
-                    damage{"EmbeddingTransposed", gpt2, dims("token_embd.weight", {256, 24}),
-                           "tensor token_embd.weight: shape is 256 x 24, 24 x 256 is needed"},
-                    damage{"OutputSmaller", llama, dims("output.weight", {24, 255}),
-                           "tensor output.weight: shape is 24 x 255, 24 x 256 is needed"},
-                    damage{"PositionsTransposed", gpt2, dims("position_embd.weight", {48, 24}),
-                           "tensor position_embd.weight: shape is 48 x 24, 24 x 48 is needed"},
-                    damage{"MorePositionsThanRows", gpt2, key("gpt2.context_length", 49u),
-                           "tensor position_embd.weight: shape is 24 x 48, 24 x 49 is needed"},
-                    damage{"NormShort", llama, dims("output_norm.weight", {23}),
-                           "tensor output_norm.weight: shape is 23 x 1, 24 x 1 is needed"},
-                    damage{"NormInTwoDimensions", llama, dims("blk.1.ffn_norm.weight", {12, 2}),
-                           "tensor blk.1.ffn_norm.weight: shape is 12 x 2, 24 x 1 is needed"},
-                    damage{"BiasLong", gpt2, dims("blk.0.attn_qkv.bias", {73}),
-                           "tensor blk.0.attn_qkv.bias: shape is 73 x 1, 72 x 1 is needed"},
-                    damage{"QueriesNarrow", llama, dims("blk.0.attn_q.weight", {23, 24}),
-                           "tensor blk.0.attn_q.weight: shape is 23 x 24, 24 x 24 is needed"},
-                    damage{"KeysOfAllHeads", llama, dims("blk.0.attn_k.weight", {24, 24}),
-                           "tensor blk.0.attn_k.weight: shape is 24 x 24, 24 x 12 is needed"},
-                    damage{"FeedForwardTransposed", gpt2, dims("blk.1.ffn_down.weight", {24, 40}),
-                           "tensor blk.1.ffn_down.weight: shape is 24 x 40, 40 x 24 is needed"},
-                    damage{"ThreeDimensions", llama, dims("blk.0.ffn_up.weight", {24, 40, 2}),
-                           "tensor blk.0.ffn_up.weight: shape is 24 x 40, 24 x 40 is needed"}),
+    testing::Values(
+        damage{"LayerMissing", llama, key("llama.block_count", 3u),
+               "tensor 'blk.2.attn_norm.weight' is missing"},
+        damage{"LayerTooMany", llama, key("llama.block_count", 1u), "tensor 'blk.1."},
+        damage{"NotOneOfTheArchitecture", llama,
+               [](tiny_model& m) { m.add("blk.0.attn_q.bias", ggml_type::f32, 1, 24, 1); },
+               "tensor 'blk.0.attn_q.bias' is not one"},
+        damage{"UnsupportedType", llama,
+               [](tiny_model& m) {
+                   m.tensors["blk.1.ffn_up.weight"].type = ggml_type::i16;
+                   m.tensors["blk.1.ffn_up.weight"].data.resize(std::size_t{2} * 24 * 40);
+               },
+               "tensor blk.1.ffn_up.weight: type I16 is not supported: F32, F16, BF16 and ggml's types of "
+               "blocks are"},
+        damage{"UnsupportedVectorType", gpt2,
+               [](tiny_model& m) {
+                   m.tensors["output_norm.bias"].type = ggml_type::i8;
+                   m.tensors["output_norm.bias"].data.resize(24);
+               },
+               "tensor output_norm.bias: type I8 is not supported"},
+        damage{"VocabularySmaller", llama, dims("token_embd.weight", {24, 255}),
+               "tensor token_embd.weight: shape is 24 x 255, 24 x 256 is needed"},
+        damage{"VocabularyLarger", gpt2, dims("token_embd.weight", {24, 257}),
+               "tensor token_embd.weight: shape is 24 x 257, 24 x 256 is needed"},
+        damage{"EmbeddingTransposed", gpt2, dims("token_embd.weight", {256, 24}),
+               "tensor token_embd.weight: shape is 256 x 24, 24 x 256 is needed"},
+        damage{"OutputSmaller", llama, dims("output.weight", {24, 255}),
+               "tensor output.weight: shape is 24 x 255, 24 x 256 is needed"},
+        damage{"PositionsTransposed", gpt2, dims("position_embd.weight", {48, 24}),
+               "tensor position_embd.weight: shape is 48 x 24, 24 x 48 is needed"},
+        damage{"MorePositionsThanRows", gpt2, key("gpt2.context_length", 49u),
+               "tensor position_embd.weight: shape is 24 x 48, 24 x 49 is needed"},
+        damage{"NormShort", llama, dims("output_norm.weight", {23}),
+               "tensor output_norm.weight: shape is 23 x 1, 24 x 1 is needed"},
+        damage{"NormInTwoDimensions", llama, dims("blk.1.ffn_norm.weight", {12, 2}),
+               "tensor blk.1.ffn_norm.weight: shape is 12 x 2, 24 x 1 is needed"},
+        damage{"BiasLong", gpt2, dims("blk.0.attn_qkv.bias", {73}),
+               "tensor blk.0.attn_qkv.bias: shape is 73 x 1, 72 x 1 is needed"},
+        damage{"QueriesNarrow", llama, dims("blk.0.attn_q.weight", {23, 24}),
+               "tensor blk.0.attn_q.weight: shape is 23 x 24, 24 x 24 is needed"},
+        damage{"KeysOfAllHeads", llama, dims("blk.0.attn_k.weight", {24, 24}),
+               "tensor blk.0.attn_k.weight: shape is 24 x 24, 24 x 12 is needed"},
+        damage{"FeedForwardTransposed", gpt2, dims("blk.1.ffn_down.weight", {24, 40}),
+               "tensor blk.1.ffn_down.weight: shape is 24 x 40, 40 x 24 is needed"},
+        damage{"ThreeDimensions", llama, dims("blk.0.ffn_up.weight", {24, 40, 2}),
+               "tensor blk.0.ffn_up.weight: shape is 24 x 40, 24 x 40 is needed"}),
     [](const auto& test) { return std::string(test.param.name); });
 
 TEST(ModelErrors, UnscaledRotaryEmbeddingsMaySaySo) {
@@ -293,7 +294,8 @@ TEST(ModelErrors, UnknownTypesDoNotMakeTheirDimensionsTrue) {
     poke(file, entry + 4 + 8, std::uint64_t{64} << 20);
     poke(file, entry + 4 + 16, 77u);
     EXPECT_EQ(load_error(file),
-              "tensor position_embd.weight: type 77 is not supported (F32, F16, Q8_0, Q4_0 are)");
+              "tensor position_embd.weight: type 77 is not supported: F32, F16, BF16 and ggml's types of "
+              "blocks are");
 }
 
 TEST(ModelErrors, MessagesKeepTheirReasonBehindALongPath) {

@@ -18,14 +18,12 @@ namespace {
 using namespace lm::test;
 using lm::activation_type;
 using lm::architecture;
+using lm::ggml_type;
+using lm::name_of;
 using lm::weight_type;
 
 constexpr weight_type all_types[] = {weight_type::q8_0, weight_type::q4_0, weight_type::cb4, weight_type::cb3,
                                      weight_type::cb2,  weight_type::cb2s, weight_type::u2};
-
-std::string name_of(weight_type type) {
-    return std::string(lm::weight_names[static_cast<std::size_t>(type)]);
-}
 
 bytes content(const std::string& path) {
     std::ifstream in(path, std::ios::binary);
@@ -166,8 +164,8 @@ double weight_error(const lm::gguf& file, const lm::gguf& reference) {
     for (const lm::gguf_tensor& t : reference.tensors()) {
         if (!lm::find_role(t.name))
             continue;
-        const auto a = lm::to_floats(**file.get_tensor(t.name), *lm::codebook_sets::read(file));
-        const auto b = lm::to_floats(t, *lm::codebook_sets::read(reference));
+        const auto a = lm::to_floats(**file.get_tensor(t.name), *lm::matrix_extras::read(file));
+        const auto b = lm::to_floats(t, *lm::matrix_extras::read(reference));
         EXPECT_TRUE(a.ok()) << a.message();
         EXPECT_TRUE(b.ok()) << b.message();
         for (std::size_t i = 0; i < b->size(); ++i) {
@@ -192,7 +190,7 @@ TEST_P(Quantize, FilesOfCodebooksAreQuantizedAgain) {
         const auto file = lm::gguf::open(out_.path());
         ASSERT_TRUE(file.ok()) << file.message();
         for (const weight_type each : all_types)
-            EXPECT_EQ(file->find(lm::codebook_sets::key(name_of(each))) != nullptr,
+            EXPECT_EQ(file->find(lm::matrix_extras::codebook_key(name_of(each))) != nullptr,
                       each == type && type != weight_type::q4_0)
                 << name_of(each);
         EXPECT_LT(weight_error(*file, *source), most) << name_of(type);
@@ -211,22 +209,111 @@ TEST_P(Quantize, FilesOfCodebooksAreQuantizedAgain) {
     }
 }
 
+/// To a format that rounds by itself, with embedding and output as they are.
+lm::quantize_options rounding(const std::string& model, weight_type type, const std::string& out) {
+    lm::quantize_options o;
+    o.model = model;
+    o.weights = type;
+    o.vocabulary = weight_type::stored;
+    o.threads = 2;
+    o.out = out;
+    return o;
+}
+
+TEST(QuantizeRounded, BlocksAreThoseOfGguf) {
+    const tiny_model model({.width = 256, .hidden = 256, .layers = 1, .heads = 4, .kv_heads = 2});
+    const temporary_file source(model.file()), out{bytes()};
+    std::size_t count = 0;
+    for (const lm::ggml_type_info& info : lm::ggml_types) {
+        const auto type = lm::format_of(static_cast<ggml_type>(info.number));
+        if (!type || lm::is_leveled(*type))
+            continue;
+        const auto done = lm::quantize(rounding(source.path(), *type, out.path()));
+        if (*type == weight_type::nvfp4) {
+            EXPECT_STREQ(done.message(), "tensor blk.0.attn_q.weight: nvfp4 is not made of other weights");
+            continue;
+        }
+        ASSERT_TRUE(done.ok()) << done.message();
+        ++count;
+        const auto m = lm::model::load(out.path(), {});
+        ASSERT_TRUE(m.ok()) << m.message();
+        EXPECT_EQ(m->stored_type(), name_of(*type));
+        for (const auto& each : m->matrices()) {
+            const auto& tensor = **m->file().get_tensor(each.name);
+            EXPECT_EQ(lm::ggml_type_name(tensor.type), info.name);
+            const bytes& floats = model.tensors.at(each.name).data;
+            const std::span<const float> values(reinterpret_cast<const float*>(floats.data()),
+                                                floats.size() / sizeof(float));
+            const bytes expected = encode(values, tensor.dims[0], tensor.type);
+            EXPECT_TRUE(std::equal(expected.begin(), expected.end(), tensor.data.begin(), tensor.data.end()))
+                << info.name << ", " << each.name;
+        }
+    }
+    EXPECT_EQ(count, 14u);
+}
+
+TEST(QuantizeRounded, RowsThatEndWithinABlockArePacked) {
+    const temporary_file source(tiny_model({.hidden = 256}).file()), out{bytes()};
+    for (const weight_type type : {weight_type::q4_k, weight_type::q5_1, weight_type::tq2_0}) {
+        const auto done = lm::quantize(rounding(source.path(), type, out.path()));
+        ASSERT_TRUE(done.ok()) << done.message();
+        const auto m = lm::model::load(out.path(), {});
+        ASSERT_TRUE(m.ok()) << m.message();
+        EXPECT_EQ(m->stored_type(), name_of(type));
+        const auto is_packed = [&](const char* name) {
+            return lm::find_packed(**m->file().get_tensor(name)).has_value();
+        };
+        EXPECT_TRUE(is_packed("blk.0.attn_q.weight"));
+        EXPECT_FALSE(is_packed("blk.0.ffn_down.weight"));
+        // The same weights as those that are rounded on the way.
+        const auto run = [](const std::string& path, weight_type as) {
+            const auto loaded = lm::model::load(path, {as, activation_type::int8});
+            EXPECT_TRUE(loaded.ok()) << loaded.message();
+            auto s = lm::session::make(*loaded, lm::team(1), lm::kv_type::f16, 32, 32);
+            const auto logits = s->feed(random_tokens(20, 1), 20);
+            return std::vector<float>(logits->begin(), logits->end());
+        };
+        EXPECT_EQ(run(out.path(), weight_type::stored), run(source.path(), type));
+    }
+}
+
+TEST(QuantizeRounded, ScalesOfTensorsAreAppliedAndLeftOut) {
+    tiny_model model({.width = 64,
+                      .hidden = 64,
+                      .layers = 1,
+                      .matrices = ggml_type::nvfp4,
+                      .embedding = ggml_type::nvfp4});
+    for (const char* name : {"blk.0.attn_q.scale", "blk.0.attn_q.input_scale", "token_embd.scale"})
+        model.add(name, ggml_type::f32, 1, 1, 0, 3.5f);
+    const temporary_file source(model.file()), out{bytes()};
+    for (const weight_type type : {weight_type::q5_1, weight_type::q8_0}) {
+        const auto done = lm::quantize(rounding(source.path(), type, out.path()));
+        ASSERT_TRUE(done.ok()) << done.message();
+        const auto m = lm::model::load(out.path(), {});
+        ASSERT_TRUE(m.ok()) << m.message();
+        EXPECT_EQ(m->file().find_tensor("blk.0.attn_q.scale"), nullptr);
+        EXPECT_EQ(m->file().find_tensor("blk.0.attn_q.input_scale"), nullptr);
+        EXPECT_NE(m->file().find_tensor("token_embd.scale"), nullptr);
+        EXPECT_LT(weight_error(m->file(), *lm::gguf::open(source.path())), 0.01);
+    }
+}
+
 /// A file's model with its embedding in cb2s as well, which this program reads and never writes.
 bytes with_packed_embedding(const lm::gguf& file) {
     lm::gguf_writer writer(3, crumb::alignment);
     for (const lm::gguf_value& value : file.values())
         writer.set(value);
-    const auto sets = *lm::codebook_sets::read(file);
+    const auto sets = *lm::matrix_extras::read(file);
     lm::buffer memory;
     for (const lm::gguf_tensor& t : file.tensors()) {
         if (t.name != "token_embd.weight") {
             writer.add_tensor(t.name, t.type, std::span(t.dims).first(t.rank), t.data);
             continue;
         }
-        const auto floats = *lm::to_floats(t);
+        const auto floats = *lm::to_floats(t, {});
         const auto shape = lm::shape_of(t);
         const auto q = crumb::quantize<crumb::cb2s>(
-            crumb::matrix<const float>(floats.data(), shape.n, shape.k), sets.find("cb2s"));
+            crumb::matrix<const float>(floats.data(), shape.n, shape.k), sets.codebooks("cb2s"));
         EXPECT_TRUE(q.ok()) << q.message();
         const std::uint64_t size = crumb::packed_bytes<crumb::cb2s>(shape.n, shape.k);
         memory = lm::buffer(size);
@@ -245,7 +332,7 @@ TEST_P(Quantize, PackedEmbeddingsKeepTheirCodebooks) {
     ASSERT_TRUE(source.ok()) << source.message();
     const auto embedding = [](const lm::gguf& file) {
         const auto floats =
-            lm::to_floats(**file.get_tensor("token_embd.weight"), *lm::codebook_sets::read(file));
+            lm::to_floats(**file.get_tensor("token_embd.weight"), *lm::matrix_extras::read(file));
         EXPECT_TRUE(floats.ok()) << floats.message();
         return *floats;
     };

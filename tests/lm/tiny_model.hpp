@@ -2,6 +2,7 @@
 #pragma once
 
 #include "file_bytes.hpp"
+#include "gguf/iq_decode.hpp"
 #include "model/model.hpp"
 #include "vocabularies.hpp"
 
@@ -9,6 +10,8 @@
 
 #include <gtest/gtest.h>
 
+#include <algorithm>
+#include <bit>
 #include <cmath>
 #include <cstdio>
 #include <cstdlib>
@@ -39,28 +42,89 @@ struct tiny_shape {
     friend void PrintTo(const tiny_shape& self, std::ostream* out) { *out << self.name; }
 };
 
-/// `values` in rows of `row`, encoded as a tensor's type wants it.
+/// Rounds a block of NVFP4: every group under the smallest scale that holds its largest float.
+inline void round_to_nvfp4(const float* x, crumb::nvfp4::block& b) {
+    for (std::size_t g = 0; g < 4; ++g, x += 16) {
+        const float most = std::fabs(
+            *std::max_element(x, x + 16, [](float u, float v) { return std::fabs(u) < std::fabs(v); }));
+        std::uint8_t bits = 1;
+        while (bits < 0x7e && crumb::to_float(crumb::ue4m3{bits}) * 6 < most)
+            ++bits;
+        const float unit = crumb::to_float(crumb::ue4m3{bits}) / 2;
+        int code[16];
+        for (std::size_t i = 0; i < 16; ++i) {
+            code[i] = 0;
+            for (int c = 0; c < 16; ++c)
+                if (std::fabs(x[i] - unit * crumb::nvfp4::codebooks[c]) <
+                    std::fabs(x[i] - unit * crumb::nvfp4::codebooks[code[i]]))
+                    code[i] = c;
+        }
+        crumb::nvfp4::set(b, {bits}, code, g);
+    }
+}
+
+/// Where a type that is only decoded has a float or a half over all of a block, and the number there becomes
+/// `scale`.
+inline void set_scale(ggml_type type, std::span<std::byte> block, float scale) {
+    const crumb::half half = crumb::to_half(scale);
+    if (type == ggml_type::q8_k) {
+        std::memcpy(block.data(), &scale, sizeof scale);
+    } else if (type == ggml_type::iq1_m) {
+        // A nibble of it leads each of the last four numbers.
+        for (std::size_t i = 0; i < 4; ++i) {
+            std::byte& lead = block[block.size() - 7 + 2 * i];
+            lead = (lead & std::byte{15}) | static_cast<std::byte>((half.bits >> 4 * i & 15) << 4);
+        }
+    } else {
+        std::memcpy(block.data(), &half, sizeof half);
+    }
+}
+
+/// `values` in rows of `row`, encoded as a tensor's type wants it. Of types that nobody here encodes, random
+/// blocks of the same magnitude.
 inline bytes encode(std::span<const float> values, std::size_t row, ggml_type type) {
     bytes out;
     const auto append = [&](const auto& item) {
         const auto raw = std::as_bytes(std::span(&item, 1));
         out.insert(out.end(), raw.begin(), raw.end());
     };
-    const auto blocks = [&]<class F>(F) {
-        EXPECT_EQ(row % crumb::group_size, 0u);
-        for (std::size_t i = 0; i < values.size(); i += crumb::group_size) {
-            typename F::block block;
-            F::encode(values.data() + i, block);
-            append(block);
+    const std::size_t block = find_ggml_type(type)->block;
+    EXPECT_EQ(row % block, 0u);
+    if (const auto format = format_of(type))
+        with_format(*format, [&]<class F>(std::type_identity<F>) {
+            for (std::size_t i = 0; i < values.size(); i += block) {
+                typename F::block b{};
+                if constexpr (crumb::rounding_format<F>)
+                    F::encode(values.data() + i, b);
+                else if constexpr (std::is_same_v<F, crumb::nvfp4>)
+                    round_to_nvfp4(values.data() + i, b);
+                append(b);
+            }
+        });
+    else if (is_decoded(type))
+        for (std::size_t i = 0; i < values.size(); i += block) {
+            std::mt19937_64 random(std::bit_cast<std::uint32_t>(values[i]));
+            bytes b(find_ggml_type(type)->block_bytes);
+            for (std::byte& each : b)
+                each = static_cast<std::byte>(random());
+            const auto largest = [](std::span<const float> all) {
+                return std::fabs(*std::max_element(
+                    all.begin(), all.end(), [](float u, float v) { return std::fabs(u) < std::fabs(v); }));
+            };
+            std::vector<float> ones(block);
+            set_scale(type, b, 1);
+            EXPECT_TRUE(decode(type, b, ones.data()));
+            set_scale(type, b, largest(values.subspan(i, block)) / largest(ones));
+            out.insert(out.end(), b.begin(), b.end());
         }
-    };
-    if (type == ggml_type::q8_0)
-        blocks(crumb::q8_0());
-    else if (type == ggml_type::q4_0)
-        blocks(crumb::q4_0());
     else
-        for (float x : values)
-            type == ggml_type::f16 ? append(crumb::to_half(x)) : append(x);
+        for (const float x : values)
+            if (type == ggml_type::f16)
+                append(crumb::to_half(x));
+            else if (type == ggml_type::bf16)
+                append(static_cast<std::uint16_t>(std::bit_cast<std::uint32_t>(x) >> 16));
+            else
+                append(x);
     return out;
 }
 

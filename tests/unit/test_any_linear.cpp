@@ -3,6 +3,7 @@
 #include "random_numbers.hpp"
 
 #include <crumb/offline/nested/quantized.hpp>
+#include <crumb/offline/weights/quantize.hpp>
 
 #include <gtest/gtest.h>
 
@@ -80,6 +81,48 @@ TEST(AnyLinear, EqualsThePlanOfEveryFormat) {
         });
     });
 }
+
+// Formats with records unpack nothing, whose caller has to ask.
+TEST(AnyLinear, OpensWhatHasRecords) {
+    std::mt19937 random(4);
+    normal_numbers<float> normal;
+    std::vector<float> w(n * k), x(m * k);
+    for (auto* all : {&w, &x})
+        for (float& v : *all)
+            v = normal(random);
+    const auto check = [&]<class F>() {
+        SCOPED_TRACE(F::name);
+        const auto stored = *crumb::quantize<F>(crumb::matrix<const float>(w.data(), n, k));
+        crumb_test::guarded<std::byte> memory(crumb::packed_bytes<F>(n, k));
+        const auto packed = *crumb::pack(stored, memory.span());
+        for_each_isa([&]<class Isa>() {
+            const auto any = any_linear::open(memory.span(), {}, {Isa::name});
+            ASSERT_TRUE(any) << any.message();
+            EXPECT_FALSE(any->can_unpack());
+            EXPECT_TRUE(any->reads_activations());
+            const auto plan = *crumb::linear<F>::plan(packed, {}, {Isa::name});
+            EXPECT_EQ(run(*any, x), run(plan, x));
+            EXPECT_EQ(any->bytes(), packed.bytes());
+        });
+    };
+    check.operator()<crumb::q4_k>();
+    check.operator()<crumb::q5_0>();
+    check.operator()<crumb::mxfp4>();
+}
+
+#if defined(GTEST_HAS_DEATH_TEST)
+TEST(AnyLinearDeathTest, UnpacksNothingOfRecords) {
+    testing::FLAGS_gtest_death_test_style = "fast";
+    const std::vector<float> w(16 * 256);
+    const auto stored = *crumb::quantize<crumb::q6_k>(crumb::matrix<const float>(w.data(), 16, 256));
+    crumb_test::guarded<std::byte> memory(crumb::packed_bytes<crumb::q6_k>(16, 256));
+    const any_linear any = *crumb::linear<crumb::q6_k>::plan(*crumb::pack(stored, memory.span()));
+    std::vector<std::int8_t> codes(8 * 512);
+    std::vector<float> scales(8 * 16);
+    EXPECT_DEATH(any.unpack({0, 16}, codes.data(), scales.data()), "the plan is of a format with records");
+    EXPECT_DEATH(any_linear().unpack({0, 16}, codes.data(), scales.data()), "the plan is empty");
+}
+#endif
 
 TEST(AnyLinear, EqualsNestedPlansAtEveryPrecision) {
     std::mt19937 random(2);

@@ -4,6 +4,7 @@
 #include "cli/report.hpp"
 #include "machine/machine.hpp"
 
+#include <algorithm>
 #include <cmath>
 
 namespace lm {
@@ -179,7 +180,9 @@ status bench(const bench_options& o) {
     work w = work_of(m);
     const std::string weights = weights_name(m, o.weights);
     const bool is_q4_0 = weights == "q4_0";
-    const bool is_int8 = weights != "f32" && weights != "f16" && o.activations != activation_type::f32;
+    const auto matrices = m.matrices();
+    const bool is_int8 = std::any_of(matrices.begin(), matrices.end(),
+                                     [](const named_matrix& each) { return each.m->reads_activations(); });
 
     machine best(s.threads(), static_cast<std::size_t>(w.bytes), *isa, is_q4_0);
     best.measure();

@@ -31,13 +31,21 @@ const CLI::Validator is_run(
     "", "is_run");
 std::map<std::string, lm::weight_type> run_weights() {
     auto out = lm::choices<lm::weight_type>(lm::weight_names);
-    out.erase("nested");
+    std::erase_if(out, [](const auto& each) {
+        return each.second > lm::weight_type::f32 && !lm::is_leveled(each.second) &&
+               !lm::is_rounding(each.second);
+    });
     return out;
 }
 
 /// What `quantize` can write; nested weights have other precisions as well.
-const std::map<std::string, lm::weight_type> quantized_weights =
-    lm::choices<lm::weight_type>(lm::weight_names, static_cast<std::size_t>(lm::weight_type::q8_0));
+std::map<std::string, lm::weight_type> quantized_weights() {
+    auto out = run_weights();
+    out.erase("stored");
+    out.erase("f32");
+    out.emplace("nested", lm::weight_type::nested);
+    return out;
+}
 
 std::string names_of(const std::map<std::string, lm::weight_type>& names) {
     std::string out;
@@ -131,8 +139,8 @@ int run(int argc, char** argv) {
         ->add_option_function<std::string>(
             "--weights",
             [&q](const std::string& text) {
-                const auto found = quantized_weights.find(text);
-                if (found != quantized_weights.end()) {
+                const auto known = quantized_weights();
+                if (const auto found = known.find(text); found != known.end()) {
                     q.weights = found->second;
                     return;
                 }
@@ -141,12 +149,12 @@ int run(int argc, char** argv) {
                 if (!is_nested || !nested)
                     throw CLI::ValidationError(
                         "--weights", is_nested ? nested.message()
-                                               : text + " is none of " + names_of(quantized_weights) +
+                                               : text + " is none of " + names_of(quantized_weights()) +
                                                      ", nested:<seed>-<parent>[:codebook|:uniform]");
                 q.weights = lm::weight_type::nested;
                 q.nested = *nested;
             },
-            "What attention and feed-forward matrices become: " + names_of(quantized_weights) +
+            "What attention and feed-forward matrices become: " + names_of(quantized_weights()) +
                 ", nested:<seed>-<parent>[:codebook|:uniform] with 2 to 4 bits")
         ->default_str("cb2s");
     lm::add_choice(quantize, "--vocabulary", q.vocabulary,

@@ -59,8 +59,7 @@ void print_evaluation(const evaluation& e, bool has_reference) {
 }
 
 std::string weights_name(const model& m, weight_type type) {
-    return type == weight_type::stored ? m.stored_type()
-                                       : std::string(weight_names[static_cast<std::size_t>(type)]);
+    return type == weight_type::stored ? m.stored_type() : std::string(name_of(type));
 }
 
 } // namespace lm

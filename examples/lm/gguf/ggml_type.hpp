@@ -3,10 +3,13 @@
 
 #include <crumb/core/status.hpp>
 
+#include <algorithm>
 #include <cstdint>
 #include <limits>
+#include <optional>
 #include <span>
 #include <string>
+#include <string_view>
 
 namespace lm {
 
@@ -70,11 +73,23 @@ inline constexpr ggml_type_info ggml_types[] = {
 };
 
 /// What is known about a type; nullptr for numbers that are not in the table.
-inline const ggml_type_info* find_ggml_type(ggml_type type) noexcept {
+constexpr const ggml_type_info* find_ggml_type(ggml_type type) noexcept {
     for (const ggml_type_info& info : ggml_types)
         if (info.number == static_cast<std::uint32_t>(type))
             return &info;
     return nullptr;
+}
+
+/// The type with a name, in upper or lower case.
+constexpr std::optional<ggml_type> ggml_type_named(std::string_view name) noexcept {
+    const auto upper = [](char c) { return c >= 'a' && c <= 'z' ? static_cast<char>(c - 'a' + 'A') : c; };
+    for (const ggml_type_info& info : ggml_types) {
+        const std::string_view known = info.name;
+        if (std::equal(known.begin(), known.end(), name.begin(), name.end(),
+                       [&](char a, char b) { return a == upper(b); }))
+            return static_cast<ggml_type>(info.number);
+    }
+    return {};
 }
 
 /// The type's name, or `type <number>`.

@@ -128,12 +128,20 @@ void decode_q8_k(reader b, float* y) noexcept {
         *y++ = d * float(static_cast<std::int8_t>(b.u8(4 + i)));
 }
 
+// A half, another one (of the sum), and 32 signed bytes.
+void decode_q8_1(reader b, float* y) noexcept {
+    for (std::size_t i = 0; i < 32; ++i)
+        *y++ = b.f16(0) * float(static_cast<std::int8_t>(b.u8(4 + i)));
+}
+
 using decoder = void (*)(reader, float*);
 
 decoder decoder_of(ggml_type type) noexcept {
     switch (type) {
     case ggml_type::q8_k:
         return decode_q8_k;
+    case ggml_type::q8_1:
+        return decode_q8_1;
     case ggml_type::iq2_xxs:
         return decode_iq2_xxs;
     case ggml_type::iq2_xs:
@@ -160,7 +168,7 @@ bool is_decoded(ggml_type type) noexcept { return decoder_of(type) != nullptr; }
 crumb::status decode(ggml_type type, std::span<const std::byte> blocks, float* out) {
     const decoder decode_block = decoder_of(type);
     if (decode_block == nullptr)
-        return crumb::status::error(crumb::errc::unsupported, "%s is no type of grids, nor Q8_K",
+        return crumb::status::error(crumb::errc::unsupported, "%s is no type of grids, nor Q8_1 or Q8_K",
                                     ggml_type_name(type).c_str());
     const ggml_type_info& info = *find_ggml_type(type);
     if (blocks.size() % info.block_bytes != 0)

@@ -1,4 +1,4 @@
-// Tensor types that are read but not multiplied: grids of IQ1, IQ2 and IQ3, and Q8_K.
+// Tensor types that are read but not multiplied: grids of IQ1, IQ2 and IQ3, and Q8_1 and Q8_K.
 #pragma once
 
 #include "gguf/ggml_type.hpp"
@@ -10,7 +10,7 @@
 
 namespace lm {
 
-/// Whether `decode` knows a type: IQ1_S, IQ1_M, IQ2_XXS, IQ2_XS, IQ2_S, IQ3_XXS, IQ3_S, Q8_K.
+/// Whether `decode` knows a type: IQ1_S, IQ1_M, IQ2_XXS, IQ2_XS, IQ2_S, IQ3_XXS, IQ3_S, Q8_1, Q8_K.
 bool is_decoded(ggml_type type) noexcept;
 
 /// The floats of whole blocks of such a type, as many as they have inputs. Any bytes are blocks; scales in

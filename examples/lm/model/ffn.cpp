@@ -24,10 +24,10 @@ bool read(std::string_view text, double& to) {
     return error == std::errc() && end == text.data() + text.size() && to >= 0 && to <= 1;
 }
 bool read(std::string_view text, weight_type& to) {
-    for (auto t = static_cast<std::size_t>(weight_type::f32);
-         t < static_cast<std::size_t>(weight_type::nested); ++t)
-        if (weight_names[t] == text) {
-            to = static_cast<weight_type>(t);
+    for (auto t = static_cast<std::size_t>(weight_type::f32); t < weight_names.size(); ++t)
+        if (const auto type = static_cast<weight_type>(t);
+            name_of(type) == text && (type == weight_type::f32 || is_leveled(type))) {
+            to = type;
             return true;
         }
     return false;
@@ -49,7 +49,7 @@ const char* name_of(row_codec c) { return crumb::row_codec_names[static_cast<std
 } // namespace
 
 crumb::result<ffn_recipe> ffn_recipe::parse(std::string_view text) {
-    constexpr const char* formats = "q8_0, q4_0, cb4, cb3, cb2, cb2s and u2";
+    constexpr const char* formats = "q8_0, q4_0, cb4, cb3, cb2, cb2s, u2 and iq4_nl";
     ffn_recipe r;
     std::string_view rest = text;
     std::vector<std::string_view> seen;
@@ -130,10 +130,10 @@ std::string ffn_recipe::name() const {
     if (sound)
         text.append(":sound");
     else
-        add("predictor", weight_names[static_cast<std::size_t>(predictor)]);
+        add("predictor", name_of(predictor));
     if (residual)
         add("residual", name_of(*residual));
-    add("fold", weight_names[static_cast<std::size_t>(fold)]);
+    add("fold", name_of(fold));
     add("rows", name_of(out));
     if (miss >= 0)
         add("miss", digits(miss));
@@ -146,7 +146,7 @@ std::string ffn_recipe::name() const {
 
 double ffn_recipe::left(std::size_t width, std::size_t hidden, double fixed) const {
     double bits = 16;
-    with_format(predictor, [&]<class F>(std::type_identity<F>) {
+    with_leveled_format(predictor, [&]<class F>(std::type_identity<F>) {
         if constexpr (crumb::codebook_entries<F> != 0)
             bits = F::codes::bits;
         else

@@ -53,7 +53,7 @@ class reader {
             return data.error();
         result<crumb::any_linear> out =
             status::error(errc::corrupt, "tensor %s has no format", name_of(layer, what).c_str());
-        with_format(type, [&]<class F>(std::type_identity<F>) {
+        with_leveled_format(type, [&]<class F>(std::type_identity<F>) {
             const auto view = crumb::packed_view<F>::open(*data);
             if (!view) {
                 out = view.error();
@@ -72,7 +72,7 @@ class reader {
     }
     result<std::vector<std::int8_t>> codebooks(const char* what, weight_type type) {
         std::size_t count = 0;
-        with_format(type, [&]<class F>(std::type_identity<F>) {
+        with_leveled_format(type, [&]<class F>(std::type_identity<F>) {
             count = crumb::needs_codebooks<F> ? crumb::codebook_entries<F> : 0;
         });
         std::vector<std::int8_t> out;

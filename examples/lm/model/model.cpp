@@ -1,7 +1,10 @@
 #include "model/model.hpp"
 
+#include "gguf/iq_decode.hpp"
 #include "model/ffn_file.hpp"
 
+#include <algorithm>
+#include <map>
 #include <unordered_set>
 
 namespace lm {
@@ -21,7 +24,7 @@ class model::loader {
         const auto& d = m_.shape_;
         if (options_.ffn != ffn_type::dense && d.arch == architecture::llama)
             return status::error(errc::unsupported, "gated networks do not fold: --ffn dense");
-        if (const status s = codebooks(); !s)
+        if (const status s = extras(); !s)
             return s;
         embedding();
         if (d.arch == architecture::gpt2)
@@ -38,6 +41,7 @@ class model::loader {
             m_.weight_bytes_ -= m_.output_.stored_bytes();
             m_.weight_count_ -= d.vocabulary * d.width;
         }
+        describe();
         // What this program would leave out (biases, experts, ...) changes the results.
         for (const gguf_tensor& t : m_.file_.tensors())
             if (error_.ok() && !t.name.starts_with("crumb.") && !used_.contains(t.name))
@@ -155,11 +159,11 @@ class model::loader {
     }
 
     /// Those of the file.
-    status codebooks() {
-        auto sets = codebook_sets::read(m_.file_);
-        if (!sets)
-            return sets.error();
-        codebooks_ = std::move(*sets);
+    status extras() {
+        auto read = matrix_extras::read(m_.file_);
+        if (!read)
+            return read.error();
+        m_.extras_ = std::make_unique<const matrix_extras>(std::move(*read));
         return {};
     }
 
@@ -169,21 +173,33 @@ class model::loader {
             error_ = t.error();
         if (t)
             used_.insert((*t)->name);
+        if (t && (*t)->type == ggml_type::nvfp4)
+            for (const std::string& beside :
+                 {matrix_extras::scale_name(name), matrix_extras::input_scale_name(name)})
+                if (const gguf_tensor* scale = m_.file_.find_tensor(beside))
+                    used_.insert(scale->name);
         return t ? *t : nullptr;
+    }
+
+    /// The tensor if it has `rows` rows of `size` numbers, or null and an error.
+    const gguf_tensor* tensor(const std::string& name, std::size_t size, std::size_t rows) {
+        const gguf_tensor* t = tensor(name);
+        if (t == nullptr || !error_.ok())
+            return nullptr;
+        const matrix_shape shape = shape_of(*t);
+        if (shape == matrix_shape{rows, size} && t->rank <= 2)
+            return t;
+        error_ = status::error(errc::bad_shape, "tensor %s: shape is %zu x %zu, %zu x %zu is needed",
+                               name.c_str(), shape.k, shape.n, size, rows);
+        return nullptr;
     }
 
     /// `rows` rows of `size` numbers.
     void floats(const std::string& name, std::size_t size, std::size_t rows, std::vector<float>& out) {
-        const gguf_tensor* t = tensor(name);
-        if (t == nullptr || !error_.ok())
+        const gguf_tensor* t = tensor(name, size, rows);
+        if (t == nullptr)
             return;
-        const matrix_shape shape = shape_of(*t);
-        if (shape != matrix_shape{rows, size} || t->rank > 2) {
-            error_ = status::error(errc::bad_shape, "tensor %s: shape is %zu x %zu, %zu x %zu is needed",
-                                   name.c_str(), shape.k, shape.n, size, rows);
-            return;
-        }
-        auto values = to_floats(*t, codebooks_);
+        auto values = to_floats(*t, m_.extras());
         if (values)
             out = std::move(*values);
         else
@@ -192,11 +208,17 @@ class model::loader {
 
     void embedding() {
         const auto& d = m_.shape_;
-        floats("token_embd.weight", d.width, d.vocabulary, m_.embedding_);
-        if (!error_.ok())
+        const gguf_tensor* t = tensor("token_embd.weight", d.width, d.vocabulary);
+        if (t == nullptr)
             return;
-        m_.weight_bytes_ += m_.file_.find_tensor("token_embd.weight")->data.size();
-        m_.weight_count_ += m_.embedding_.size();
+        auto rows = tensor_rows::open(*t, m_.extras());
+        if (!rows) {
+            error_ = rows.error();
+            return;
+        }
+        m_.embedding_ = std::move(*rows);
+        m_.weight_bytes_ += t->data.size();
+        m_.weight_count_ += d.vocabulary * d.width;
     }
 
     void norm(const std::string& name, std::vector<float>& weight, std::vector<float>& bias) {
@@ -210,17 +232,23 @@ class model::loader {
         const gguf_tensor* t = tensor(name);
         if (t == nullptr || !error_.ok())
             return;
-        auto m = matrix::make(*t, n, k, type, options_.activations, bias, codebooks_);
+        if (type == weight_type::stored && is_decoded(t->type)) {
+            type = is_rounding(options_.weights) ? options_.weights : weight_type::q8_0;
+            requantized_[{t->type, type}].push_back(name);
+        }
+        auto m = matrix::make(*t, n, k, type, options_.activations, bias, m_.extras());
         if (!m) {
             error_ = m.error();
             return;
         }
         out = std::move(*m);
-        if (const auto packed = find_packed(*t); type == options_.weights && packed)
-            m_.stored_type_ = weight_names[static_cast<std::size_t>(packed->type)];
-        else if (type == options_.weights && m_.stored_type_.empty())
-            for (const char c : ggml_type_name(t->type))
-                m_.stored_type_ += static_cast<char>(c >= 'A' && c <= 'Z' ? c - 'A' + 'a' : c);
+        const auto packed = find_packed(*t);
+        const std::string stored =
+            packed ? std::string(name_of(packed->type)) : lower(ggml_type_name(t->type));
+        if (find_role(name))
+            ++stored_[stored];
+        if (out.lacks_panels())
+            ++without_panels_[type == weight_type::stored ? stored : std::string(name_of(type))];
         m_.weight_bytes_ += out.stored_bytes();
         m_.weight_count_ += n * k;
         // A pass through the model has one precision, for all matrices of the layers and, if it is nested
@@ -272,6 +300,40 @@ class model::loader {
             tensor(blk + name + ".weight");
         }
     }
+    static std::string lower(std::string text) {
+        for (char& c : text)
+            c = static_cast<char>(c >= 'A' && c <= 'Z' ? c - 'A' + 'a' : c);
+        return text;
+    }
+    /// "q4_k 180, q6_k 31", the most frequent first; of one type its name.
+    static std::string counts(const std::map<std::string, std::size_t>& of) {
+        std::vector<std::pair<std::string, std::size_t>> sorted(of.begin(), of.end());
+        std::sort(sorted.begin(), sorted.end(), [](const auto& a, const auto& b) {
+            return a.second != b.second ? a.second > b.second : a.first < b.first;
+        });
+        std::string out;
+        for (const auto& [name, count] : sorted)
+            out += (out.empty() ? "" : ", ") + name +
+                   (sorted.size() == 1 ? std::string() : " " + std::to_string(count));
+        return out;
+    }
+    /// What has been read and how it is multiplied, in words.
+    void describe() {
+        m_.stored_type_ = counts(stored_);
+        for (const auto& [types, names] : requantized_) {
+            std::string which = names.front();
+            if (names.size() > 1)
+                which += names.size() == 2 ? " and " + names[1]
+                                           : " and " + std::to_string(names.size() - 1) + " more matrices";
+            m_.notices_.push_back(which + ": " + ggml_type_name(types.first) +
+                                  " is decoded and quantized to " + std::string(name_of(types.second)) +
+                                  ", not multiplied as stored");
+        }
+        if (!without_panels_.empty())
+            m_.notices_.push_back("there are no int8 panels of " + counts(without_panels_) +
+                                  ": batches of these matrices are multiplied exactly");
+    }
+
     /// Folded networks in the place of `up` and `down`, or beside them.
     status fold() {
         auto folded = read_ffns(m_, options_);
@@ -288,9 +350,10 @@ class model::loader {
 
     model& m_;
     model_options options_;
-    codebook_sets codebooks_;
     std::string prefix_, first_matrix_;
-    std::unordered_set<std::string_view> used_; ///< names of the tensors that were read
+    std::unordered_set<std::string_view> used_;                  ///< names of the tensors that were read
+    std::map<std::string, std::size_t> stored_, without_panels_; ///< matrices by name of type
+    std::map<std::pair<ggml_type, weight_type>, std::vector<std::string>> requantized_;
     status error_;
 };
 

@@ -74,8 +74,9 @@ class model {
     model(model&&) = default;
 
     /// Maps and reads a file. Attention and feed-forward matrices become `options.weights`; embeddings,
-    /// positions, norms, biases and the output matrix stay as the file has them. Errors name what is missing,
-    /// unknown or of the wrong shape.
+    /// positions, norms, biases and the output matrix stay as the file has them, except that matrices in
+    /// types that are decoded only (IQ1, IQ2, IQ3, Q8_1, Q8_K) become q8_0 where they would stay. Errors name
+    /// what is missing, unknown or of the wrong shape.
     static crumb::result<model> load(const std::string& path, const model_options& options);
     /// The same from a file's bytes, at an address that they keep; `path` is for messages.
     static crumb::result<model> load(buffer file, const std::string& path, const model_options& options);
@@ -99,15 +100,19 @@ class model {
     /// Other weights for one of `matrices()` at `bits` bits: see `matrix::replace`.
     crumb::status replace(const named_matrix& each, int bits, std::span<const float> weights,
                           std::span<const float> corrections);
-    const float* embedding(std::size_t token) const noexcept {
-        return embedding_.data() + token * shape_.width;
-    }
+    /// Writes the embedding of a token, which is decoded where it is stored.
+    void embedding(std::size_t token, float* out) const { embedding_.read(token, out); }
     /// gpt2's learned position, or null.
     const float* position(std::size_t i) const noexcept {
         return positions_.empty() ? nullptr : positions_.data() + i * shape_.width;
     }
-    /// Name of the type that the file's own attention and feed-forward matrices have, in lower case.
+    /// Name of the type that the file's own attention and feed-forward matrices have, in lower case; of
+    /// several types each with the number of matrices, "q4_k 180, q6_k 31".
     const std::string& stored_type() const noexcept { return stored_type_; }
+    /// What a user may not expect of how matrices are multiplied, in sentences.
+    const std::vector<std::string>& notices() const noexcept { return notices_; }
+    /// What the file has for its matrices beside their tensors.
+    const matrix_extras& extras() const noexcept { return *extras_; }
     /// Precisions that all attention and feed-forward matrices have in common, if they are nested.
     const std::optional<crumb::precision_range>& precisions() const noexcept { return precisions_; }
     /// Average bits per weight over all matrices: attention, feed-forward, output, embedding.
@@ -123,11 +128,14 @@ class model {
                                      const model_options& options);
 
     std::string path_, stored_type_;
+    std::vector<std::string> notices_;
     buffer memory_; ///< of a file that is not mapped
     gguf file_;
     std::optional<tokenizer> tokenizer_;
     model_shape shape_;
-    std::vector<float> embedding_, positions_, output_norm_, output_norm_bias_;
+    std::unique_ptr<const matrix_extras> extras_; ///< rows of the embedding refer to it
+    tensor_rows embedding_;
+    std::vector<float> positions_, output_norm_, output_norm_bias_;
     std::vector<model_layer> layers_;
     matrix output_;
     std::optional<crumb::precision_range> precisions_;

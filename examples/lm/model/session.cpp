@@ -180,8 +180,7 @@ void session::state::embed(std::span<const std::int32_t> tokens, range rows) {
     const std::size_t width = m.shape().width;
     const auto h = residual(tokens.size());
     for (std::size_t r = rows.begin; r < rows.end; ++r) {
-        const float* embedding = m.embedding(static_cast<std::size_t>(tokens[r]));
-        std::copy_n(embedding, width, h.row(r));
+        m.embedding(static_cast<std::size_t>(tokens[r]), h.row(r));
         if (const float* position = m.position(length + r); position != nullptr)
             for (std::size_t i = 0; i < width; ++i)
                 h.row(r)[i] += position[i];

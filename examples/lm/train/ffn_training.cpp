@@ -121,7 +121,7 @@ class folder {
             network& n = networks_[l];
             for (const auto& [name, to] : {std::pair{"ffn_up", &n.up}, {"ffn_down", &n.down}}) {
                 const std::string tensor = "blk." + std::to_string(l) + "." + name + ".weight";
-                auto floats = to_floats(**m_.file().get_tensor(tensor), {});
+                auto floats = to_floats(**m_.file().get_tensor(tensor), m_.extras());
                 if (!floats)
                     return floats.error();
                 *to = std::move(*floats);
@@ -203,7 +203,7 @@ class folder {
             stored_ffn& out = out_.layers[l];
             out.predictor_bias = n.bias;
             status ok;
-            with_format(how_.recipe.predictor, [&]<class F>(std::type_identity<F>) {
+            with_leveled_format(how_.recipe.predictor, [&]<class F>(std::type_identity<F>) {
                 ok = quantize<F>(n, up(n), out_.predictor_codebooks, out.predictor, out.predictor_bytes,
                                  n.estimated_up);
                 if (!ok)
@@ -439,7 +439,7 @@ class folder {
             if (recipe.fold == weight_type::f32)
                 out.fold_floats = n.folded.weights;
             else
-                with_format(recipe.fold, [&]<class F>(std::type_identity<F>) {
+                with_leveled_format(recipe.fold, [&]<class F>(std::type_identity<F>) {
                     std::vector<float> rounded;
                     ok = quantize<F>(n, c, out_.fold_codebooks, out.fold, out.fold_bytes, rounded);
                     if (ok)

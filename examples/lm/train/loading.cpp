@@ -33,9 +33,8 @@ result<crumb::kv_codebooks> codebooks_for(const model& m, const load_options& o,
 } // namespace
 
 result<loaded_model> load(const load_options& options, const load_events& events) {
-    bool is_rounded = options.weights != weight_type::nested;
-    with_format(options.weights,
-                [&]<class F>(std::type_identity<F>) { is_rounded = crumb::rounding_format<F>; });
+    const bool is_rounded = options.weights != weight_type::nested &&
+                            (!is_leveled(options.weights) || is_rounding(options.weights));
     const auto read = [&]() -> result<model> {
         if (is_rounded)
             return model::load(options.model,
@@ -44,7 +43,7 @@ result<loaded_model> load(const load_options& options, const load_events& events
         load_options stored = options;
         stored.weights = weight_type::stored;
         stored.ffn = ffn_type::dense;
-        auto source = load(stored, 0, 512, events);
+        auto source = load(stored, 0, 512, {events.progress, {}});
         if (!source)
             return source.error();
         quantization how;
@@ -61,6 +60,9 @@ result<loaded_model> load(const load_options& options, const load_events& events
     auto m = read();
     if (!m)
         return m.error();
+    if (events.notice)
+        for (const std::string& text : m->notices())
+            events.notice(m->path() + ": " + text);
     loaded_model l;
     l.weights = std::make_unique<model>(std::move(*m));
     if (options.kv.codec.has_codebooks()) {

@@ -7,7 +7,9 @@
 #include <crumb/offline/nested/training.hpp>
 #include <crumb/offline/weights/store.hpp>
 
+#include <algorithm>
 #include <cstring>
+#include <unordered_set>
 
 namespace lm {
 
@@ -30,11 +32,10 @@ struct output_tensor {
 
 template <class F>
 result<output_tensor> written(const crumb::quantized<F>& q) {
-    constexpr bool in_files = std::is_same_v<F, crumb::q8_0> || std::is_same_v<F, crumb::q4_0>;
     output_tensor out;
-    if constexpr (in_files) {
-        // Blocks that other programs read as well.
-        out.type = std::is_same_v<F, crumb::q8_0> ? ggml_type::q8_0 : ggml_type::q4_0;
+    // Blocks that other programs read as well. GGUF has none of rows that end within a block.
+    if (ggml_type_of<F> && q.k % crumb::block_inputs<F> == 0) {
+        out.type = *ggml_type_of<F>;
         out.dims = {q.k, q.n};
         out.size = q.blocks.size() * sizeof(typename F::block);
         out.memory = buffer(out.size);
@@ -76,15 +77,17 @@ class converter {
                 return status::error(crumb::errc::unsupported,
                                      "the weights are nested, with corrections that no other format keeps: "
                                      "quantize the model that they were made from");
+        source_ = &m_.extras();
+        if (!is_nested() && !is_leveled(o_.weights)) {
+            if (const status s = round(); !s)
+                return s;
+            return collect(writer);
+        }
         const std::size_t window = std::min<std::size_t>(m_.shape().context, 512);
         const auto text = calibration_text(o_.calibrate, m_, s_, window, o_.chunks, o_.seed, progress_);
         if (!text)
             return text.error();
         calibration calibrated(m_, s_, *text, window);
-        auto source = codebook_sets::read(m_.file());
-        if (!source)
-            return source.error();
-        source_ = std::move(*source);
         if (const status s = train(calibrated); !s)
             return s;
         const std::size_t layers = m_.layers().size(), step = layers_at_once();
@@ -117,15 +120,15 @@ class converter {
     status train(calibration& calibrated) {
         levels_ = crumb::nested_levels::uniform(o_.nested.seed, o_.nested.parent);
         bool is_needed = is_nested() && !o_.nested.uniform;
-        with_format(o_.weights,
-                    [&]<class F>(std::type_identity<F>) { is_needed = crumb::needs_codebooks<F>; });
+        with_leveled_format(o_.weights,
+                            [&]<class F>(std::type_identity<F>) { is_needed = crumb::needs_codebooks<F>; });
         if (!is_needed)
             return {};
         const auto importance = calibrated.mean_squares(one_stage(progress_, "calibration"));
         if (!importance)
             return importance.error();
         const progress_function trained_part = one_stage(progress_, "codebooks");
-        const auto set = training_set::read(m_.file(), *importance, source_);
+        const auto set = training_set::read(m_.file(), *importance, *source_);
         if (!set)
             return set.error();
         if (is_nested()) {
@@ -142,6 +145,53 @@ class converter {
             return trained.error();
         trained_ = std::move(*trained);
         return {};
+    }
+
+    /// All matrices to a format that rounds by itself, which needs no text.
+    status round() {
+        const progress_function progress = one_stage(progress_, "matrices");
+        const auto matrices = m_.matrices();
+        for (const named_matrix& each : matrices) {
+            const auto floats = to_floats(**m_.file().get_tensor(each.name), *source_);
+            if (!floats)
+                return floats.error();
+            const auto w = crumb::matrix<const float>(floats->data(), each.m->n(), each.m->k());
+            status s = status::error(crumb::errc::unsupported, "%s is not made of other weights",
+                                     name_of(o_.weights).data());
+            with_format(o_.weights, [&]<class F>(std::type_identity<F>) {
+                if constexpr (crumb::rounding_format<F>)
+                    s = round<F>(each, w);
+            });
+            if (!s)
+                return status::error(s.code(), "tensor %s: %s", each.name.c_str(), s.message());
+            if (progress)
+                progress(outputs_.size(), matrices.size());
+        }
+        return {};
+    }
+    template <class F>
+    status round(const named_matrix& each, const crumb::matrix_view<const float>& w) {
+        const std::size_t blocks = (w.cols + crumb::block_inputs<F> - 1) / crumb::block_inputs<F>;
+        crumb::quantized<F> q;
+        q.n = w.rows;
+        q.k = w.cols;
+        q.blocks.resize(w.rows * blocks);
+        std::vector<status> each_part(s_.threads().size());
+        s_.threads().run([&](std::size_t part, std::size_t parts) {
+            const crumb::range rows = crumb::split(w.rows, parts, part);
+            if (rows.size() == 0)
+                return;
+            const auto mine =
+                crumb::quantize<F>(crumb::matrix<const float>(w.row(rows.begin), rows.size(), w.cols));
+            if (mine)
+                std::copy(mine->blocks.begin(), mine->blocks.end(),
+                          q.blocks.begin() + static_cast<std::ptrdiff_t>(rows.begin * blocks));
+            each_part[part] = mine.error();
+        });
+        for (const status& s : each_part)
+            if (!s)
+                return s;
+        return write(each, q);
     }
 
     status convert(crumb::range layers, const std::vector<crumb::second_moments<double>>& moments) {
@@ -202,12 +252,12 @@ class converter {
         return {};
     }
     status convert(const named_matrix& each, const crumb::error_feedback& quantizer) {
-        const auto floats = to_floats(**m_.file().get_tensor(each.name), source_);
+        const auto floats = to_floats(**m_.file().get_tensor(each.name), *source_);
         if (!floats)
             return floats.error();
         const auto w = crumb::matrix<const float>(floats->data(), each.m->n(), each.m->k());
         status error;
-        with_format(o_.weights, [&]<class F>(std::type_identity<F>) {
+        with_leveled_format(o_.weights, [&]<class F>(std::type_identity<F>) {
             auto q = crumb::leveled_matrix::zeros(crumb::levels_of<F>(trained_), w.rows, w.cols);
             error = quantize_rows(quantizer, w, q);
             if (error)
@@ -216,7 +266,7 @@ class converter {
         return error;
     }
     status convert_nested(const named_matrix& each, const crumb::feedback_system& system) {
-        const auto floats = to_floats(**m_.file().get_tensor(each.name), source_);
+        const auto floats = to_floats(**m_.file().get_tensor(each.name), *source_);
         if (!floats)
             return floats.error();
         const auto w = crumb::matrix<const float>(floats->data(), each.m->n(), each.m->k());
@@ -245,7 +295,7 @@ class converter {
                 weights_ += shape.n * shape.k;
                 continue;
             }
-            const auto floats = to_floats(*t, source_);
+            const auto floats = to_floats(*t, *source_);
             if (!floats)
                 return floats.error();
             const auto q =
@@ -261,12 +311,11 @@ class converter {
     }
     /// The trained set, and the source's own for tensors that stay packed as they are.
     status collect_codebooks(gguf_writer& writer) const {
-        const auto name = [](weight_type type) { return weight_names[static_cast<std::size_t>(type)]; };
         for (const gguf_tensor& t : m_.file().tensors()) {
             const auto packed = find_packed(t);
             if (!packed || outputs_.contains(std::string(t.name)))
                 continue;
-            const auto entries = source_.find(name(packed->type));
+            const auto entries = source_->codebooks(name_of(packed->type));
             if (entries.empty())
                 continue;
             // A file has one set per format.
@@ -275,22 +324,31 @@ class converter {
                                      "tensor %.*s stays as it is, in format %s: other codebooks of that "
                                      "format cannot be in the same file",
                                      static_cast<int>(std::min<std::size_t>(t.name.size(), 64)),
-                                     t.name.data(), name(packed->type).data());
-            writer.set_array(codebook_sets::key(name(packed->type)), entries);
+                                     t.name.data(), name_of(packed->type).data());
+            writer.set_array(matrix_extras::codebook_key(name_of(packed->type)), entries);
         }
         if (!trained_.empty())
-            writer.set_array(codebook_sets::key(name(o_.weights)), std::span<const std::int8_t>(trained_));
+            writer.set_array(matrix_extras::codebook_key(name_of(o_.weights)),
+                             std::span<const std::int8_t>(trained_));
         return {};
     }
     status collect(gguf_writer& writer) {
         if (const status s = keep_vocabulary(); !s)
             return s;
         for (const gguf_value& value : m_.file().values())
-            if (value.key != "general.file_type" && !value.key.starts_with(codebook_sets::key("")))
+            if (value.key != "general.file_type" && !value.key.starts_with(matrix_extras::codebook_key("")))
                 writer.set(value);
         if (const status s = collect_codebooks(writer); !s)
             return s;
+        // What belongs to a tensor that has become another.
+        std::unordered_set<std::string> dropped;
+        for (const auto& [weight, tensor] : outputs_) {
+            dropped.insert(matrix_extras::scale_name(weight));
+            dropped.insert(matrix_extras::input_scale_name(weight));
+        }
         for (const gguf_tensor& t : m_.file().tensors()) {
+            if (dropped.contains(std::string(t.name)))
+                continue;
             if (const auto found = outputs_.find(std::string(t.name)); found != outputs_.end())
                 writer.add_tensor(t.name, found->second.type, found->second.dims, found->second.bytes());
             else
@@ -303,10 +361,10 @@ class converter {
     const model& m_;
     session& s_;
     const stage_function& progress_;
-    codebook_sets source_;             ///< of the packed matrices that are read
-    std::vector<std::int8_t> trained_; ///< of the format that is written; empty if it needs none
-    crumb::nested_levels levels_;      ///< of nested weights
-    std::vector<float> mean_;          ///< of the inputs of the matrix that is quantized
+    const matrix_extras* source_ = nullptr; ///< of the matrices that are read
+    std::vector<std::int8_t> trained_;      ///< of the format that is written; empty if it needs none
+    crumb::nested_levels levels_;           ///< of nested weights
+    std::vector<float> mean_;               ///< of the inputs of the matrix that is quantized
     std::unordered_map<std::string, output_tensor> outputs_;
     std::size_t bytes_ = 0, weights_ = 0;
 };

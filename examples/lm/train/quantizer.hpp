@@ -33,7 +33,8 @@ struct quantized_model {
     std::size_t weights = 0;            ///< in them
 };
 
-/// Quantizes the matrices of `m`. The session is of the same model; it is fed and reset. Refuses nested
+/// Quantizes the matrices of `m`: with error feedback on calibration text, but to formats with records, which
+/// round by themselves, without text. The session is of the same model; it is fed and reset. Refuses nested
 /// weights, which have corrections that no other format keeps.
 crumb::result<quantized_model> quantize_model(const quantization& how, const model& m, session& s,
                                               const stage_function& progress = {});

@@ -8,7 +8,7 @@ using crumb::result;
 using crumb::status;
 
 result<training_set> training_set::read(const gguf& file, const importances& importance,
-                                        const codebook_sets& source) {
+                                        const matrix_extras& source) {
     training_set set;
     for (const gguf_tensor& t : file.tensors()) {
         const auto role = find_role(t.name);
@@ -29,7 +29,7 @@ result<std::vector<std::int8_t>> train_codebooks(const training_set& set, weight
                                                  const progress_function& progress) {
     status error;
     std::vector<std::int8_t> entries;
-    with_format(type, [&]<class F>(std::type_identity<F>) {
+    with_leveled_format(type, [&]<class F>(std::type_identity<F>) {
         if constexpr (crumb::needs_codebooks<F>) {
             const auto trained = crumb::train_codebooks(
                 set.matrices,

@@ -14,7 +14,7 @@ struct training_set {
     std::vector<crumb::training_matrix> matrices;
     /// `source` are the file's own table sets, of matrices that are packed already.
     static crumb::result<training_set> read(const gguf& file, const importances& importance,
-                                            const codebook_sets& source);
+                                            const matrix_extras& source);
 };
 
 /// The table set of a format, trained on a file's matrices; empty if the format needs none.

@@ -21,4 +21,12 @@ struct type_list {
 template <class First, class... T>
 using type_list_tail = type_list<T...>;
 
+namespace detail {
+template <class... A, class... B>
+type_list<A..., B...> join(type_list<A...>, type_list<B...>);
+}
+/// The types of one list, then those of another.
+template <class A, class B>
+using joined = decltype(detail::join(A{}, B{}));
+
 } // namespace crumb::inline CRUMB_ABI

@@ -14,8 +14,8 @@ namespace crumb::inline CRUMB_ABI::dispatch {
 
 /// The functions that a plan takes from its ISA and mode.
 struct linear_functions {
-    const char* isa = nullptr;
-    activation_layout layout; ///< of the activations; k is left to the plan
+    const char* isa = nullptr; ///< null where the format's kernels are left out, see CRUMB_OMIT_FORMAT
+    activation_layout layout;  ///< of the activations; k is left to the plan
     void (*gemv)(const kernel::linear_args&) noexcept = nullptr;
     void (*gemm)(const kernel::linear_args&) noexcept = nullptr;
     void (*quantize)(const kernel::quantize_args&) noexcept = nullptr;
@@ -158,4 +158,10 @@ const linear_functions& functions_of(std::size_t mode, std::size_t isa) noexcept
 #define CRUMB_COMPILE_FORMAT(format)                                                                         \
     extern "C" const void* CRUMB_ENTRY(linear_##format)(std::size_t mode, std::size_t isa) noexcept {        \
         return &crumb::dispatch::linear_table<crumb::format>::entries[mode][isa];                            \
+    }
+/// Defines it for a format whose kernels the program does without: plans of the format are errors.
+#define CRUMB_OMIT_FORMAT(format)                                                                            \
+    extern "C" const void* CRUMB_ENTRY(linear_##format)(std::size_t, std::size_t) noexcept {                 \
+        static constexpr crumb::dispatch::linear_functions none;                                             \
+        return &none;                                                                                        \
     }

@@ -21,6 +21,8 @@ namespace crumb::inline CRUMB_ABI {
 //  packed_view<F>::open    reserved bytes are 0                                check_zero
 //                          scales are finite; exponents are at most            check_scales,
 //                          `largest_exponent`: every weight is a finite float  check_exponents
+//                          scales and minima in records are finite, and so     check_records,
+//                          are all weights under a tensor's scale              has_finite_weights
 //  nested_view::open       reserved bytes, and those after the levels, are 0   check_zero
 //                          2 <= seed <= parent <= 4; levels ascend             check_levels
 //                          scales and corrections are finite                   check_scales

@@ -48,5 +48,7 @@ using format_list = type_list_tail<void CRUMB_FOR_EACH_FORMAT(CRUMB_FORMAT_ITEM)
 using record_format_list = type_list_tail<void CRUMB_FOR_EACH_RECORD_FORMAT(CRUMB_FORMAT_ITEM)>;
 using variant_list = type_list_tail<void CRUMB_FOR_EACH_VARIANT(CRUMB_FORMAT_ITEM)>;
 #undef CRUMB_FORMAT_ITEM
+/// Every format that has blocks of its own.
+using all_format_list = joined<format_list, record_format_list>;
 
 } // namespace crumb::inline CRUMB_ABI

@@ -125,7 +125,7 @@ class packed_view {
         packed_view v;
         if constexpr (has_tensor_scale<F>) {
             std::memcpy(&v.tensor_scale_, header.reserved, sizeof v.tensor_scale_);
-            if (!std::isfinite(v.tensor_scale_))
+            if (!has_finite_weights<F>(v.tensor_scale_))
                 return status::error(errc::not_finite, "packed weights: the tensor's scale is %g",
                                      double{v.tensor_scale_});
         }
@@ -316,9 +316,10 @@ result<packed_view<F>> pack(const storage_view<F>& w, std::span<std::byte> buffe
                 return status::error(errc::not_finite,
                                      "stored weights: scale of row %zu, group %zu is not finite", row, g);
         }
-    if (has_tensor_scale<F> && !std::isfinite(w.tensor_scale))
-        return status::error(errc::not_finite, "stored weights: the tensor's scale is %g",
-                             double{w.tensor_scale});
+    if constexpr (has_tensor_scale<F>)
+        if (!has_finite_weights<F>(w.tensor_scale))
+            return status::error(errc::not_finite, "stored weights: the tensor's scale is %g",
+                                 double{w.tensor_scale});
 
     packed_header header;
     std::memcpy(header.format, F::name, std::strlen(F::name));

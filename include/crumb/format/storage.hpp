@@ -62,6 +62,17 @@ constexpr bool has_finite_weights(typename F::scales::value scale) noexcept {
     }
 }
 
+/// Whether the scale of a tensor leaves all of its weights finite, whatever their own scales are.
+template <has_tensor_scale F>
+constexpr bool has_finite_weights(float tensor_scale) noexcept {
+    static_assert(std::same_as<typename F::scales::value, ue4m3>);
+    float most = 0;
+    for (const std::int8_t entry : F::codebooks)
+        most = float(entry) > most ? float(entry) : most;
+    const float limit = std::numeric_limits<float>::max() / (most * table_unit_of<F> * to_float(ue4m3{0x7e}));
+    return -limit <= tensor_scale && tensor_scale <= limit;
+}
+
 /// Weights in storage order: row n (an output channel) is ceil(k / block_inputs) consecutive blocks, `stride`
 /// blocks apart. Padding after k in the last block of a row is ignored.
 template <weight_format F>

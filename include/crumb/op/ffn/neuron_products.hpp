@@ -35,6 +35,9 @@ class neuron_products {
         if (shape.residual && !predictor.reads_activations())
             return status::error(errc::unsupported,
                                  "products of whole batches with a predictor in floats and its residual");
+        if (shape.residual && !predictor.can_unpack())
+            return status::error(errc::unsupported, "products of whole batches with the residual of a "
+                                                    "predictor in a format with records");
         const auto& functions = dispatch::functions_at<dispatch::ffn_functions>(*index);
         neuron_products p;
         p.pack_inputs_ = functions.of[static_cast<std::size_t>(shape.in)].pack_inputs;

@@ -74,7 +74,7 @@ class any_linear {
             else
                 made = plan.error();
         };
-        format_list::for_each(try_format);
+        all_format_list::for_each(try_format);
         variant_list::for_each(try_format);
         return made;
     }
@@ -131,10 +131,17 @@ class any_linear {
         return (args_.corrections != nullptr ? to_float(args_.corrections[n]) : 0.0f) +
                (args_.bias != nullptr ? args_.bias[n] : 0.0f);
     }
+    /// Whether `unpack` can write the weights: not those of dense plans, nor of formats with records, whose
+    /// groups are more than scales and codes.
+    bool can_unpack() const noexcept { return functions_ != nullptr && functions_->unpack != nullptr; }
     /// Writes the weights of `channels`, which begin at a multiple of 16, as int8 codes and scales, weight =
     /// scale * code, laid out as `kernel::unpack_args` says. Returns the largest possible magnitude of a
-    /// code. Only if `reads_activations`.
+    /// code. Only if `can_unpack`.
     float unpack(range channels, std::int8_t* codes, float* scales) const noexcept {
+        CRUMB_REQUIRE(can_unpack(), "any_linear::unpack: the plan %s",
+                      functions_ != nullptr ? "is of a format with records"
+                      : f32_ || f16_        ? "has dense weights"
+                                            : "is empty");
         kernel::unpack_args args{args_, codes, scales};
         args.weights.codebooks = tables_.data();
         args.weights.channels = channels;

@@ -48,6 +48,15 @@ inline status check_linear(const linear_options& options, std::size_t n) noexcep
     return {};
 }
 
+/// An error where a program does without the kernels of a format.
+inline status check_compiled(const dispatch::linear_functions& functions, const char* format) noexcept {
+    if (functions.isa == nullptr)
+        return status::error(errc::unsupported,
+                             "format %s: its kernels are left out of this program, see CRUMB_KERNEL_FORMATS",
+                             format);
+    return {};
+}
+
 /// Aborts unless activations lie as a product reads them.
 inline void require_layout(const activations& x, const activation_layout& wanted, const char* who) noexcept {
     const activation_layout& has = x.layout();
@@ -120,6 +129,8 @@ class linear {
                                  F::name, entries, options.codebooks.size());
         linear p;
         p.functions_ = &dispatch::functions_of<F>(static_cast<std::size_t>(options.mode), *isa);
+        if (const status s = detail::check_compiled(*p.functions_, F::name); !s)
+            return s;
         if (p.functions_->gemm == nullptr)
             return status::error(errc::unsupported, "no %s for weights in format %s on %s",
                                  options.mode == linear_mode::panels ? "int8 panels" : "absorbed products",

@@ -33,6 +33,8 @@ class nested_linear {
                 p.tables_[at] = nested_lookup_tables<P>(weights.levels());
             ++at;
         });
+        if (const status s = detail::check_compiled(*p.functions_[0], nested_view::name); !s)
+            return s;
         if (options.mode == linear_mode::absorbed || p.functions_[0]->gemm == nullptr)
             return status::error(errc::unsupported, "no %s for nested weights on %s",
                                  options.mode == linear_mode::panels ? "int8 panels" : "absorbed products",
