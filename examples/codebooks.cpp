@@ -2,6 +2,7 @@
 #include <crumb/crumb.hpp>
 #include <crumb/offline/common/second_moments.hpp>
 #include <crumb/offline/weights/codebook.hpp>
+#include <crumb/offline/weights/quantize.hpp>
 #include <crumb/offline/weights/store.hpp>
 #include <crumb/util.hpp>
 
@@ -54,9 +55,9 @@ std::vector<std::int8_t> tables_for(const problem& p, std::span<const float> imp
     }
 }
 
-/// |x (w - q)|^2 / |x w|^2 over the samples.
-double output_error(const problem& p, const crumb::second_moments<double>::matrix_type& h,
-                    const crumb::leveled_matrix& q) {
+/// |x (w - q)|^2 / |x w|^2 over the samples, in percent; q has a function `weight(row, i)`.
+template <class Weights>
+double output_error(const problem& p, const crumb::second_moments<double>::matrix_type& h, const Weights& q) {
     using rows = Eigen::Matrix<double, Eigen::Dynamic, Eigen::Dynamic, Eigen::RowMajor>;
     rows w(n, k), e(n, k);
     for (std::size_t r = 0; r < n; ++r) {
@@ -66,7 +67,7 @@ double output_error(const problem& p, const crumb::second_moments<double>::matri
             e(row, column) = w(row, column) - double{q.weight(r, i)};
         }
     }
-    return (e * h).cwiseProduct(e).sum() / (w * h).cwiseProduct(w).sum();
+    return 100 * (e * h).cwiseProduct(e).sum() / (w * h).cwiseProduct(w).sum();
 }
 
 /// Microseconds of one row of activations times the packed weights, the quantization of the row included.
@@ -124,10 +125,19 @@ int main() {
                 std::fprintf(stderr, "%s\n", s.message());
                 std::exit(1);
             }
-            error[i++] = 100 * output_error(p, h, q);
+            error[i++] = output_error(p, h, q);
         }
         std::printf("%-8s %12.3f %22.4f %18.4f %14.2f\n", F::name, crumb::bits_per_weight<F>, error[0],
                     error[1], microseconds<F>(p, crumb::store<F>(q)));
         std::fflush(stdout);
+    });
+    // Those of other programs are rounded to, as these programs do it.
+    crumb::record_format_list::for_each([&]<class F>() {
+        if constexpr (crumb::rounding_format<F>) {
+            const auto q = crumb::or_exit(crumb::quantize<F>(w));
+            std::printf("%-8s %12.3f %22.4f %18s %14.2f\n", F::name, crumb::bits_per_weight<F>,
+                        output_error(p, h, q.view()), "-", microseconds<F>(p, q));
+            std::fflush(stdout);
+        }
     });
 }
