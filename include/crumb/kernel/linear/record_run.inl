@@ -260,7 +260,8 @@ struct record_run<isa::CRUMB_THIS_ISA, Format> {
         panel<Tiles> p;
         alignas(64) float totals[max_rows * width];
         for (; t + Tiles <= end; t += Tiles) {
-            __builtin_memset(totals, 0, (last - first) * width * sizeof(float));
+            // The last block may have rows that nobody asked for.
+            __builtin_memset(totals, 0, round_up(last - first, I::record_row_block) * width * sizeof(float));
             for (std::size_t g = 0; g < args.x_groups; g += panel_groups) {
                 const int groups = groups_left(args, g, panel_groups);
                 CRUMB_UNROLL
