@@ -8,7 +8,10 @@
 #include <gtest/gtest.h>
 
 #include <cmath>
+#include <cstddef>
 #include <cstdlib>
+#include <cstring>
+#include <limits>
 #include <random>
 #include <vector>
 
@@ -108,6 +111,26 @@ TEST(AnyLinear, OpensWhatHasRecords) {
     check.operator()<crumb::q4_k>();
     check.operator()<crumb::q5_0>();
     check.operator()<crumb::mxfp4>();
+}
+
+// 448 times 6 times that is a float; more is not.
+TEST(AnyLinear, RefusesATensorsScaleWhoseWeightsAreNotFinite) {
+    std::vector<crumb::nvfp4::block> blocks(16);
+    crumb_test::guarded<std::byte> memory(crumb::packed_bytes<crumb::nvfp4>(16, 64));
+    auto view = *crumb::storage<crumb::nvfp4>(blocks, 16, 64);
+    constexpr float most = std::numeric_limits<float>::max() / (448 * 6);
+    for (const float good : {most, -most, 0.0f}) {
+        view.tensor_scale = good;
+        EXPECT_TRUE(crumb::pack(view, memory.span())) << good;
+        EXPECT_TRUE(any_linear::open(memory.span())) << good;
+    }
+    constexpr float infinity = std::numeric_limits<float>::infinity();
+    for (const float bad : {std::nextafter(most, infinity), -infinity, std::nanf("")}) {
+        std::memcpy(memory.data() + offsetof(crumb::packed_header, tensor_scale), &bad, sizeof bad);
+        EXPECT_EQ(any_linear::open(memory.span()).error().code(), crumb::errc::corrupt) << bad;
+        view.tensor_scale = bad;
+        EXPECT_EQ(crumb::pack(view, memory.span()).error().code(), crumb::errc::not_finite) << bad;
+    }
 }
 
 #if defined(GTEST_HAS_DEATH_TEST)
