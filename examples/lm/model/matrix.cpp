@@ -47,6 +47,19 @@ crumb::status matrix::plan_dense(std::span<const float> bias) {
     return {};
 }
 
+template <class T>
+crumb::status matrix::plan_as_stored(const gguf_tensor& tensor, std::span<const float> bias,
+                                     const matrix_extras& extras) {
+    // Looks at every number.
+    const auto floats = to_floats(tensor, extras);
+    if (!floats)
+        return floats.error();
+    stored_bytes_ = n_ * k_ * sizeof(T);
+    memory_ = buffer(stored_bytes_);
+    std::memcpy(memory_.bytes().data(), tensor.data.data(), stored_bytes_);
+    return plan_dense<T>(bias);
+}
+
 template <class F>
 crumb::status matrix::plan_packed(const crumb::packed_view<F>& packed, activation_type activations,
                                   std::span<const float> bias, std::span<const std::int8_t> codebooks) {
@@ -220,14 +233,9 @@ crumb::result<matrix> matrix::make(const gguf_tensor& tensor, std::size_t n, std
             s = m.plan_format<F>(tensor, activations, bias, extras);
         });
     } else if (as_stored && tensor.type == ggml_type::f16) {
-        // Looks at every number.
-        const auto floats = to_floats(tensor, extras);
-        if (!floats)
-            return floats.error();
-        m.stored_bytes_ = n * k * sizeof(crumb::half);
-        m.memory_ = buffer(m.stored_bytes_);
-        std::memcpy(m.memory_.bytes().data(), tensor.data.data(), m.stored_bytes_);
-        s = m.plan_dense<crumb::half>(bias);
+        s = m.plan_as_stored<crumb::half>(tensor, bias, extras);
+    } else if (as_stored && tensor.type == ggml_type::bf16) {
+        s = m.plan_as_stored<crumb::bf16>(tensor, bias, extras);
     } else {
         m.stored_bytes_ = as_stored && !packed ? tensor.data.size() : n * k * sizeof(float);
         s = m.plan_floats(tensor, bias, extras);

@@ -124,6 +124,10 @@ class matrix {
                               std::span<const float> bias);
     crumb::status plan_floats(const gguf_tensor& tensor, std::span<const float> bias,
                               const matrix_extras& extras);
+    /// A copy of a tensor of n x k numbers of type T.
+    template <class T>
+    crumb::status plan_as_stored(const gguf_tensor& tensor, std::span<const float> bias,
+                                 const matrix_extras& extras);
     /// Plans `memory_`, which holds n x k numbers.
     template <class T>
     crumb::status plan_dense(std::span<const float> bias);

@@ -58,9 +58,7 @@ result<row_reader> of_ggml(const gguf_tensor& tensor, const matrix_extras& extra
     case ggml_type::f16:
         return plain<crumb::half>(tensor, [](crumb::half x) { return crumb::to_float(x); });
     case ggml_type::bf16:
-        return plain<std::uint16_t>(tensor, [](std::uint16_t x) {
-            return std::bit_cast<float>(static_cast<std::uint32_t>(x) << 16);
-        });
+        return plain<crumb::bf16>(tensor, [](crumb::bf16 x) { return crumb::to_float(x); });
     default:
         break;
     }
