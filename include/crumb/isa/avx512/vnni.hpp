@@ -26,9 +26,9 @@ struct avx512_vnni {
     static constexpr int registers = 32;
     static constexpr int query_tile = 4;                ///< queries that share a register of keys or values
     static constexpr bool fuses = true;                 ///< `fma` rounds once
-    static constexpr std::size_t prefetch_bytes = 3072; ///< distance ahead; 0: none
+    static constexpr std::size_t prefetch_bytes = 6144; ///< distance ahead; 0: none
     static constexpr std::size_t row_block = 4;
-    static constexpr std::size_t single_tiles = 2;     ///< of a pass for one row
+    static constexpr std::size_t single_tiles = 1;     ///< of a pass for one row
     static constexpr std::size_t block_tiles = 3;      ///< of a pass for a block of rows
     static constexpr std::size_t record_row_block = 4; ///< of formats with records
     static constexpr std::size_t record_tiles = 3;     ///< of a panel of such
