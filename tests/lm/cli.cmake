@@ -331,7 +331,7 @@ expect_error("no models in;--models" demo --models "${WORK}/nowhere")
 # ---- options that are wrong -----------------------------------------------------------------------------
 foreach(each IN LISTS commands)
     set(rest "${llama}" ${${each}_rest})
-    expect_error("--weights;q5_k;stored;f32;q8_0;q4_0" ${each} ${rest} --weights q5_k)
+    expect_error("--weights;q7_k;stored;f32;q8_0;q4_0" ${each} ${rest} --weights q7_k)
     expect_error("--activations;int4;int8;f32" ${each} ${rest} --activations int4)
     expect_error("--weights;nested weights are made by quantize" ${each} ${rest} --weights nested)
     expect_error("--weights;nested weights are made by quantize" ${each} ${rest} --weights nested:2-4)
