@@ -111,9 +111,8 @@ struct linear_task {
         weight_bytes = packed_bytes<F>(f.level.n, f.level.k);
         working_set = packed.memory.size();
         run();
-        error = mode == linear_mode::absorbed
-                    ? check_absorbed<F>(f.stored.view(), quantized_x, y)
-                    : check_product<F>(f.stored.view(), x, y, layout.layout.group);
+        error = mode == linear_mode::absorbed ? check_absorbed<F>(f.stored.view(), quantized_x, y)
+                                              : check_product<F>(f.stored.view(), x, y, layout.layout.group);
     }
     void run() {
         if (threads == 1) {
