@@ -126,7 +126,6 @@ struct nibble_records : record_units<true> {
 template <bool Minima, std::size_t Pairs>
 struct six_bit_records : record_units<Minima> {
     using record_units<Minima>::unit_bytes;
-    static constexpr std::size_t pairs = Pairs;
     static constexpr std::size_t bytes = unit_bytes + Pairs / 2 * 3 * tile_channels;
     static_assert(Pairs % 2 == 0);
 

@@ -215,8 +215,8 @@ struct record_run<isa::CRUMB_THIS_ISA, Format> {
                 sum = P::sum_of_trits(rows, x);
             else
                 sum = digits(rows, x);
-            total[v] = block::scaled(block::without_sums(sum, sums), scale,
-                                     I::load(reinterpret_cast<const half*>(record) + v * I::lanes), total[v]);
+            total[v] =
+                block::scaled(block::without_sums(sum, sums), scale, reader::unit(record, v), total[v]);
         }
     }
 
