@@ -7,10 +7,13 @@
 #include <crumb/isa/editor.hpp>
 #endif
 
+#include <crumb/isa/avx2/sixteen.inl>
+#include <crumb/kernel/linear/quad_rows.inl>
+
 namespace crumb::inline CRUMB_ABI::kernel {
 
 template <>
-struct field_bits<isa::CRUMB_THIS_ISA> {
+struct field_bits<isa::CRUMB_THIS_ISA> : sixteen_bytes<isa::CRUMB_THIS_ISA> {
     using I = isa::CRUMB_THIS_ISA;
     using bytes = typename I::bytes;
     /// The bits whose product serves codes of `bits` bits in panels as well.
@@ -34,25 +37,9 @@ struct field_bits<isa::CRUMB_THIS_ISA> {
     static CRUMB_INLINE bytes look_up(bytes table, bytes nibbles) noexcept {
         return _mm256_shuffle_epi8(table, nibbles);
     }
-    using sixteen = __m128i;
     /// Of 16 signed bytes, those of register v.
     static CRUMB_INLINE typename I::i32 widen(sixteen x, int v) noexcept {
         return _mm256_cvtepi8_epi32(v == 0 ? x : _mm_srli_si128(x, 8));
-    }
-    static CRUMB_INLINE sixteen load_sixteen(const std::uint8_t* p) noexcept {
-        return _mm_loadu_si128(reinterpret_cast<const __m128i*>(p));
-    }
-    /// (x >> Right << Left) & Mask of each byte, which no other byte's bits reach.
-    template <int Right, int Left, int Mask>
-    static CRUMB_INLINE sixteen part(sixteen x) noexcept {
-        const __m128i moved = Right > Left   ? _mm_srli_epi16(x, Right - Left)
-                              : Left > Right ? _mm_slli_epi16(x, Left - Right)
-                                             : x;
-        return _mm_and_si128(moved, _mm_set1_epi8(static_cast<char>(Mask)));
-    }
-    static CRUMB_INLINE sixteen join(sixteen a, sixteen b) noexcept { return _mm_or_si128(a, b); }
-    static CRUMB_INLINE sixteen minus(sixteen x, int y) noexcept {
-        return _mm_sub_epi8(x, _mm_set1_epi8(static_cast<char>(y)));
     }
     /// sum[v] += a x[0] + b x[1]: numbers of 16 channels times sums of activations. `Same`: a is b.
     template <int Vectors, bool Same>
@@ -75,22 +62,14 @@ struct field_bits<isa::CRUMB_THIS_ISA> {
 /// Pairs of products of codes up to 2^Bits - 1 stay below 2 (2^Bits - 1) 127: a lane of 16 bits holds
 /// `steps` of them, and vpmaddwd multiplies it with the factor while it widens.
 template <int Bits>
-struct field_product<isa::CRUMB_THIS_ISA, Bits> {
+struct field_product<isa::CRUMB_THIS_ISA, Bits> : quad_rows<isa::CRUMB_THIS_ISA> {
     using I = isa::CRUMB_THIS_ISA;
     static constexpr int offset = 0;
     static constexpr int steps = Bits <= 4 ? 8 : Bits == 5 ? 4 : 2;
     static_assert(steps * 2 * ((1 << Bits) - 1) * 127 < 32768);
     using operand = __m256i;
     using acc = __m256i;
-    struct row {
-        const std::int8_t* codes;
-        std::size_t stride;
-    };
-    static CRUMB_INLINE row load_row(const std::int8_t* codes, std::size_t stride) noexcept {
-        return {codes, stride};
-    }
-    /// Four codes, for `step<0>`.
-    static CRUMB_INLINE row load_four(const std::int8_t* codes) noexcept { return {codes, 0}; }
+    using row = typename quad_rows<I>::row;
     static CRUMB_INLINE operand operand_of(typename I::bytes x) noexcept { return x; }
     static CRUMB_INLINE void store_operand(std::uint8_t* p, operand x) noexcept {
         __builtin_memcpy(p, &x, sizeof x);
@@ -101,9 +80,7 @@ struct field_product<isa::CRUMB_THIS_ISA, Bits> {
     static CRUMB_INLINE acc start() noexcept { return _mm256_setzero_si256(); }
     template <int Four>
     static CRUMB_INLINE void step(acc& s, operand w, const row& x) noexcept {
-        s = _mm256_add_epi16(
-            s, _mm256_maddubs_epi16(
-                   w, I::load_quad(x.codes + static_cast<std::size_t>(Four / 2) * x.stride + Four % 2 * 4)));
+        s = _mm256_add_epi16(s, _mm256_maddubs_epi16(w, quad_rows<I>::template quad<Four>(x)));
     }
     static CRUMB_INLINE typename I::i32 sum(const acc& s) noexcept {
         return _mm256_madd_epi16(s, _mm256_set1_epi16(1));
@@ -124,8 +101,7 @@ struct field_product<isa::CRUMB_THIS_ISA, 8> : field_product<isa::CRUMB_THIS_ISA
     using I = isa::CRUMB_THIS_ISA;
     template <int Four>
     static CRUMB_INLINE void step(acc& s, operand w, const row& x) noexcept {
-        const __m256i quad =
-            I::load_quad(x.codes + static_cast<std::size_t>(Four / 2) * x.stride + Four % 2 * 4);
+        const __m256i quad = quad_rows<I>::template quad<Four>(x);
         const __m256i pairs = _mm256_maddubs_epi16(_mm256_abs_epi8(w), _mm256_sign_epi8(quad, w));
         s = _mm256_add_epi32(s, _mm256_madd_epi16(pairs, _mm256_set1_epi16(1)));
     }

@@ -7,10 +7,13 @@
 #include <crumb/isa/editor.hpp>
 #endif
 
+#include <crumb/isa/avx2/sixteen.inl>
+#include <crumb/kernel/linear/quad_rows.inl>
+
 namespace crumb::inline CRUMB_ABI::kernel {
 
 template <>
-struct field_bits<isa::CRUMB_THIS_ISA> {
+struct field_bits<isa::CRUMB_THIS_ISA> : sixteen_bytes<isa::CRUMB_THIS_ISA> {
     using I = isa::CRUMB_THIS_ISA;
     using bytes = typename I::bytes;
     /// The bits whose product serves codes of `bits` bits in panels as well.
@@ -34,24 +37,8 @@ struct field_bits<isa::CRUMB_THIS_ISA> {
     static CRUMB_INLINE bytes look_up(bytes table, bytes nibbles) noexcept {
         return _mm512_shuffle_epi8(table, nibbles);
     }
-    using sixteen = __m128i;
     /// Of 16 signed bytes, those of register v.
     static CRUMB_INLINE typename I::i32 widen(sixteen x, int) noexcept { return _mm512_cvtepi8_epi32(x); }
-    static CRUMB_INLINE sixteen load_sixteen(const std::uint8_t* p) noexcept {
-        return _mm_loadu_si128(reinterpret_cast<const __m128i*>(p));
-    }
-    /// (x >> Right << Left) & Mask of each byte, which no other byte's bits reach.
-    template <int Right, int Left, int Mask>
-    static CRUMB_INLINE sixteen part(sixteen x) noexcept {
-        const __m128i moved = Right > Left   ? _mm_srli_epi16(x, Right - Left)
-                              : Left > Right ? _mm_slli_epi16(x, Left - Right)
-                                             : x;
-        return _mm_and_si128(moved, _mm_set1_epi8(static_cast<char>(Mask)));
-    }
-    static CRUMB_INLINE sixteen join(sixteen a, sixteen b) noexcept { return _mm_or_si128(a, b); }
-    static CRUMB_INLINE sixteen minus(sixteen x, int y) noexcept {
-        return _mm_sub_epi8(x, _mm_set1_epi8(static_cast<char>(y)));
-    }
     /// sum[v] += a x[0] + b x[1]: numbers of 16 channels times sums of activations. `Same`: a is b.
     template <int Vectors, bool Same>
     static CRUMB_INLINE void add_terms(typename I::i32* sum, sixteen a, sixteen b,
@@ -72,21 +59,13 @@ struct field_bits<isa::CRUMB_THIS_ISA> {
 
 /// Whatever the bits, vpdpbusd takes them; bytes with a sign are looked up with an offset of 128.
 template <int Bits>
-struct field_product<isa::CRUMB_THIS_ISA, Bits> {
+struct field_product<isa::CRUMB_THIS_ISA, Bits> : quad_rows<isa::CRUMB_THIS_ISA> {
     using I = isa::CRUMB_THIS_ISA;
     static constexpr int offset = Bits == 8 ? 128 : 0;
     static constexpr int steps = 8;
     using operand = __m512i;
     using acc = __m512i;
-    struct row {
-        const std::int8_t* codes;
-        std::size_t stride;
-    };
-    static CRUMB_INLINE row load_row(const std::int8_t* codes, std::size_t stride) noexcept {
-        return {codes, stride};
-    }
-    /// Four codes, for `step<0>`.
-    static CRUMB_INLINE row load_four(const std::int8_t* codes) noexcept { return {codes, 0}; }
+    using row = typename quad_rows<I>::row;
     static CRUMB_INLINE operand operand_of(typename I::bytes x) noexcept { return x; }
     static CRUMB_INLINE void store_operand(std::uint8_t* p, operand x) noexcept {
         __builtin_memcpy(p, &x, sizeof x);
@@ -95,8 +74,7 @@ struct field_product<isa::CRUMB_THIS_ISA, Bits> {
     static CRUMB_INLINE acc start() noexcept { return _mm512_setzero_si512(); }
     template <int Four>
     static CRUMB_INLINE void step(acc& s, operand w, const row& x) noexcept {
-        s = _mm512_dpbusd_epi32(
-            s, w, I::load_quad(x.codes + static_cast<std::size_t>(Four / 2) * x.stride + Four % 2 * 4));
+        s = _mm512_dpbusd_epi32(s, w, quad_rows<I>::template quad<Four>(x));
     }
     static CRUMB_INLINE typename I::i32 sum(const acc& s) noexcept { return s; }
     static CRUMB_INLINE typename I::i32 factor(typename I::i32 x) noexcept { return x; }

@@ -5,6 +5,8 @@
 #include <crumb/isa/editor.hpp>
 #endif
 
+#include <crumb/kernel/linear/quad_rows.inl>
+
 namespace crumb::inline CRUMB_ABI::kernel {
 
 template <>
@@ -82,21 +84,13 @@ struct field_bits<isa::CRUMB_THIS_ISA> {
 };
 
 template <int Bits>
-struct field_product<isa::CRUMB_THIS_ISA, Bits> {
+struct field_product<isa::CRUMB_THIS_ISA, Bits> : quad_rows<isa::CRUMB_THIS_ISA> {
     using I = isa::CRUMB_THIS_ISA;
     static constexpr int offset = 0;
     static constexpr int steps = 8;
     using operand = typename I::bytes;
     using acc = typename I::i32;
-    struct row {
-        const std::int8_t* codes;
-        std::size_t stride;
-    };
-    static CRUMB_INLINE row load_row(const std::int8_t* codes, std::size_t stride) noexcept {
-        return {codes, stride};
-    }
-    /// Four codes, for `step<0>`.
-    static CRUMB_INLINE row load_four(const std::int8_t* codes) noexcept { return {codes, 0}; }
+    using row = typename quad_rows<I>::row;
     static CRUMB_INLINE operand operand_of(typename I::bytes x) noexcept { return x; }
     static CRUMB_INLINE void store_operand(std::uint8_t* p, operand x) noexcept {
         __builtin_memcpy(p, static_cast<const void*>(&x), sizeof x);
@@ -105,8 +99,7 @@ struct field_product<isa::CRUMB_THIS_ISA, Bits> {
     static CRUMB_INLINE acc start() noexcept { return acc(0); }
     template <int Four>
     static CRUMB_INLINE void step(acc& s, operand w, const row& x) noexcept {
-        I::int8s::step<0>(
-            s, w, I::load_quad(x.codes + static_cast<std::size_t>(Four / 2) * x.stride + Four % 2 * 4));
+        I::int8s::step<0>(s, w, quad_rows<I>::template quad<Four>(x));
     }
     static CRUMB_INLINE typename I::i32 sum(const acc& s) noexcept { return s; }
     static CRUMB_INLINE typename I::i32 factor(typename I::i32 x) noexcept { return x; }

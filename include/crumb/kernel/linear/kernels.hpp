@@ -146,6 +146,10 @@ inline constexpr activation_order order_of = [] {
 
 // Of formats with records: bits of packed codes, products of codes without a sign, and the loops over them.
 template <class Isa>
+struct sixteen_bytes;
+template <class Isa>
+struct quad_rows;
+template <class Isa>
 struct field_bits;
 template <class Isa, int Bits>
 struct field_product;
