@@ -5,6 +5,7 @@
 #include <crumb/isa/editor.hpp>
 
 #include <crumb/isa/portable/fields.inl>
+#include <crumb/kernel/linear/records.inl>
 #endif
 
 namespace crumb::inline CRUMB_ABI::kernel {

@@ -8,8 +8,9 @@
 #include <crumb/isa/portable/fields.inl>
 #include <crumb/kernel/linear/blocks.inl>
 #include <crumb/kernel/linear/fields.inl>
-#include <crumb/kernel/linear/record_block.inl>
 #include <crumb/kernel/linear/records.inl>
+
+#include <crumb/kernel/linear/record_block.inl>
 #endif
 
 namespace crumb::inline CRUMB_ABI::kernel {
