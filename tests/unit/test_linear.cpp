@@ -393,4 +393,37 @@ TEST(Dense, MatchesTheReference) {
     }
 }
 
+// More rows than a panel has, inputs beyond a block, ranges that begin anywhere: the same bits as row by row.
+TEST(Dense, RowsAndPartsChangeNoBit) {
+    constexpr std::size_t n = 19, k = 1037, m = 70;
+    std::mt19937 random(23);
+    normal_numbers<float> normal;
+    guarded<crumb::half> w(n * k);
+    guarded<float> x(m * k);
+    std::vector<float> bias(n);
+    for (std::size_t i = 0; i < n * k; ++i)
+        w.data()[i] = crumb::to_half(normal(random));
+    for (std::size_t i = 0; i < m * k; ++i)
+        x.data()[i] = normal(random);
+    for (float& b : bias)
+        b = normal(random);
+    for_each_isa([&]<class I>() {
+        const auto plan = crumb::dense_linear<crumb::half>::plan(
+            crumb::matrix<const crumb::half>(w.data(), n, k), {.bias = bias}, {I::name});
+        ASSERT_TRUE(plan);
+        std::vector<float> single(m * n), all(m * n), parts(m * n, -1.0f);
+        for (std::size_t r = 0; r < m; ++r)
+            plan->run(crumb::matrix<const float>(x.data() + r * k, 1, k),
+                      crumb::matrix(single.data() + r * n, 1, n));
+        plan->run(crumb::matrix<const float>(x.data(), m, k), crumb::matrix(all.data(), m, n));
+        EXPECT_EQ(std::memcmp(single.data(), all.data(), m * n * sizeof(float)), 0) << I::name;
+        plan->run(crumb::matrix<const float>(x.data(), m, k), crumb::matrix(parts.data(), m, n),
+                  {.rows = {3, 69}, .channels = {5, 18}});
+        for (std::size_t r = 0; r < m; ++r)
+            for (std::size_t c = 0; c < n; ++c)
+                ASSERT_EQ(parts[r * n + c], r >= 3 && r < 69 && c >= 5 && c < 18 ? single[r * n + c] : -1.0f)
+                    << I::name << ", row " << r << ", channel " << c;
+    });
+}
+
 } // namespace
