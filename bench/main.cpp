@@ -146,6 +146,7 @@ int main(int argc, char** argv) {
     benchmark::AddCustomContext("dram_working_set_bytes", std::to_string(dram_working_set()));
     register_ceilings();
     register_linear();
+    register_dense();
     register_nested();
     register_attention();
     register_encode();

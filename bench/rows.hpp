@@ -78,6 +78,8 @@ inline constexpr bool has_mix = CRUMB_BUILDS_X86 && !std::is_same_v<Isa, isa::po
 void register_ceilings();
 /// `plain/...`, `linear/...`, `panels/...` and `absorbed/...`: products by format, ISA and shape.
 void register_linear();
+/// `dense/...`: products with float, fp16 and bf16 weights by type, ISA and shape.
+void register_dense();
 /// `nested/...`: products with nested weights by precision, ISA and shape; `layers/...`: shapes of layers.
 void register_nested();
 /// `attention/...`: decode steps by codec, ISA and size of the cache.

@@ -18,6 +18,10 @@ struct reader;
 template <class Isa, class Codes>
 struct mac_peak;
 
+/// Fused multiply-adds of floats in registers, as `mac_peak`; the body is in ceilings.inl.
+template <class Isa>
+struct float_peak;
+
 /// Whole groups from registers: what an exact product executes at least. The body is in ceilings.inl.
 template <class Isa>
 struct group_mix;
@@ -169,6 +173,8 @@ struct mac_peak<isa::avx512_vnni, Codes> {
 // What avx512_vbmi adds is for expansion only.
 template <>
 struct reader<isa::avx512_vbmi> : reader<isa::avx512_vnni> {};
+template <>
+struct float_peak<isa::avx512_vbmi> : float_peak<isa::avx512_vnni> {};
 template <class Codes>
 struct mac_peak<isa::avx512_vbmi, Codes> : mac_peak<isa::avx512_vnni, Codes> {};
 template <>

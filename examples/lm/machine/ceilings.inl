@@ -1,4 +1,5 @@
-// The memory reader, for the ISA named by CRUMB_THIS_ISA. Included by ceilings.hpp inside its target region.
+// The memory reader and the peak of floats, for the ISA named by CRUMB_THIS_ISA. Included by ceilings.hpp
+// inside its target region.
 namespace crumb::ceilings {
 
 template <>
@@ -35,6 +36,31 @@ struct reader<isa::CRUMB_THIS_ISA> {
         for (int i = 1; i < 8; ++i)
             sum[0] = I::add_i32(sum[0], sum[i]);
         return I::maximum_i32(sum[0]);
+    }
+};
+
+template <>
+struct float_peak<isa::CRUMB_THIS_ISA> {
+    using I = isa::CRUMB_THIS_ISA;
+    static constexpr int sums = I::registers >= 32 ? 24 : 12;
+    static constexpr double macs = double{sums} * I::lanes;
+
+    /// `rounds` FMAs of each of `sums` registers, all from registers.
+    static CRUMB_NOINLINE float run(std::size_t rounds) noexcept {
+        typename I::f32 total[sums];
+        const typename I::f32 w = I::set1(0.5f), x = I::set1(0.25f);
+        CRUMB_UNROLL
+        for (int i = 0; i < sums; ++i)
+            total[i] = I::zero();
+        for (; rounds != 0; --rounds) {
+            CRUMB_UNROLL
+            for (int i = 0; i < sums; ++i)
+                total[i] = I::fma(total[i], w, x); // a sum of constants would be folded
+        }
+        CRUMB_UNROLL
+        for (int i = 1; i < sums; ++i)
+            total[0] = I::add(total[0], total[i]);
+        return I::sum(total[0]);
     }
 };
 

@@ -18,19 +18,19 @@ using dense_function = void (*)(const kernel::dense_args<T>&) noexcept;
 /// The functions that `dense_linear` takes from its ISA.
 struct dense_functions {
     const char* isa = nullptr;
-    dense_function<float> f32 = nullptr;
-    dense_function<half> f16 = nullptr;
-    dense_function<bf16> bf16_ = nullptr;
+    dense_function<float> float_weights = nullptr;
+    dense_function<half> half_weights = nullptr;
+    dense_function<bf16> bf16_weights = nullptr;
 
     /// The function for weights of type T.
     template <class T>
     dense_function<T> get() const noexcept {
         if constexpr (std::is_same_v<T, float>)
-            return f32;
+            return float_weights;
         else if constexpr (std::is_same_v<T, half>)
-            return f16;
+            return half_weights;
         else
-            return bf16_;
+            return bf16_weights;
     }
 };
 
