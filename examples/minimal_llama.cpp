@@ -1,13 +1,14 @@
-// A llama in one file: reads a GGUF model and continues a text, by the likeliest token. What an engine brings
-// is here: threads, memory, the order of a forward pass. The arithmetic is crumb's; files and text are read
-// by crumb_lm_io, which is examples/lm/gguf and examples/lm/text.
+// A llama in one file: reads a GGUF model and continues a text. What an engine brings is here: threads,
+// memory, the order of a forward pass. The arithmetic is crumb's; files and text are read by crumb_lm_io,
+// which is examples/lm/gguf and examples/lm/text.
 //
 //   g++ -std=c++20 -O2 -Iinclude -Iexamples/lm examples/minimal_llama.cpp examples/lm/gguf/*.cpp
 //       examples/lm/text/*.cpp -pthread -o minimal_llama
 //   ./minimal_llama examples/models/novels-llama-5m-q8_0.gguf "It was a dark evening" --kv kivi4
 //
 // That compiles the kernels for all ISAs; -DCRUMB_TWO_ISAS=avx2, for two of them, takes half as long.
-#include "gguf/gguf.hpp"
+#include "gguf/kv_codebooks.hpp"
+#include "model/sampler.hpp"
 #include "text/tokenizer.hpp"
 
 #include <crumb/cache.hpp>
@@ -21,7 +22,6 @@
 #include <charconv>
 #include <cmath>
 #include <functional>
-#include <initializer_list>
 #include <iostream>
 #include <map>
 #include <set>
@@ -31,13 +31,17 @@
 
 namespace {
 
+using crumb::bf16;
 using crumb::half;
 using crumb::matrix_view;
 using crumb::or_exit;
 using crumb::range;
 using crumb::status;
+using crumb::to_float;
 using lm::ggml_type;
 using lm::gguf_tensor;
+
+float to_float(float x) { return x; }
 
 void require(bool holds, const std::string& message) {
     if (!holds)
@@ -53,10 +57,7 @@ class workers {
     explicit workers(std::size_t size) : barrier_(static_cast<std::ptrdiff_t>(size)) {
         for (std::size_t part = 1; part < size; ++part)
             threads_.emplace_back([this, part] {
-                for (;;) {
-                    barrier_.arrive_and_wait(); // until there is work
-                    if (!work_)
-                        return;
+                for (barrier_.arrive_and_wait(); work_; barrier_.arrive_and_wait()) {
                     work_(part, this->size());
                     barrier_.arrive_and_wait(); // until all are done
                 }
@@ -103,34 +104,35 @@ struct model {
     matrix output;
 };
 
-/// A tensor's numbers, or its blocks of a format, as they lie in the file.
-template <class T>
-const T* numbers(const gguf_tensor& t) {
-    return reinterpret_cast<const T*>(t.data.data());
-}
-template <class F>
-crumb::storage_view<F> blocks(const gguf_tensor& t) {
-    using block = typename F::block;
-    const std::span all(numbers<block>(t), t.data.size() / sizeof(block));
-    return or_exit(crumb::storage<F>(all, t.dims[1], t.dims[0]));
+/// Calls f with a tensor's matrix as it lies in the file: a view of floats, or of a format's blocks.
+void with_weights(const gguf_tensor& t, auto&& f) {
+    const auto view = [&]<class T>() {
+        f(crumb::matrix(reinterpret_cast<const T*>(t.data.data()), t.dims[1], t.dims[0]));
+    };
+    if (t.type == ggml_type::f32)
+        view.template operator()<float>();
+    else if (t.type == ggml_type::f16)
+        view.template operator()<half>();
+    else if (t.type == ggml_type::bf16)
+        view.template operator()<bf16>();
+    crumb::all_format_list::for_each([&]<class F>() {
+        const auto* blocks = reinterpret_cast<const typename F::block*>(t.data.data());
+        if (lm::ggml_type_named(F::name) == t.type)
+            f(or_exit(crumb::storage<F>({blocks, t.data.size() / sizeof *blocks}, t.dims[1], t.dims[0])));
+    });
 }
 
 std::vector<float> floats(const gguf_tensor& t) {
-    std::vector<float> out(t.elements());
-    const auto decode = [&](const auto& w) {
-        for (std::size_t i = 0; i < out.size(); ++i)
-            out[i] = static_cast<float>(w.weight(i / w.k, i % w.k));
-    };
-    if (t.type == ggml_type::f32)
-        std::copy_n(numbers<float>(t), out.size(), out.data());
-    else if (t.type == ggml_type::f16)
-        or_exit(crumb::float_ops::plan()).to_float({numbers<half>(t), out.size()}, out.data());
-    else if (t.type == ggml_type::q8_0)
-        decode(blocks<crumb::q8_0>(t));
-    else if (t.type == ggml_type::q4_0)
-        decode(blocks<crumb::q4_0>(t));
-    else
-        require(false, "tensor " + std::string(t.name) + " is neither F32, F16, Q8_0 nor Q4_0");
+    std::vector<float> out;
+    with_weights(t, [&](const auto& w) {
+        for (std::size_t r = 0; r < t.dims[1]; ++r)
+            for (std::size_t i = 0; i < t.dims[0]; ++i)
+                if constexpr (requires { w.weight(r, i); })
+                    out.push_back(static_cast<float>(w.weight(r, i)));
+                else
+                    out.push_back(to_float(w.row(r)[i]));
+    });
+    require(!out.empty(), "tensor " + std::string(t.name) + " has numbers of an unknown type");
     return out;
 }
 
@@ -142,27 +144,22 @@ matrix packed(const crumb::storage_view<F>& w) {
 }
 /// The product with a tensor in a format; empty: the one that it is stored in.
 matrix make_matrix(const gguf_tensor& t, std::string_view format) {
-    const std::size_t n = t.dims[1], k = t.dims[0];
-    const auto stays = [&](ggml_type type, std::string_view name) {
-        return t.type == type && (format.empty() || format == name);
-    };
     matrix out;
-    if (stays(ggml_type::f32, "f32"))
-        out.plan = or_exit(crumb::dense_linear<float>::plan(crumb::matrix(numbers<float>(t), n, k)));
-    else if (stays(ggml_type::f16, "f16"))
-        out.plan = or_exit(crumb::dense_linear<half>::plan(crumb::matrix(numbers<half>(t), n, k)));
-    else if (stays(ggml_type::q8_0, "q8_0"))
-        out = packed(blocks<crumb::q8_0>(t));
-    else if (stays(ggml_type::q4_0, "q4_0"))
-        out = packed(blocks<crumb::q4_0>(t));
-    else
-        crumb::format_list::for_each([&]<class F>() {
-            if constexpr (crumb::rounding_format<F>) // others are made with codebooks, of a whole model
-                if (const auto w = format == F::name ? floats(t) : std::vector<float>(); !w.empty())
-                    out = packed<F>(or_exit(crumb::quantize<F>(crumb::matrix(w.data(), n, k))));
+    if (format.empty() || lm::ggml_type_named(format) == t.type)
+        with_weights(t, [&](const auto& w) {
+            if constexpr (requires { w.weight(0, 0); })
+                out = packed(w);
+            else
+                out.plan = or_exit(crumb::dense_linear<std::remove_cvref_t<decltype(*w.data)>>::plan(w));
         });
+    crumb::all_format_list::for_each([&]<class F>() {
+        if constexpr (crumb::rounding_format<F>) // others are made with codebooks, of a whole model
+            if (!out.plan && format == F::name)
+                out = packed<F>(
+                    or_exit(crumb::quantize<F>(crumb::matrix(floats(t).data(), t.dims[1], t.dims[0]))));
+    });
     require(bool(out.plan), "tensor " + std::string(t.name) + ", " + lm::ggml_type_name(t.type) +
-                                ", is not multiplied as it is: --weights is q8_0, q4_0 or u2");
+                                ", is not multiplied: --weights is q8_0, q4_k or another type");
     return out;
 }
 
@@ -226,7 +223,7 @@ model load(const std::string& path, std::string_view format) {
 
 class session {
   public:
-    session(const model& m, workers& threads, const crumb::kv_codec& codec, std::size_t max_tokens)
+    session(const model& m, workers& threads, const crumb::kv_codebooks& books, std::size_t max_tokens)
         : m_(m), threads_(threads), ops_(or_exit(crumb::float_ops::plan())) {
         const std::size_t batch = std::min(max_tokens, max_batch);
         const crumb::kv_cache_options options{.layers = m.layers.size(),
@@ -236,7 +233,8 @@ class session {
                                               .max_rows = batch,
                                               .page_tokens =
                                                   crumb::round_up(max_tokens, crumb::kv_part_tokens),
-                                              .codec = codec};
+                                              .codec = books.codec,
+                                              .codebooks = or_exit(books.view())};
         cache_state_ = crumb::buffer(or_exit(crumb::kv_cache::state_bytes(options)));
         cache_ = or_exit(crumb::kv_cache::create(options, cache_state_));
         if (cache_.pages_for(max_tokens) != 0) {
@@ -344,8 +342,9 @@ void print(const std::string& text) {
     require(bool(std::cout << text << std::flush), "standard output cannot be written");
 }
 
-std::size_t number(const std::string& text) {
-    std::size_t n = 0;
+template <class T = std::size_t>
+T number(const std::string& text) {
+    T n = 0;
     const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), n);
     require(error == std::errc() && *end == '\0', "'" + text + "' is not a number");
     return n;
@@ -355,8 +354,11 @@ std::size_t number(const std::string& text) {
 
 int main(int argc, char** argv) try {
     const std::string cores = std::to_string(std::max(1u, std::thread::hardware_concurrency()));
-    std::map<std::string, std::string> options = {
-        {"--tokens", "200"}, {"--weights", ""}, {"--kv", "f16"}, {"--threads", cores}};
+    std::map<std::string, std::string> options = {{"--tokens", "200"},
+                                                  {"--weights", ""},
+                                                  {"--kv", "f16"},
+                                                  {"--threads", cores},
+                                                  {"--temperature", "0"}};
     std::vector<std::string> texts;
     for (int i = 1; i < argc; ++i)
         if (const auto option = options.find(argv[i]); option == options.end())
@@ -364,25 +366,27 @@ int main(int argc, char** argv) try {
         else
             option->second = ++i < argc ? argv[i] : "";
     require(texts.size() == 2,
-            "usage: minimal_llama MODEL.gguf PROMPT [--tokens N] [--weights F] [--kv CODEC] [--threads N]");
+            "usage: minimal_llama MODEL.gguf PROMPT [--tokens N] [--weights F] [--kv CODEC] [--threads N] "
+            "[--temperature T]");
     const std::size_t tokens = number(options["--tokens"]), threads = number(options["--threads"]);
+    lm::sampler choose(number<float>(options["--temperature"]), 0, 1); // all tokens, the same ones every time
     require(threads >= 1 && threads <= 256, "--threads is 1 to 256");
     const auto codec = or_exit(crumb::kv_codec::named(options["--kv"]));
-    require(!codec.has_codebooks(), "--kv: this codec needs trained codebooks, see crumb-lm calibrate");
 
     const model m = load(texts[0], options["--weights"]);
     const auto vocabulary = or_exit(lm::tokenizer::make(m.file));
     std::vector<std::int32_t> next = vocabulary.encode(texts[1], true);
-    require(!next.empty() && next.size() <= m.context, "the prompt is empty, or longer than the context");
     const std::size_t room = m.context - next.size();
+    require(!next.empty() && next.size() <= m.context, "the prompt is empty, or longer than the context");
     workers pool(threads);
-    session s(m, pool, codec, next.size() + std::min(tokens, room));
+    const auto books = or_exit(
+        lm::read_kv_codebooks(m.file, options["--kv"], codec, m.layers.size(), m.kv_heads, m.head_size));
+    session s(m, pool, books, next.size() + std::min(tokens, room));
     print(texts[1]);
     for (std::size_t i = 0; i < std::min(tokens, room + 1); ++i) {
         const std::span<const float> logits = s.append(next);
-        const auto likeliest = std::max_element(logits.begin(), logits.end());
-        require(std::isfinite(*likeliest), "a logit is not finite");
-        next = {static_cast<std::int32_t>(likeliest - logits.begin())};
+        require(std::isfinite(*std::ranges::max_element(logits)), "a logit is not finite");
+        next = {choose(logits)};
         const std::string piece = vocabulary.decode(next);
         if (next[0] == vocabulary.eos() && piece.empty())
             break;

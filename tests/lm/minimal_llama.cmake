@@ -1,6 +1,6 @@
 # The small program and crumb-lm write the same text, byte by byte: both link to the same kernels. (Flags of other
 # kernels may contract other multiplications and additions.)
-# cmake -D PROGRAM=example-minimal_llama -D LM=crumb-lm -D MODELS=directory -P minimal_llama.cmake
+# cmake -D PROGRAM=example-minimal_llama -D LM=crumb-lm -D MODELS=directory -D WORK=directory -P minimal_llama.cmake
 cmake_minimum_required(VERSION 3.25)
 include("${CMAKE_CURRENT_LIST_DIR}/expect.cmake")
 set(model "${MODELS}/novels-llama-5m-q8_0.gguf")
@@ -25,12 +25,34 @@ foreach(kv f16 q8_0 kivi4 kivi2)
 endforeach()
 compare(20 2 --weights q4_0)
 compare(20 2 --weights u2)
+compare(20 2 --weights iq4_nl)
+compare(20 2 --weights q4_k)
 compare(1000 1) # until the context is full
+
+# Codebooks of the cache, calibrated on words of the model itself.
+set(coded "${WORK}/minimal_llama_coded.gguf")
+execute_process(COMMAND "${LM}" calibrate "${model}" --kv pq4 --text self --chunks 1 --share heads --out "${coded}"
+    RESULT_VARIABLE code OUTPUT_QUIET ERROR_VARIABLE err)
+expect_equal("calibrate: exit code" "${code}" 0)
+set(model "${coded}")
+compare(40 "1;2" --kv pq4)
+
+# The same seed, the same words; hot, others than the likeliest.
+run("${coded}" "${prompt}" --tokens 20 --temperature 0)
+set(likeliest "${out}")
+run("${coded}" "${prompt}" --tokens 20 --temperature 2)
+set(hot "${out}")
+run("${coded}" "${prompt}" --tokens 20 --temperature 2 --threads 1)
+expect_equal("--temperature 2" "${out}" "${hot}")
+if(hot STREQUAL likeliest)
+    fail("--temperature 2 changes nothing")
+endif()
+set(model "${MODELS}/novels-llama-5m-q8_0.gguf")
 
 expect_error("usage: minimal_llama" "${model}")
 expect_error("'x' is not a number" "${model}" a --tokens x)
 expect_error("nowhere.gguf" nowhere.gguf a)
-expect_error("codebooks;crumb-lm calibrate" "${model}" a --kv pq4)
+expect_error("no codebooks of pq4;crumb-lm calibrate" "${model}" a --kv pq4)
 expect_error("no kv codec is called 'f17'" "${model}" a --kv f17)
-expect_error("--weights is" "${model}" a --weights q5_k)
+expect_error("--weights is" "${model}" a --weights cb4)
 expect_error("no llama" "${MODELS}/novels-gpt2-5m-q8_0.gguf" a)

@@ -1,5 +1,6 @@
 #include "model/kv_file.hpp"
 
+#include "gguf/kv_codebooks.hpp"
 #include "model/model_identity.hpp"
 
 namespace lm {
@@ -7,17 +8,6 @@ namespace lm {
 using crumb::errc;
 using crumb::result;
 using crumb::status;
-
-namespace {
-
-/// The numbers of a tensor of one dimension; empty if there is none.
-template <class T>
-result<std::vector<T>> read_numbers(const gguf& file, const std::string& name, std::size_t count) {
-    const gguf_tensor* t = file.find_tensor(name);
-    return t == nullptr ? std::vector<T>() : t->numbers<T>(count);
-}
-
-} // namespace
 
 std::string codec_name(const crumb::kv_codec& codec) {
     const std::string name = kv_type{codec}.name();
@@ -31,49 +21,17 @@ result<std::optional<crumb::kv_codebooks>> read_codebooks(const model& m, const 
     const auto key = [&](const char* what) { return codebooks_prefix(codec) + what; };
     if (file.find(key("version")) == nullptr)
         return std::optional<crumb::kv_codebooks>();
-    const auto version = file.get_u32(key("version"));
-    if (!version)
-        return version.error();
-    if (*version != 1)
-        return status::error(errc::wrong_version, "key %s is %u, this program reads 1",
-                             key("version").c_str(), *version);
     const auto identity = file.get_u64(key("model"));
     if (!identity)
         return identity.error();
     if (*identity != model_identity(m))
         return status::error(errc::invalid_argument, "the codebooks of %s are of another model",
                              codec_name(codec).c_str());
-    crumb::kv_codebooks books;
-    books.codec = codec;
-    for (const auto& [what, to] : {std::pair<const char*, std::size_t*>{"head_size", &books.head_size},
-                                   {"layer_step", &books.layer_step},
-                                   {"head_step", &books.head_step},
-                                   {"sets", &books.sets}}) {
-        const auto value = file.get_u32(key(what));
-        if (!value)
-            return value.error();
-        *to = *value;
-    }
     const model_shape& d = m.shape();
-    if (books.head_size != d.head_size || books.sets > d.layers * d.kv_heads ||
-        (d.layers - 1) * books.layer_step + (d.kv_heads - 1) * books.head_step >= books.sets)
-        return status::error(errc::corrupt, "the codebooks of %s are not of this model's shape",
-                             codec_name(codec).c_str());
-    const std::size_t channels = 2 * books.sets * books.head_size;
-    auto entries = read_numbers<std::int8_t>(file, key("entries"), channels * codec.entries());
-    auto scales = read_numbers<float>(file, key("scales"), channels);
-    auto metric = read_numbers<float>(file, key("metric"), channels * codec.dims);
-    for (const status& s : {entries.error(), scales.error(), metric.error()})
-        if (!s)
-            return s;
-    if (entries->empty() || scales->empty())
-        return status::error(errc::corrupt, "the codebooks of %s are incomplete", codec_name(codec).c_str());
-    books.entries = std::move(*entries);
-    books.scales = std::move(*scales);
-    books.metric = std::move(*metric);
-    if (const auto view = books.view(); !view)
-        return status::error(view.error().code(), "tensors %s: %s", key("*").c_str(), view.message());
-    return std::optional<crumb::kv_codebooks>(std::move(books));
+    auto books = read_kv_codebooks(file, codec_name(codec), codec, d.layers, d.kv_heads, d.head_size);
+    if (!books)
+        return books.error();
+    return std::optional(std::move(*books));
 }
 
 void write_codebooks(gguf_writer& to, const model& m, const crumb::kv_codebooks& books) {

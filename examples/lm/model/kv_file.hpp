@@ -17,9 +17,7 @@ std::string codec_name(const crumb::kv_codec& codec);
 /// What the names of a codec's keys and tensors begin with.
 std::string codebooks_prefix(const crumb::kv_codec& codec);
 
-/// The codebooks that a file has for a codec: tensors `crumb.kv.<codec>.entries`, `.scales` and perhaps
-/// `.metric`, keys `.version`, `.model`, `.head_size`, `.layer_step`, `.head_step` and `.sets`. Nothing if it
-/// has none; an error if they are damaged, of another model or of a version this program does not read.
+/// As `read_kv_codebooks`; an error also if key `crumb.kv.<codec>.model` names another model.
 crumb::result<std::optional<crumb::kv_codebooks>> read_codebooks(const model& m,
                                                                  const crumb::kv_codec& codec);
 
