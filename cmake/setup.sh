@@ -36,7 +36,7 @@ if ! has_command apt-get || ! has_command dpkg-query; then
 setup: this is neither Debian nor Ubuntu, please install:
   CMake 3.25 or newer, Ninja, git
   GCC 12 or newer, or clang 16 or newer (on x86-64: 14)
-and, if you do not want them fetched: xsimd, Eigen 3.4, GoogleTest, Google Benchmark, CLI11
+and, if you do not want them fetched: xsimd, Eigen 3.4, GoogleTest, Google Benchmark, CLI11, PCRE2
 EOF
     exit 1
 fi
@@ -55,17 +55,19 @@ cmake_is_new_enough || want cmake
 has_command ninja || want ninja-build
 has_command git || want git
 has_command c++ || want g++
-want libxsimd-dev libeigen3-dev libgtest-dev libbenchmark-dev libcli11-dev
+want libxsimd-dev libeigen3-dev libgtest-dev libbenchmark-dev libcli11-dev libpcre2-dev
 
 # clang 19 if there is one, otherwise the newest known; older than 16 cannot compile the Arm kernels.
 clang=
 clang_versions="19 22 21 20 18 17 16"
-benchmark_sources=/usr/local/src/benchmark
-needs_sources=no
+sources=/usr/local/src
+missing_sources=
 if [ "$board" = yes ]; then
     want g++-aarch64-linux-gnu qemu-user
     has_command python3 || want python3
-    [ -f "$benchmark_sources/CMakeLists.txt" ] || needs_sources=yes
+    for package in benchmark pcre2; do
+        [ -f "$sources/$package/CMakeLists.txt" ] || missing_sources="$missing_sources $package"
+    done
 fi
 if [ "$ci" = yes ]; then
     want googletest clang-format-19 clang-tidy-19 doxygen
@@ -79,7 +81,7 @@ if [ "$ci" = yes ]; then
     [ -n "$clang" ] || missing="$missing clang"
 fi
 
-[ -n "$missing" ] || [ "$needs_sources" = yes ] || exit 0
+[ -n "$missing$missing_sources" ] || exit 0
 
 as_root=
 if [ "$(id -u)" -ne 0 ]; then
@@ -103,34 +105,43 @@ fi
 # shellcheck disable=SC2086 # a list of words
 $as_root env DEBIAN_FRONTEND=noninteractive apt-get install -y --no-install-recommends $missing
 
-# Google Benchmark for a cross build. Its package for the other architecture would need that among this machine's
+# Libraries for a cross build. Their packages for the other architecture would need that among this machine's
 # architectures; sources do not. apt checks their signature. It is asked apart, as few machines have sources
-# enabled, and about the mirror that has the package.
-fetch_benchmark_sources() {
-    mirror=$(apt-cache policy libbenchmark-dev |
-        sed -n 's|^ *[0-9]* \([a-z]*://[^ ]*\) \([^ /]*\)/\([^ ]*\) .*|\1 \2 \3|p' | head -n 1)
+# enabled, and about the mirrors that have the package, as not all of them have its sources.
+fetch_sources() {
+    apt-cache policy "lib$1-dev" |
+        sed -n 's|^ *[0-9]* \([a-z]*://[^ ]*\) \([^ /]*\)/\([^ ]*\) .*|\1 \2 \3|p' >"$work/mirrors"
     keys=
     for file in /usr/share/keyrings/debian-archive-keyring.gpg /usr/share/keyrings/ubuntu-archive-keyring.gpg; do
         [ ! -f "$file" ] || keys=${keys:+$keys,}$file
     done
-    echo "deb-src ${keys:+[signed-by=$keys] }$mirror" >"$work/sources.list"
+    while read -r mirror; do
+        ! fetch_sources_from "$mirror" "$1" </dev/null || return 0
+    done <"$work/mirrors"
+    return 1
+}
+fetch_sources_from() {
+    rm -rf "$work/lists" "$work/unpacked"
+    echo "deb-src ${keys:+[signed-by=$keys] }$1" >"$work/sources.list"
     mkdir -p "$work/lists/partial" "$work/unpacked"
     apt="apt-get -q -o Dir::State::Lists=$work/lists -o Dir::Etc::SourceList=$work/sources.list
         -o Dir::Etc::SourceParts=/dev/null -o Dir::Cache=$work -o APT::Sandbox::User=$(id -un)"
     # The new name comes last: no half-written folder has it.
     # shellcheck disable=SC2086 # a list of words
-    (cd "$work" && $apt update && $apt source --download-only benchmark) &&
-        tar -xf "$work"/benchmark_*.orig.tar.* -C "$work/unpacked" --strip-components=1 &&
-        $as_root mkdir -p "$(dirname "$benchmark_sources")" &&
-        $as_root rm -rf "$benchmark_sources" "$benchmark_sources.new" &&
-        $as_root cp -r "$work/unpacked" "$benchmark_sources.new" &&
-        $as_root mv "$benchmark_sources.new" "$benchmark_sources"
+    (cd "$work" && $apt update && $apt source --download-only "$2") &&
+        tar -xf "$work/$2"_*.orig.tar.* -C "$work/unpacked" --strip-components=1 &&
+        $as_root mkdir -p "$sources" &&
+        $as_root rm -rf "$sources/$2" "$sources/$2.new" &&
+        $as_root cp -r "$work/unpacked" "$sources/$2.new" &&
+        $as_root mv "$sources/$2.new" "$sources/$2"
 }
-if [ "$needs_sources" = yes ]; then
+if [ -n "$missing_sources" ]; then
     work=$(mktemp -d)
     trap 'rm -rf "$work"' EXIT
-    fetch_benchmark_sources ||
-        echo "setup: no sources of Google Benchmark from apt; the configuration will fetch them" >&2
+    for package in $missing_sources; do
+        fetch_sources "$package" ||
+            echo "setup: no sources of $package from apt; the configuration will fetch them" >&2
+    done
 fi
 
 if ! cmake_is_new_enough; then

@@ -2,24 +2,40 @@
 #include "parsed_file.hpp"
 #include "text/tokenizer.hpp"
 
+#include <algorithm>
 #include <string>
+#include <vector>
 
 namespace lm::fuzz {
 namespace {
 
+using tokens = std::vector<std::int32_t>;
+
+tokens encoded(const tokenizer& t, std::string_view text, bool special, bool prompt) {
+    const text_range quoted[] = {{text.size() / 3, text.size() / 2}};
+    return prompt ? t.encode_prompt(text, special, quoted) : t.encode(text, special);
+}
+
 void encode_and_decode(const tokenizer& t, std::string_view text) {
-    for (const bool special : {false, true}) {
-        const auto tokens = t.encode(text, special);
-        // A byte is a token at most; before and behind them are BOS, a space and EOS.
-        check(tokens.size() <= text.size() + (special ? 3 : 1), "more tokens than bytes");
+    for (const int way : {0, 1, 2, 3}) {
+        const bool special = way % 2 != 0, prompt = way >= 2;
+        const tokens all = encoded(t, text, special, prompt);
+        // A byte is three at most: U+FFFD, or the mark of a space, which may come before any part of the
+        // text. BOS and EOS are before and behind.
+        check(all.size() <= 6 * text.size() + (special ? 2 : 0), "more tokens than bytes");
         std::string whole;
-        for (const std::int32_t token : tokens) {
+        for (const std::int32_t token : all) {
             check(token >= 0 && static_cast<std::size_t>(token) < t.vocab_size(),
                   "a token that is not in the vocabulary");
             whole += t.decode(token);
+            consume(t.ends_text(token) ? 1 : 0);
         }
-        check(whole == t.decode(tokens), "tokens together are not what they are alone");
-        check(tokens == t.encode(text, special), "the same text has other tokens");
+        check(whole == t.decode(all), "tokens together are not what they are alone");
+        check(all == encoded(t, text, special, prompt), "the same text has other tokens");
+        if (!prompt) {
+            const tokens some = t.encode_first(text, special, all.size() / 2);
+            check(std::equal(some.begin(), some.end(), all.begin()), "the first tokens are others");
+        }
         // What is decoded is text again.
         if (!special && whole.size() <= 4096)
             consume(t.encode(whole, false).size());

@@ -1,0 +1,62 @@
+// Names of special tokens, found in text before anything else is.
+#pragma once
+
+#include "text/piece_table.hpp"
+#include "text/regex.hpp"
+
+#include <array>
+#include <cstdint>
+#include <span>
+#include <string_view>
+#include <vector>
+
+namespace lm {
+
+/// A part of a text: a special token, or text that none is in.
+struct text_fragment {
+    text_range at;
+    std::int32_t token; ///< or -1
+};
+
+/// Some tokens' names.
+class special_tokens {
+  public:
+    struct name {
+        std::string_view text;
+        std::int32_t token;
+        bool in_quotes;    ///< found in what is quoted as well
+        bool strips_right; ///< spaces behind it vanish
+    };
+    /// Empty names are left out.
+    void assign(std::span<const name> names);
+
+    /// Whether a name has a letter before a line's end within it, or ends in a letter and strips.
+    [[nodiscard]] bool crosses_lines() const noexcept { return crosses_lines_; }
+
+    /// Cuts `text` around names: the longest first, wherever they are; of equally long ones the leftmost.
+    /// Ranges of `quoted`, in order, have only names that are found there. Time is linear in the text's
+    /// length for every length of a name.
+    void cut(std::string_view text, std::span<const text_range> quoted,
+             std::vector<text_fragment>& out) const;
+
+  private:
+    struct found {
+        std::size_t begin;
+        std::int32_t name;
+    };
+    [[nodiscard]] bool may_begin(char c) const noexcept {
+        return !lengths_[static_cast<unsigned char>(c)].empty();
+    }
+    void find(std::string_view text, std::span<const text_range> quoted, std::vector<found>& out) const;
+
+    struct entry {
+        std::int32_t token;
+        bool in_quotes, strips_right;
+    };
+    piece_table names_;
+    std::vector<entry> entries_;
+    std::array<std::vector<std::size_t>, 256> lengths_; ///< by first byte, falling
+    bool crosses_lines_ = false;
+};
+
+} // namespace lm
