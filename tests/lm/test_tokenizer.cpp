@@ -525,7 +525,7 @@ TEST(Tokenizer, LongTextsTakeLittleTime) {
 TEST(Tokenizer, RunsOfOneCharacterTakeLittleTime) {
     const char* pres[] = {"gpt-2",       "default", "llama-bpe",  "qwen2",        "smollm",
                           "tekken",      "gpt-4o",  "falcon",     "deepseek-llm", "deepseek-coder",
-                          "deepseek-v3", "bloom",   "bailingmoe", "exaone-moe",   "youtu",
+                          "deepseek-v3", "bloom",   "seed-coder", "exaone-moe",   "youtu",
                           "laguna",      "spark2_5"};
     for (const char* pre : pres) {
         lm::gguf_writer writer;
@@ -554,6 +554,32 @@ TEST(Tokenizer, RunsOfOneCharacterTakeLittleTime) {
         const std::string text(std::size_t{1} << 20, one);
         EXPECT_EQ(t->decode(t->encode(text, false)), ' ' + text);
     }
+}
+
+TEST(Tokenizer, AQuarterOfAMillionTokensAreReadAtOnce) {
+    std::vector<std::pair<std::string, float>> pieces;
+    std::mt19937 random(5);
+    while (pieces.size() < 261885) {
+        std::string piece = random() % 2 == 0 ? "▁" : "";
+        for (std::uint32_t bits = static_cast<std::uint32_t>(pieces.size()); bits != 0; bits /= 23)
+            lm::append_utf8(piece, U"aeioulnrstdmhcpgéжλ中국ह "[bits % 23]);
+        pieces.emplace_back(piece, -static_cast<float>(pieces.size()));
+    }
+    lm::gguf_writer writer;
+    lm::test::put_spm(writer, pieces);
+    const auto bytes = writer.bytes();
+    ASSERT_TRUE(bytes.ok()) << bytes.message();
+    const auto file = lm::gguf::parse(*bytes);
+    ASSERT_TRUE(file.ok()) << file.message();
+    const auto start = std::chrono::steady_clock::now();
+    const auto t = lm::tokenizer::make(*file);
+    const std::chrono::duration<double> seconds = std::chrono::steady_clock::now() - start;
+    ASSERT_TRUE(t.ok()) << t.message();
+    EXPECT_EQ(t->vocab_size(), 262144u);
+    EXPECT_LT(seconds.count(), 5) << "a tenth of that is what it takes where nothing watches";
+    RecordProperty("milliseconds", static_cast<int>(seconds.count() * 1000));
+    for (const std::int32_t i : {0, 1000, 261000})
+        EXPECT_EQ(t->encode(pieces[static_cast<std::size_t>(i)].first + "!", false).back(), 3 + '!');
 }
 
 struct refusal {

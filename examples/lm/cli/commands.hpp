@@ -3,6 +3,8 @@
 
 #include "eval/study.hpp"
 #include "model/precision.hpp"
+#include "model/sampler.hpp"
+#include "text/chat_format.hpp"
 #include "train/loading.hpp"
 #include "train/quantizer.hpp"
 #include "train/schedule_training.hpp"
@@ -23,9 +25,18 @@ struct common_options : load_options {
 struct generate_options : common_options {
     std::string prompt;
     std::size_t tokens = 128;
-    float temperature = 0.8f;
-    std::size_t top_k = 40;
-    std::uint64_t seed = 1;
+    sampling how;
+    bool chat = false;  ///< the prompt is a message
+    std::string system; ///< another before it, or empty
+    std::string format; ///< of both; empty: what the file's template writes
+};
+
+struct chat_options : common_options {
+    std::size_t tokens = 0;  ///< of an answer; 0: as many as fit
+    std::size_t context = 0; ///< tokens of the conversation; 0: the model's
+    sampling how;
+    std::string system; ///< or empty
+    std::string format; ///< empty: what the file's template writes
 };
 
 struct perplexity_options : common_options {
@@ -79,11 +90,15 @@ struct bench_options : common_options {
 
 /// Each prints its results to stdout and returns an error or nothing.
 crumb::status generate(const generate_options& options);
+crumb::status chat(const chat_options& options);
 crumb::status perplexity(const perplexity_options& options);
 crumb::status demo(const demo_options& options);
 crumb::status quantize(const quantize_options& options);
 crumb::status calibrate(const calibrate_options& options);
 crumb::status synth(const synth_options& options);
 crumb::status bench(const bench_options& options);
+
+/// The format named, or if the name is empty, the one that the model's template writes.
+crumb::result<chat_format> format_of(const model& m, const std::string& name);
 
 } // namespace lm

@@ -4,6 +4,7 @@
 #include "cli/report.hpp"
 #include "eval/evaluate.hpp"
 #include "model/sampler.hpp"
+#include "text/utf8_stream.hpp"
 
 #include <chrono>
 #include <cmath>
@@ -18,7 +19,18 @@ status generate(const generate_options& o) {
     if (!loaded)
         return loaded.error();
     const model& m = *loaded->weights;
-    const auto prompt = m.vocabulary().encode(o.prompt, true);
+    chat_text text_before{o.prompt, {}};
+    if (o.chat) {
+        const auto format = format_of(m, o.format);
+        if (!format)
+            return format.error();
+        std::vector<chat_message> messages;
+        if (!o.system.empty())
+            messages.push_back({chat_role::system, o.system});
+        messages.push_back({chat_role::user, o.prompt});
+        text_before = format->prompt(messages);
+    }
+    const auto prompt = m.vocabulary().encode_prompt(text_before.text, true, text_before.quoted);
     if (prompt.empty())
         return status::error(errc::invalid_argument, "the prompt is empty");
     if (prompt.size() > m.shape().context)
@@ -47,11 +59,14 @@ status generate(const generate_options& o) {
     auto logits = steps ? steps->begin(prompt) : s.feed(prompt, 1);
     const double prompt_seconds = seconds(clock::now() - start);
 
-    sampler next(o.temperature, o.top_k, o.seed);
+    sampler next(o.how);
+    for (const std::int32_t token : prompt)
+        next.saw(token);
+    utf8_stream shown;
     std::string text;
     std::size_t produced = 0;
     double nll = 0;
-    if (!o.json) {
+    if (!o.json && !o.chat) {
         print_text(o.prompt);
         if (const status p = printed(); !p)
             return p;
@@ -63,15 +78,14 @@ status generate(const generate_options& o) {
             return logits.error();
         const std::int32_t token = next(*logits);
         nll += (surprise(*logits, token) - nll) / static_cast<double>(++produced);
-        // Byte-level models have every byte as text, and their end-of-sequence number is one of them.
-        if (m.vocabulary().eos() == token && m.vocabulary().decode(token).empty()) {
+        if (m.vocabulary().ends_text(token)) {
             stop = "end of sequence";
             break;
         }
         const std::string piece = m.vocabulary().decode(token);
         text += piece;
         if (!o.json) {
-            print_text(piece);
+            print_text(shown.push(piece));
             if (const status p = printed(); !p)
                 return p;
         }
@@ -102,6 +116,7 @@ status generate(const generate_options& o) {
         print("%s\n", out.text().c_str());
         return {};
     }
+    print_text(shown.finish());
     print("\n\n");
     if (const status p = printed(); !p)
         return p;

@@ -11,14 +11,19 @@
 namespace {
 
 /// CLI11's range lets NaN through.
-const CLI::Validator warmth(
-    [](const std::string& text) {
-        char* end = nullptr;
-        const double value = std::strtod(text.c_str(), &end);
-        const bool is_one = end != text.c_str() && *end == '\0' && value >= 0 && value <= 100;
-        return is_one ? std::string() : "'" + text + "' is not within 0 to 100";
-    },
-    "in [0 - 100]", "warmth");
+CLI::Validator within(double least, double most, const std::string& range) {
+    return CLI::Validator(
+        [=](const std::string& text) {
+            char* end = nullptr;
+            const double value = std::strtod(text.c_str(), &end);
+            const bool is_one = end != text.c_str() && *end == '\0' && value >= least && value <= most;
+            return is_one ? std::string() : "'" + text + "' is not within " + range;
+        },
+        "in [" + range + "]", range);
+}
+const CLI::Validator warmth = within(0, 100, "0 to 100");
+const CLI::Validator share = within(0, 1, "0 to 1");
+const CLI::Validator penalty = within(0.1, 10, "0.1 to 10");
 
 /// What `--weights` of the commands that run a model can be. Nested weights are run as they are stored.
 const CLI::Validator is_run(
@@ -75,6 +80,39 @@ void add_common(CLI::App* app, lm::common_options& o) {
         "Feed-forward networks: as they are, folded (see calibrate), or folded for single tokens only");
 }
 
+void add_sampling(CLI::App* app, lm::sampling& how) {
+    app->add_option("--temperature", how.temperature, "0 takes the likeliest token")
+        ->check(warmth)
+        ->capture_default_str();
+    app->add_option("--top-k", how.top_k, "Sample among this many; 0 takes all")
+        ->check(lm::natural)
+        ->capture_default_str();
+    app->add_option("--top-p", how.top_p, "Sample among the likeliest that have this probability together")
+        ->check(share)
+        ->capture_default_str();
+    app->add_option("--min-p", how.min_p,
+                    "Sample among those that have this share of the likeliest's probability")
+        ->check(share)
+        ->capture_default_str();
+    app->add_option("--repeat-penalty", how.repetition, "Divides logits of recent tokens; 1 changes nothing")
+        ->check(penalty)
+        ->capture_default_str();
+    app->add_option("--repeat-last", how.repetition_last, "Tokens that are recent")
+        ->check(CLI::Range(0, 1 << 20))
+        ->capture_default_str();
+    app->add_option("--seed", how.seed, "Seed of the sampler")->check(lm::natural)->capture_default_str();
+}
+
+void add_format(CLI::App* app, std::string& system, std::string& format, CLI::Option* needed) {
+    auto* text = app->add_option("--system", system, "The system's message, before all others");
+    auto* name =
+        app->add_option("--template", format,
+                        "Format of the conversation instead of the file's: " + lm::chat_format::names());
+    for (CLI::Option* option : {text, name})
+        if (needed != nullptr)
+            option->needs(needed);
+}
+
 int run(int argc, char** argv) {
     CLI::App app{"Runs language models in GGUF files on crumb's kernels"};
     lm::begin_arguments(app, "crumb-lm");
@@ -87,13 +125,22 @@ int run(int argc, char** argv) {
     generate->add_option("-n", g.tokens, "Most tokens to generate")
         ->check(lm::natural)
         ->capture_default_str();
-    generate->add_option("--temperature", g.temperature, "0 takes the likeliest token")
-        ->check(warmth)
-        ->capture_default_str();
-    generate->add_option("--top-k", g.top_k, "Sample among this many; 0 takes all")
+    add_sampling(generate, g.how);
+    auto* as_chat =
+        generate->add_flag("--chat", g.chat, "The prompt is a message to a model of conversations");
+    add_format(generate, g.system, g.format, as_chat);
+
+    lm::chat_options t;
+    auto* chat = app.add_subcommand("chat", "Talk with a model of conversations");
+    add_common(chat, t);
+    chat->add_option("-n", t.tokens, "Most tokens of an answer; 0 as many as fit")
         ->check(lm::natural)
         ->capture_default_str();
-    generate->add_option("--seed", g.seed, "Seed of the sampler")->check(lm::natural)->capture_default_str();
+    chat->add_option("--context", t.context, "Tokens of the conversation; 0 takes the model's")
+        ->check(lm::natural)
+        ->capture_default_str();
+    add_sampling(chat, t.how);
+    add_format(chat, t.system, t.format, nullptr);
 
     lm::perplexity_options p;
     auto* perplexity = app.add_subcommand("perplexity", "Measure how well a model predicts a text");
@@ -245,9 +292,11 @@ int run(int argc, char** argv) {
     });
     if (ended)
         return *ended;
-    for (std::size_t* threads : {&g.threads, &p.threads, &b.threads, &q.threads, &c.threads, &d.threads})
+    for (std::size_t* threads :
+         {&g.threads, &t.threads, &p.threads, &b.threads, &q.threads, &c.threads, &d.threads})
         lm::limit_threads(*threads);
     const crumb::status result = generate->parsed()     ? lm::generate(g)
+                                 : chat->parsed()       ? lm::chat(t)
                                  : perplexity->parsed() ? lm::perplexity(p)
                                  : bench->parsed()      ? lm::bench(b)
                                  : synth->parsed()      ? lm::synth(s)

@@ -14,7 +14,7 @@ result<std::vector<std::int32_t>> write_text(session& s, const std::vector<std::
                                              std::size_t count, float temperature, std::size_t top_k,
                                              std::uint64_t seed,
                                              const std::function<void(std::int32_t)>& each) {
-    sampler next(temperature, top_k, seed);
+    sampler next({.temperature = temperature, .top_k = top_k, .seed = seed});
     std::vector<std::int32_t> text;
     while (text.size() < count) {
         s.reset();

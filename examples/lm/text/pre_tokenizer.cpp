@@ -33,9 +33,6 @@ constexpr std::string_view qwen35 =
 constexpr std::string_view minicpm5 =
     R"('(?:[sS]|[tT]|[rR][eE]|[vV][eE]|[mM]|[lL][lL]|[dD])|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}+)"
     R"(| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+)";
-constexpr std::string_view bailing =
-    R"('(?:[sSdDmMtT]|[lL][lL]|[vV][eE]|[rR][eE])|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N})"
-    R"(| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]|\s+(?!\S)|\s+)";
 constexpr std::string_view seed_coder =
     R"('(?:[sS]|[tT]|[rR][eE]|[vV][eE]|[mM]|[lL][lL]|[dD])|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N})"
     R"(| ?[^\s\p{L}\p{N}\r\n]+|\s*[\r\n]+|\s+(?!\S)|\s+)";
@@ -107,7 +104,9 @@ constexpr rule rules[] = {
     {"default", {R"([\p{P}\$\+<=>\^~\|]+)", gpt2, R"(\p{N}+)", three_digits}},
     {"llama-bpe llama3 llama-v3 falcon3 falcon-h1 pixtral midm-2.0 lfm2", {llama3}, true, true},
     {"dbrx smaug-bpe glm4 chatglm-bpe", {llama3}},
-    {"qwen2 deepseek-r1-qwen stablelm2 hunyuan megrez kormo f2llmv2 grok-2 solar-open", {qwen2}},
+    {"qwen2 deepseek-r1-qwen stablelm2 hunyuan megrez kormo f2llmv2 grok-2 solar-open bailingmoe "
+     "bailingmoe2 llada-moe",
+     {qwen2}},
     {"qwen35", {qwen35}},
     {"smollm starcoder refact command-r codeshell exaone minerva-7b mellum2", {number, gpt2}},
     {"tekken", {tekken}, true, true},
@@ -118,7 +117,6 @@ constexpr rule rules[] = {
     {"deepseek-v3 hunyuan-dense joyai-llm hy_v4", {three_numbers, han_and_kana, deepseek3}},
     {"bloom poro-chat gpt3-finnish", {bloom}},
     {"viking", {bloom, number}},
-    {"bailingmoe bailingmoe2 llada-moe", {bailing}},
     {"seed-coder", {seed_coder}},
     {"exaone-moe", {exaone_moe}},
     {"minicpm5", {three_numbers, minicpm5}, true},

@@ -203,6 +203,9 @@ void tokenizer::builder::correct_types() {
     if (by_text_.find("<|end|>") != none && by_text_.find("<|call|>") != none &&
         by_text_.find("<|return|>") != none)
         std::erase(ends, set("<|end|>", user_defined));
+    // Where there are other names for it, this one is markup.
+    if (by_text_.find("<|tool_response>") != none)
+        std::erase(ends, set("</s>", normal));
     std::sort(ends.begin(), ends.end());
     ends.erase(std::unique(ends.begin(), ends.end()), ends.end());
     // What is text cannot end one.

@@ -1,0 +1,40 @@
+#include "cli/interrupts.hpp"
+
+#include <atomic>
+#include <csignal>
+
+#include <pthread.h>
+
+namespace lm {
+namespace {
+
+std::atomic<bool> interrupted = false;
+static_assert(std::atomic<bool>::is_always_lock_free);
+pthread_t main_thread;
+struct sigaction before = {};
+
+void on_interrupt(int number) {
+    interrupted.store(true);
+    // The one that reads.
+    if (::pthread_equal(::pthread_self(), main_thread) == 0)
+        ::pthread_kill(main_thread, number);
+}
+
+} // namespace
+
+interrupts::interrupts() noexcept {
+    main_thread = ::pthread_self();
+    struct sigaction action = {};
+    ::sigemptyset(&action.sa_mask);
+    action.sa_handler = on_interrupt;
+    if (::sigaction(SIGINT, nullptr, &before) == 0 && before.sa_handler != SIG_IGN)
+        ::sigaction(SIGINT, &action, nullptr);
+}
+
+interrupts::~interrupts() { ::sigaction(SIGINT, &before, nullptr); }
+
+bool interrupts::any() noexcept { return interrupted.load(); }
+
+void interrupts::forget() noexcept { interrupted.store(false); }
+
+} // namespace lm
