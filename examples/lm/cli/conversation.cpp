@@ -99,8 +99,6 @@ status conversation::write(std::span<const float> logits, chat_answer& answer,
         pending_.clear();
         logits = *more;
     }
-    if (const std::string rest = shown.finish(); !rest.empty())
-        (void)show(rest);
     return {};
 }
 

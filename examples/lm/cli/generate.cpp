@@ -116,7 +116,6 @@ status generate(const generate_options& o) {
         print("%s\n", out.text().c_str());
         return {};
     }
-    print_text(shown.finish());
     print("\n\n");
     if (const status p = printed(); !p)
         return p;

@@ -53,6 +53,8 @@ constexpr chat_rules formats[] = {
      "<|end|>\n"},
     {"phi4", false, "<|im_start|>system<|im_sep|>", "<|im_end|>", "<|im_start|>user<|im_sep|>",
      "<|im_start|>user<|im_sep|>", "<|im_end|><|im_start|>assistant<|im_sep|>", "", "<|im_end|>"},
+    {"deepseek3", false, "", "\n\n", "<｜User｜>", "<｜User｜>", "<｜Assistant｜>", "",
+     "<｜end▁of▁sentence｜>"},
     {"zephyr", false, "<|system|>\n", "</s>\n", "<|user|>\n", "<|user|>\n", "</s>\n<|assistant|>\n", "",
      "</s>\n"},
 };
@@ -92,6 +94,8 @@ std::string_view recognized(std::string_view text) noexcept {
         return "zephyr";
     if (has("<start_of_turn>"))
         return "gemma";
+    if (has("<｜Assistant｜>") && has("<｜User｜>") && has("<｜end▁of▁sentence｜>"))
+        return "deepseek3";
     return has("<|start_header_id|>") && has("<|end_header_id|>") ? "llama3" : "";
 }
 

@@ -5,7 +5,6 @@
 #include <cstdint>
 #include <string>
 #include <string_view>
-#include <utility>
 
 namespace lm {
 
@@ -21,8 +20,6 @@ class utf8_stream {
         held_.erase(0, whole);
         return out;
     }
-    /// What is left when no more will come.
-    std::string finish() { return std::exchange(held_, {}); }
 
   private:
     /// Bytes at the end that a character begins with.
