@@ -62,6 +62,11 @@ struct run_problem : cache_problem {
         }
         return sum / std::sqrt(double(d));
     }
+    /// The first token that a row sees.
+    std::size_t oldest(std::size_t row) const {
+        const std::size_t end = position + row + 1, span = options.span;
+        return span == 0 || end < span ? 0 : end - span;
+    }
     /// Compares y with attention over what the cache stands for.
     void check(std::size_t layer, const std::vector<crumb::kv_error>* errors) {
         const std::size_t d = options.head_size, group = heads / options.kv_heads;
@@ -69,17 +74,18 @@ struct run_problem : cache_problem {
         for (std::size_t h = 0; h < options.kv_heads; ++h) {
             const std::size_t tokens = position + rows;
             std::vector<float> keys(tokens * d), values(tokens * d);
-            for (std::size_t t = 0; t < tokens; ++t) {
+            for (std::size_t t = oldest(0); t < tokens; ++t) {
                 const auto key = decoded(layer, h, true, t), value = decoded(layer, h, false, t);
                 std::copy(key.begin(), key.end(), keys.begin() + static_cast<std::ptrdiff_t>(t * d));
                 std::copy(value.begin(), value.end(), values.begin() + static_cast<std::ptrdiff_t>(t * d));
             }
             for (std::size_t r = 0; r < rows; ++r)
                 for (std::size_t g = 0; g < group; ++g) {
-                    const std::size_t head = h * group + g, seen = position + r + 1;
-                    const auto size = crumb::reference::attention(q.data() + r * cols() + head * d,
-                                                                  keys.data(), d, values.data(), d, seen, d,
-                                                                  1 / std::sqrt(double(d)), want.data());
+                    const std::size_t head = h * group + g, first = oldest(r), end = position + r + 1,
+                                      seen = end - first;
+                    const auto size = crumb::reference::attention(
+                        q.data() + r * cols() + head * d, keys.data() + first * d, d,
+                        values.data() + first * d, d, seen, d, 1 / std::sqrt(double(d)), want.data());
                     // In fast mode uniform codes are summed as q . z + (q d) . code: with z and d code
                     // between them up to three times as large as the largest key of the block.
                     double score = size.score, value = size.value;
@@ -91,7 +97,7 @@ struct run_problem : cache_problem {
                     if (errors != nullptr) {
                         const crumb::kv_error e = (*errors)[r * heads + head];
                         double farthest = 0;
-                        for (std::size_t t = 0; t < seen; ++t)
+                        for (std::size_t t = first; t < end; ++t)
                             for (std::size_t i = 0; i < d; ++i)
                                 farthest = std::max(farthest, std::fabs(double(values[t * d + i]) - want[i]));
                         bound += std::expm1(2 * double(e.score)) * farthest + double(e.weight);
@@ -153,6 +159,36 @@ TEST(KvAttention, RowsOfAChunkSeeCodesAndEachOther) {
                 const auto errors = p.run(crumb::kv_mode::fast, Isa::name);
                 ASSERT_NO_FATAL_FAILURE(
                     p.check(0, codec.has_codebooks() && 2 * rows <= 16 ? &errors : nullptr));
+            }
+    });
+}
+
+// The shortest span sees nothing but its own token, the longest some parts; sequences go through the pages of
+// all of them several times.
+TEST(KvAttention, ASpanSeesItsTokensAlone) {
+    for_each_isa([]<class Isa>() {
+        for (const auto& [name, codec] : codecs)
+            for (const auto& [span, tokens, rows] :
+                 {std::tuple{1, 300, 9}, {40, 20, 9}, {40, 777, 1}, {40, 777, 9}, {300, 1100, 40}}) {
+                SCOPED_TRACE(std::string(name) + ", span " + std::to_string(span) + ", " +
+                             std::to_string(tokens) + " tokens, " + std::to_string(rows) + " rows");
+                auto options = options_of(codec, 16, 1);
+                options.max_rows = 40;
+                options.span = static_cast<std::size_t>(span);
+                const auto m = static_cast<std::size_t>(rows);
+                run_problem p(options, 2, static_cast<std::size_t>(tokens), m, Isa::name);
+                EXPECT_LE(p.pages.size(), std::size_t(span == 300 ? 3 : 2));
+                const auto errors = p.run(crumb::kv_mode::fast, Isa::name);
+                ASSERT_NO_FATAL_FAILURE(p.check(0, codec.has_codebooks() && 2 * m <= 16 ? &errors : nullptr));
+                p.run(crumb::kv_mode::exact, Isa::name);
+                ASSERT_NO_FATAL_FAILURE(p.check(0, nullptr));
+                // The same bits whichever rows go together.
+                const auto together = p.y;
+                const auto plan = p.plan(crumb::kv_mode::exact, Isa::name);
+                crumb::buffer memory(plan.scratch_bytes(1));
+                for (std::size_t r = 0; r < m; ++r)
+                    ASSERT_TRUE(plan.run(p.queries(), *p.cache, 0, p.result(), memory, {.rows = {r, r + 1}}));
+                EXPECT_EQ(p.y, together);
             }
     });
 }
@@ -472,6 +508,53 @@ TEST(KvCache, TruncatesAnywhere) {
 }
 
 // Scales are rounded, so that codes of the largest halves may stand for more than a half holds.
+TEST(KvCache, ASpanTruncatesWhatItStillHas) {
+    for (const auto& [name, codec] : codecs) {
+        SCOPED_TRACE(name);
+        auto options = options_of(codec, 16, 1);
+        options.span = 40;
+        options.max_rows = 8;
+        cache_problem p(options);
+        p.fill(1000, 8);
+        EXPECT_FALSE(p.cache->can_truncate(300));
+        EXPECT_TRUE(p.cache->can_truncate(990));
+        p.cache->truncate(990);
+        EXPECT_EQ(p.cache->length(), 990u);
+        // What a longer sequence has overwritten stays lost.
+        EXPECT_FALSE(p.cache->can_truncate(300));
+        p.cache->truncate(300);
+        EXPECT_EQ(p.cache->length(), 0u);
+        p.fill(200, 8);
+        EXPECT_TRUE(p.cache->can_truncate(100));
+    }
+}
+
+TEST(KvCache, ASpanIsNeitherCopiedNorSavedNorSkipped) {
+    auto options = options_of(kv_codec::f16(), 16, 1);
+    options.span = 40;
+    options.max_rows = 8;
+    cache_problem p(options), q(options);
+    p.fill(100, 8);
+    EXPECT_EQ(q.cache->copy_prefix(*p.cache, 10).code(), errc::unsupported);
+    crumb::buffer saved(crumb::snapshot_bytes(*p.cache));
+    EXPECT_EQ(crumb::save(*p.cache, saved).code(), errc::unsupported);
+    p.draw(9);
+    EXPECT_STREQ(p.cache
+                     ->write(0, crumb::matrix<const float>(p.k.data(), 9, p.width()),
+                             crumb::matrix<const float>(p.v.data(), 9, p.width()))
+                     .message(),
+                 "kv_cache: 9 tokens at once, max_rows is 8 and the span has no room for more");
+    const auto plain = crumb::kv_attention::plan(options_of(kv_codec::f16(), 16, 1), {.heads = 2});
+    ASSERT_TRUE(plain.ok());
+    std::vector<float> x(32), y(32);
+    crumb::buffer memory(plain->scratch_bytes(1));
+    EXPECT_EQ(plain
+                  ->run(crumb::matrix<const float>(x.data(), 1, 32), *p.cache, 0,
+                        crumb::matrix(y.data(), 1, 32), memory)
+                  .code(),
+              errc::bad_shape);
+}
+
 TEST(KvCache, TruncatesToFiniteHalves) {
     for (const auto& [name, codec] : codecs) {
         if (codec.has_codebooks())

@@ -15,6 +15,7 @@ struct attention_shape {
     std::size_t kv_heads = 0;  ///< heads of keys and values, a divisor of `heads`
     std::size_t head_size = 0; ///< 1 .. 512
     float scale = 0;           ///< of the scores; 0 means 1 / sqrt(head_size)
+    std::size_t span = 0;      ///< tokens that a row sees, its own included; 0: all before it
 };
 
 /// Keys or values, `T` is float or half: token t, kv head h, element i at
@@ -50,11 +51,11 @@ struct attention_part {
     range kv_heads = {}; ///< with all query heads that belong to them
 };
 
-/// y[r, h] = sum over t <= position + r of softmax_t(scale q[r, h] . k[t, h']) v[t, h'], where
-/// h' = h / (heads / kv_heads). Scores of 64 tokens at a time are kept, with a running maximum. Owns nothing;
-/// copy it freely. The result of `run` does not depend on the split into parts or on the number of rows.
-/// Error: |y - exact| <= ((4 + 2 head_size) S + tokens + 32) eps max_t |v|, S = max_t sum_i |scale q_i k_i|,
-/// eps = 2^-24 (ISAs without FMA: twice as much).
+/// y[r, h] = sum over t of softmax_t(scale q[r, h] . k[t, h']) v[t, h'], where h' = h / (heads / kv_heads)
+/// and t goes up to position + r, from 0 or from position + r + 1 - span on. Scores of 64 tokens at a time
+/// are kept, with a running maximum. Owns nothing; copy it freely. The result of `run` does not depend on the
+/// split into parts or on the number of rows. Error: |y - exact| <= ((4 + 2 head_size) S + tokens + 32) eps
+/// max_t |v|, S = max_t sum_i |scale q_i k_i|, eps = 2^-24 (ISAs without FMA: twice as much).
 class attention {
   public:
     /// Checks the shape and chooses the ISA.
@@ -174,6 +175,8 @@ class attention {
         args.group = group();
         args.scale = shape_.scale;
         args.position = position;
+        if (shape_.span != 0)
+            args.span = shape_.span;
         args.y = y;
         args.partials = partials;
         args.scratch = reinterpret_cast<float*>(scratch.data());

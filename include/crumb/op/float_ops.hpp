@@ -20,6 +20,7 @@ struct rope_options {
     double base = 10000;                 ///< GGUF: rope.freq_base
     double scale = 1;                    ///< 1 / GGUF's rope.scaling.factor of linear scaling
     std::span<const float> factors = {}; ///< empty, or dims / 2 divisors (GGUF: rope_freqs.weight)
+    double magnitude = 1;                ///< of what is rotated (GGUF: rope.scaling.attn_factor, and YaRN's)
     rope_pairing pairing = rope_pairing::interleaved; ///< which elements rotate together
 };
 
@@ -47,9 +48,11 @@ class rope_table {
         if (!options.factors.empty() && options.factors.size() != pairs)
             return status::error(errc::bad_shape, "rope: %zu factors for %zu pairs", options.factors.size(),
                                  pairs);
-        if (!(options.base > 0) || !std::isfinite(options.base) || !std::isfinite(options.scale))
-            return status::error(errc::invalid_argument, "rope: base %g or scale %g is not usable",
-                                 options.base, options.scale);
+        if (!(options.base > 0) || !std::isfinite(options.base) || !std::isfinite(options.scale) ||
+            !std::isfinite(options.magnitude))
+            return status::error(errc::invalid_argument,
+                                 "rope: base %g, scale %g or magnitude %g is not usable", options.base,
+                                 options.scale, options.magnitude);
         const std::size_t bytes = rope_table_bytes(max_positions, options.dims);
         if (bytes == 0 && max_positions != 0)
             return status::error(errc::bad_shape, "rope: %zu positions x %zu are beyond any memory",
@@ -68,8 +71,8 @@ class rope_table {
             if (!std::isfinite(f))
                 return status::error(errc::not_finite, "rope: frequency %zu is not finite", i);
             for (std::size_t p = 0; p < max_positions; ++p) {
-                t.data_[p * options.dims + i] = float(std::cos(double(p) * f));
-                t.data_[p * options.dims + pairs + i] = float(std::sin(double(p) * f));
+                t.data_[p * options.dims + i] = float(options.magnitude * std::cos(double(p) * f));
+                t.data_[p * options.dims + pairs + i] = float(options.magnitude * std::sin(double(p) * f));
             }
         }
         return t;
@@ -79,7 +82,7 @@ class rope_table {
     std::size_t positions() const noexcept { return positions_; }
     std::size_t dims() const noexcept { return dims_; }
     rope_pairing pairing() const noexcept { return pairing_; }
-    /// Row p: cos(p f_i) for i = 0 .. dims / 2 - 1, then the sines.
+    /// Row p: magnitude cos(p f_i) for i = 0 .. dims / 2 - 1, then the sines.
     const float* data() const noexcept { return data_; }
 
   private:

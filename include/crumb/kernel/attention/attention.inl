@@ -28,7 +28,7 @@ struct attention_run<isa::CRUMB_THIS_ISA, T> {
                 const std::size_t left = args.rows.end - r;
                 pass p(args, h, r, left < args.row_block ? left : args.row_block, args.scratch, work);
                 p.begin();
-                p.dense(k, v, 0, args.tokens.begin, p.visible(p.queries - 1));
+                p.dense(k, v, 0, p.first(0), p.visible(p.queries - 1));
                 p.end();
             }
         }

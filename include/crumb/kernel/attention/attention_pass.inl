@@ -45,6 +45,18 @@ struct attention_pass<isa::CRUMB_THIS_ISA> {
         const std::size_t end = args.position + row + i / args.group + 1;
         return end < args.tokens.end ? end : args.tokens.end;
     }
+    /// The first token that query i sees.
+    CRUMB_INLINE std::size_t oldest(std::size_t i) const noexcept {
+        const std::size_t end = args.position + row + i / args.group + 1;
+        return end < args.span ? 0 : end - args.span;
+    }
+    /// Where a pass that counts tokens in blocks from `origin` on begins: results do not depend on the rows
+    /// that share a pass, because blocks begin at the same tokens for all of them.
+    CRUMB_INLINE std::size_t first(std::size_t origin) const noexcept {
+        const std::size_t seen = oldest(0), from = seen < origin ? 0 : origin;
+        const std::size_t block = from + (seen - from) / attention_block * attention_block;
+        return block > args.tokens.begin ? block : args.tokens.begin;
+    }
     /// How many of `n` tokens from t on query i sees.
     CRUMB_INLINE std::size_t visible(std::size_t i, std::size_t t, std::size_t n) const noexcept {
         const std::size_t end = visible(i);
@@ -213,6 +225,8 @@ struct attention_pass<isa::CRUMB_THIS_ISA> {
     /// Turns scores into exp(score - max), and brings what is summed so far to the new maxima. Queries
     /// take every step together, because each step alone waits for its own result.
     void weigh(std::size_t t, std::size_t n) const noexcept {
+        if (oldest(queries - 1) > t)
+            hide(t, n);
         for (std::size_t i = 0; i < queries; ++i)
             fresh[i] = maximum(i, visible(i, t, n));
         for (std::size_t i = 0; i < queries; i += lanes)
@@ -230,6 +244,13 @@ struct attention_pass<isa::CRUMB_THIS_ISA> {
             totals[i] += exponentials(i, visible(i, t, n));
     }
 
+    /// Takes the weight from tokens that are older than a query sees.
+    void hide(std::size_t t, std::size_t n) const noexcept {
+        for (std::size_t i = 0; i < queries; ++i)
+            for (std::size_t j = 0; j < n && t + j < oldest(i); ++j)
+                scores[i * stride + j] = -__builtin_inff();
+    }
+
     /// The maximum of n scores of query i and those before.
     CRUMB_INLINE float maximum(std::size_t i, std::size_t n) const noexcept {
         float* s = scores + i * stride;
@@ -244,7 +265,8 @@ struct attention_pass<isa::CRUMB_THIS_ISA> {
     /// Turns n scores of query i into weights; their sum.
     CRUMB_INLINE float exponentials(std::size_t i, std::size_t n) const noexcept {
         float* s = scores + i * stride;
-        const f32 top = I::set1(maxima[i]);
+        // A query that has seen no token yet has no maximum that could be subtracted.
+        const f32 top = I::set1(maxima[i] == -__builtin_inff() ? 0.0f : maxima[i]);
         f32 total = I::zero();
         for (std::size_t j = 0; j < n; j += lanes) {
             const f32 e = M::exp_of_negative(I::sub(I::load(s + j), top));

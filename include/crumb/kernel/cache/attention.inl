@@ -58,7 +58,7 @@ struct kv_attention_run<isa::CRUMB_THIS_ISA> {
         for (std::size_t h = heads.begin; h < heads.end; ++h)
             of(h).start(h + 1 < heads.end);
         const kv_layer_view& cache = args.cache;
-        const std::size_t begin = args.tokens.begin, last = of(heads.begin).last(),
+        const std::size_t begin = of(heads.begin).first(cache.sinks), last = of(heads.begin).last(),
                           coded = cache.sinks + cache.coded, end = coded < last ? coded : last;
         const auto parts = [&](std::size_t tokens) { return (tokens + kv_part_tokens - 1) / kv_part_tokens; };
         const std::size_t first_part = begin > cache.sinks ? (begin - cache.sinks) / kv_part_tokens : 0,
@@ -136,16 +136,16 @@ struct kv_attention_run<isa::CRUMB_THIS_ISA> {
 
         CRUMB_INLINE void sinks(bool more) const noexcept {
             const std::size_t before = base::kv_head * cache.sinks;
-            base::dense(cache.sink_keys.from(before), cache.sink_values.from(before), 0, args.tokens.begin,
-                        cache.sinks < last() ? cache.sinks : last(),
+            base::dense(cache.sink_keys.from(before), cache.sink_values.from(before), 0,
+                        base::first(cache.sinks), cache.sinks < last() ? cache.sinks : last(),
                         more ? cache.sink_keys.from(before + cache.sinks) : kv_rows<half>{});
         }
 
         /// `more`: whether the next head's window is read next.
         void window(bool more) const noexcept {
             const std::size_t first = cache.sinks + cache.coded, end = last();
-            const std::size_t before = base::kv_head * cache.slots;
-            for (std::size_t t = first > args.tokens.begin ? first : args.tokens.begin; t < end;) {
+            const std::size_t before = base::kv_head * cache.slots, begin = base::first(cache.sinks);
+            for (std::size_t t = first > begin ? first : begin; t < end;) {
                 // Up to where the window begins again at its first slot.
                 const std::size_t slot = (t - cache.sinks) % cache.slots;
                 const std::size_t n = cache.slots - slot < end - t ? cache.slots - slot : end - t;

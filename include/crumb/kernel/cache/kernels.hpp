@@ -18,6 +18,7 @@ struct kv_parts {
 struct kv_layer_view {
     kv_page_layout page;
     const std::byte* const* pages = nullptr;
+    std::size_t ring = 1; ///< pages that there can be: tokens go through them again and again
     std::size_t layer = 0;
     std::size_t sinks = 0, coded = 0, slots = 0;
     kv_rows<half> sink_keys, sink_values;     ///< of kv head 0, rows of head_size
@@ -28,7 +29,7 @@ struct kv_layer_view {
     const kv_part_layout& values() const noexcept { return page.values(); }
     /// A kv head's keys or values of tokens 256 p and following after the sinks.
     const std::byte* part(std::size_t p, std::size_t kv_head, bool of_keys) const noexcept {
-        return pages[p / page.parts()] + page.offset(p % page.parts(), layer, kv_head, of_keys);
+        return pages[p / page.parts() % ring] + page.offset(p % page.parts(), layer, kv_head, of_keys);
     }
     kv_parts parts(std::size_t p, std::size_t kv_head) const noexcept {
         return {part(p, kv_head, true), part(p, kv_head, false)};

@@ -10,7 +10,7 @@ using kernel::kv_error;
 using kernel::kv_mode;
 using kernel::kv_skip_report;
 
-/// Query heads over a cache, whose options say kv heads and head size.
+/// Query heads over a cache, whose options say kv heads, head size and span.
 struct kv_attention_options {
     std::size_t heads = 0;        ///< query heads, a multiple of the cache's kv heads
     float scale = 0;              ///< of the scores; 0 means 1 / sqrt(head_size)
@@ -34,12 +34,12 @@ struct kv_skipping {
     kv_attention_part part = {};       ///< as of `run`
 };
 
-/// y[r, h] = sum over t <= position + r of softmax_t(scale q[r, h] . k[t, h']) v[t, h'], where h' = h /
-/// (heads / kv_heads) and k, v are the cache's. Codes stand for what they decode to. In exact mode the error
-/// bound is that of `attention`. In fast mode a step with few queries per kv head does not decode: codes of
-/// product quantization are looked up in tables of 14 bits (MILLION), and `kv_error` bounds the difference to
-/// exact mode; scales of uniform codes (KIVI) are multiplied with the queries or weights. Owns nothing; copy
-/// it freely.
+/// y[r, h] = sum over t of softmax_t(scale q[r, h] . k[t, h']) v[t, h'], where h' = h / (heads / kv_heads), k
+/// and v are the cache's, and t goes up to position + r, from position + r + 1 - span on if there is a span.
+/// Codes stand for what they decode to. In exact mode the error bound is that of `attention`. In fast mode a
+/// step with few queries per kv head does not decode: codes of product quantization are looked up in tables
+/// of 14 bits (MILLION), and `kv_error` bounds the difference to exact mode; scales of uniform codes (KIVI)
+/// are multiplied with the queries or weights. Owns nothing; copy it freely.
 class kv_attention {
   public:
     /// Checks the options and chooses the ISA.
@@ -51,7 +51,8 @@ class kv_attention {
         const auto dense = attention::plan({.heads = options.heads,
                                             .kv_heads = cache.kv_heads,
                                             .head_size = cache.head_size,
-                                            .scale = options.scale},
+                                            .scale = options.scale,
+                                            .span = cache.span},
                                            on);
         if (!dense)
             return dense.error();
@@ -108,8 +109,8 @@ class kv_attention {
     }
     /// Like `run` in fast mode for one row, but values of blocks of 64 coded tokens whose weights add up to
     /// at most `epsilon` of a query's, for all queries of a kv head, are not read: |y - run's y| <= 2 epsilon
-    /// max |v|. Refuses codecs without codebooks, groups of more than 16 heads, an epsilon that is not within
-    /// 0 .. 1.
+    /// max |v|. Refuses codecs without codebooks, caches with a span, groups of more than 16 heads, an
+    /// epsilon that is not within 0 .. 1.
     status run_skipping(const matrix_view<const float>& q, const kv_cache& cache, std::size_t layer,
                         const matrix_view<float>& y, std::span<std::byte> scratch,
                         const kv_skipping& skipping) const noexcept {
@@ -120,6 +121,11 @@ class kv_attention {
         if (!(skipping.epsilon >= 0 && skipping.epsilon <= 1))
             return status::error(errc::invalid_argument, "kv_attention: epsilon is %g",
                                  double(skipping.epsilon));
+        if (shape().span != 0)
+            return status::error(errc::unsupported,
+                                 "kv_attention: values are left out of whole sequences only, the cache has a "
+                                 "span of %zu tokens",
+                                 shape().span);
         if (q.rows != 1 || y.rows != 1 || y.cols != q.cols)
             return status::error(errc::bad_shape,
                                  "kv_attention: values are left out for one row; q is %zu x %zu, y %zu x %zu",
@@ -186,11 +192,13 @@ class kv_attention {
         if (functions_ == nullptr)
             return status::error(errc::invalid_argument, "kv_attention: the plan is empty");
         const kv_cache_options& o = cache.options();
-        if (!(o.codec == codec_) || o.kv_heads != shape().kv_heads || o.head_size != head_size())
-            return status::error(errc::bad_shape,
-                                 "kv_attention: the cache has %zu kv heads of %zu%s, the plan %zu of %zu",
-                                 o.kv_heads, o.head_size, o.codec == codec_ ? "" : " in another codec",
-                                 shape().kv_heads, head_size());
+        if (!(o.codec == codec_) || o.kv_heads != shape().kv_heads || o.head_size != head_size() ||
+            o.span != shape().span)
+            return status::error(
+                errc::bad_shape,
+                "kv_attention: the cache has %zu kv heads of %zu%s and span %zu, the plan %zu of %zu and %zu",
+                o.kv_heads, o.head_size, o.codec == codec_ ? "" : " in another codec", o.span,
+                shape().kv_heads, head_size(), shape().span);
         if (to.layer >= o.layers)
             return status::error(errc::invalid_argument, "kv_attention: layer %zu of %zu", to.layer,
                                  o.layers);

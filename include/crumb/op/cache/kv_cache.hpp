@@ -86,7 +86,12 @@ class kv_cache {
             return status::error(errc::invalid_argument,
                                  "kv_cache: %zu tokens and %zu more exceed the %zu allowed", length(), rows,
                                  options().max_tokens);
-        if (after > sinks() + page_count() * options().page_tokens)
+        if (options().span != 0 && rows > options().max_rows)
+            return status::error(errc::invalid_argument,
+                                 "kv_cache: %zu tokens at once, max_rows is %zu and the span has no room "
+                                 "for more",
+                                 rows, options().max_rows);
+        if (pages_for(after) > page_count())
             return status::error(errc::buffer_too_small, "kv_cache: %zu tokens need %zu pages, there are %zu",
                                  after, pages_for(after), page_count());
         if (!is_uncoded() && after > sinks() && after - sinks() - coded() > slots())
@@ -112,6 +117,8 @@ class kv_cache {
         if (const status s = check_room(k.rows); !s)
             return s;
         const std::size_t begin = length();
+        if (is_uncoded())
+            storage_.reach(begin + k.rows);
         const bool floats = options().codec.kind == kv_kind::f32;
         const float max = floats ? std::numeric_limits<float>::max() : 65504.0f;
         const range part = heads.within(options().kv_heads);
@@ -182,6 +189,7 @@ class kv_cache {
         if (encodable() == 0 || storage_.count().encoding.exchange(true, std::memory_order_acquire))
             return {};
         const encoding e{coded(), encodable(), options().layers * options().kv_heads};
+        storage_.reach(e.first + e.tokens);
         if (!e)
             storage_.count().encoding.store(false, std::memory_order_release);
         return e;
@@ -247,7 +255,10 @@ class kv_cache {
     }
     /// A layer as it is now, for attention. Valid until the next `advance` of the cache.
     kernel::kv_layer_view layer(std::size_t i) const noexcept {
-        return storage_.view(i, is_uncoded() ? page_count() * options().page_tokens : coded());
+        const bool all = page_count() == storage_.max_pages();
+        return storage_.view(i, !is_uncoded() ? coded()
+                                : all         ? options().max_tokens
+                                              : page_count() * options().page_tokens);
     }
 
     /// Bytes of a token's codes, with scales and means; fp16 in sinks and window not counted.
@@ -258,12 +269,17 @@ class kv_cache {
     }
 
     // ---- other lengths ----
-    /// Forgets all but the first `tokens` tokens. If that cuts a coded block, the remainder is decoded
-    /// into the window. No encoding may be under way.
+    /// Whether `truncate` can keep so many tokens: with a span, what the next token sees may be gone.
+    bool can_truncate(std::size_t tokens) const noexcept {
+        const std::size_t span = options().span, seen = span == 0 || tokens < span ? 0 : tokens + 1 - span;
+        return tokens == 0 || std::max(seen, sinks()) >= std::min(storage_.oldest(), tokens);
+    }
+    /// Forgets all but the first `tokens` tokens, or all of them unless `can_truncate`. If that cuts a coded
+    /// block, the remainder is decoded into the window. No encoding may be under way.
     void truncate(std::size_t tokens) noexcept;
 
     /// Takes the first `tokens` tokens of another cache of the same shape, but for `max_tokens` and
-    /// `page_tokens`; needs pages for them.
+    /// `page_tokens`; needs pages for them. Refuses caches with a span.
     status copy_prefix(const kv_cache& from, std::size_t tokens) noexcept;
 
     // ---- memory, for snapshots ----
@@ -309,6 +325,10 @@ class kv_cache {
 inline void kv_cache::truncate(std::size_t tokens) noexcept {
     if (tokens > length())
         return;
+    if (!can_truncate(tokens))
+        tokens = 0;
+    if (tokens == 0)
+        storage_.count().end.store(0, std::memory_order_release);
     const std::size_t kept = tokens > sinks() ? tokens - sinks() : 0;
     const std::size_t first = kept / kv_block_tokens * kv_block_tokens;
     if (!is_uncoded() && kept < coded()) {
@@ -336,6 +356,9 @@ inline void kv_cache::truncate(std::size_t tokens) noexcept {
 
 inline status kv_cache::copy_prefix(const kv_cache& from, std::size_t tokens) noexcept {
     const kv_cache_options &a = options(), &b = from.options();
+    if (a.span != 0 || b.span != 0)
+        return status::error(errc::unsupported,
+                             "kv_cache: a cache with a span of tokens has no prefix that could be copied");
     if (a.layers != b.layers || a.kv_heads != b.kv_heads || a.head_size != b.head_size ||
         !(a.codec == b.codec) || a.codebook_id != b.codebook_id || a.model_id != b.model_id ||
         sinks() != from.sinks() || slots() != from.slots())

@@ -16,6 +16,8 @@ struct kv_cache_options {
     /// Tokens of a page, a multiple of 256, at most 2^27. In a page, all tokens of a head lie one after
     /// another: the longer, the faster a head is read from memory. One page for `max_tokens` is fastest.
     std::size_t page_tokens = kv_part_tokens;
+    /// Tokens that a token sees, itself included; older ones are not kept, in whole parts of 256. 0: all.
+    std::size_t span = 0;
     kv_codec codec = {};           ///< of tokens that are older than the window
     std::size_t sinks = 4;         ///< first tokens, kept in fp16; f32, f16: unused
     std::size_t window = 32;       ///< newest tokens, always in fp16; f32, f16: unused
@@ -39,11 +41,12 @@ inline status check_options(const kv_cache_options& s) noexcept {
         return status::error(errc::bad_shape, "kv_cache: %zu layers, %zu kv_heads; at most 4096 of each",
                              s.layers, s.kv_heads);
     if (s.max_tokens == 0 || s.max_tokens > max_tokens || s.sinks > max_others || s.window > max_others ||
-        s.slack > max_others || s.max_rows == 0 || s.max_rows > max_others)
+        s.slack > max_others || s.max_rows == 0 || s.max_rows > max_others || s.span > max_tokens)
         return status::error(
             errc::invalid_argument,
-            "kv_cache: max_tokens %zu, max_rows %zu, sinks %zu, window %zu, slack %zu are out of range",
-            s.max_tokens, s.max_rows, s.sinks, s.window, s.slack);
+            "kv_cache: max_tokens %zu, max_rows %zu, sinks %zu, window %zu, slack %zu, span %zu are out of "
+            "range",
+            s.max_tokens, s.max_rows, s.sinks, s.window, s.slack, s.span);
     // Beyond that the bytes of a page might overflow 64 bits.
     constexpr std::size_t max_page_tokens = std::size_t{1} << 27;
     if (s.page_tokens == 0 || s.page_tokens % kv_part_tokens != 0 || s.page_tokens > max_page_tokens)

@@ -64,10 +64,18 @@ inline kv_snapshot_header header_of(const kv_cache& cache) noexcept {
     h.bytes = snapshot_bytes(cache);
     return h;
 }
+inline status check_span(const kv_cache& cache) noexcept {
+    if (cache.options().span == 0)
+        return {};
+    return status::error(errc::unsupported, "kv snapshot: a cache with a span of tokens is not saved");
+}
 } // namespace detail
 
-/// Writes the cache to `to`, which has snapshot_bytes bytes. No encoding may be under way.
+/// Writes the cache to `to`, which has snapshot_bytes bytes. Refuses caches with a span. No encoding may be
+/// under way.
 inline status save(const kv_cache& cache, std::span<std::byte> to) noexcept {
+    if (const status s = detail::check_span(cache); !s)
+        return s;
     kv_snapshot_header h = detail::header_of(cache);
     if (to.size() < h.bytes)
         return status::error(errc::buffer_too_small, "kv snapshot: the buffer has %zu bytes, %zu are needed",
@@ -119,6 +127,8 @@ inline status check_part(const kv_part_layout& layout, std::span<const std::byte
 /// other codebooks, truncated or changed bytes, and numbers that are not finite; the cache is unchanged then.
 /// It needs pages for the saved tokens.
 inline status restore(kv_cache& cache, std::span<const std::byte> from) noexcept {
+    if (const status s = detail::check_span(cache); !s)
+        return s;
     const auto length = snapshot_length(from);
     if (!length)
         return length.error();

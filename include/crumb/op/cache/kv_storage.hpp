@@ -4,6 +4,7 @@
 #include <crumb/kernel/cache/kernels.hpp>
 #include <crumb/op/cache/kv_cache_options.hpp>
 
+#include <algorithm>
 #include <atomic>
 #include <new>
 
@@ -16,6 +17,7 @@ class kv_storage {
     /// Lengths of a sequence, shared by threads.
     struct counters {
         std::atomic<std::size_t> length = 0, coded = 0, pages = 0;
+        std::atomic<std::size_t> end = 0; ///< one past the last token that has been in a page
         std::atomic<bool> encoding = false;
     };
     /// A kv head of a layer in the step that has not been advanced: rows written, and whether they were read.
@@ -66,10 +68,24 @@ class kv_storage {
     // ---- pages ----
     std::size_t pages_for(std::size_t tokens) const noexcept { return pages_of(options_, at_.sinks, tokens); }
     std::size_t max_pages() const noexcept { return pages_for(options_.max_tokens); }
+    /// Pages that tokens go through again and again.
+    std::size_t ring() const noexcept { return at_.ring; }
+    /// Tokens up to `end` - 1, counted after the sinks, come into pages.
+    void reach(std::size_t end) const noexcept {
+        // Threads that write heads of the same rows store the same number.
+        if (count().end.load(std::memory_order_relaxed) < end)
+            count().end.store(end, std::memory_order_release);
+    }
+    /// The first token behind the sinks that is still in a page or in the window.
+    std::size_t oldest() const noexcept {
+        const std::size_t end = count().end.load(std::memory_order_acquire);
+        const std::size_t parts = (end + kv_part_tokens - 1) / kv_part_tokens, kept = ring() * page_.parts();
+        return at_.sinks + (parts > kept ? (parts - kept) * kv_part_tokens : 0);
+    }
     std::byte** pages() const noexcept { return reinterpret_cast<std::byte**>(state_ + at_.pages); }
     /// A kv head's keys or values of tokens 256 p and following after the sinks.
     std::byte* part(std::size_t p, std::size_t layer, std::size_t h, bool keys) const noexcept {
-        return pages()[p / page_.parts()] + page_.offset(p % page_.parts(), layer, h, keys);
+        return pages()[p / page_.parts() % ring()] + page_.offset(p % page_.parts(), layer, h, keys);
     }
     // Tokens that do not exist yet are read with weight 0, so they have to be finite.
     void begin_part(std::byte* part, bool keys) const noexcept {
@@ -102,6 +118,7 @@ class kv_storage {
     kernel::kv_layer_view view(std::size_t layer, std::size_t coded) const noexcept {
         return {.page = page_,
                 .pages = pages(),
+                .ring = ring(),
                 .layer = layer,
                 .sinks = at_.sinks,
                 .coded = coded,
@@ -116,6 +133,7 @@ class kv_storage {
   private:
     struct state_layout {
         std::size_t sinks = 0, slots = 0;                           ///< tokens
+        std::size_t ring = 1;                                       ///< pages
         std::size_t steps = 0, pages = 0, fp16_rows = 0, bytes = 0; ///< offsets
     };
 
@@ -125,6 +143,7 @@ class kv_storage {
             at.sinks = s.sinks;
             at.slots = round_up(s.window + kv_block_tokens - 1 + s.max_rows + s.slack, kv_block_tokens);
         }
+        at.ring = std::max<std::size_t>(1, pages_of(s, at.sinks, s.max_tokens));
         at.steps = round_up(sizeof(counters), alignment);
         at.pages = at.steps + round_up(s.layers * s.kv_heads * sizeof(step), alignment);
         at.fp16_rows =
@@ -135,7 +154,15 @@ class kv_storage {
         return at;
     }
     static std::size_t pages_of(const kv_cache_options& s, std::size_t sinks, std::size_t tokens) noexcept {
-        return tokens <= sinks ? 0 : (tokens - sinks + s.page_tokens - 1) / s.page_tokens;
+        if (tokens <= sinks)
+            return 0;
+        const std::size_t all = (tokens - sinks + s.page_tokens - 1) / s.page_tokens;
+        return s.span == 0 ? all : std::min(all, (span_parts(s) * kv_part_tokens - 1) / s.page_tokens + 1);
+    }
+    /// Parts that the tokens lie in which the rows of a step see, and what is encoded meanwhile.
+    static std::size_t span_parts(const kv_cache_options& s) noexcept {
+        const std::size_t more = s.codec.is_uncoded() ? s.max_rows : kv_block_tokens + s.slack;
+        return (s.span + more + kv_part_tokens - 2) / kv_part_tokens + 1;
     }
     /// The rows of a layer, kv head and kind; all layers' sinks lie before all layers' windows.
     half* half_rows(std::size_t layer, std::size_t h, bool keys, std::size_t rows) const noexcept {
