@@ -74,7 +74,7 @@ struct demo_options {
 };
 
 struct synth_options {
-    std::string like;
+    std::string like, arch; ///< one of them
     std::string out;
     ggml_type weights = ggml_type::q4_0;
     std::uint64_t seed = 1;

@@ -216,7 +216,7 @@ crumb::status show(const std::string& path, std::size_t threads) {
     const auto& d = m.shape();
     print("\n%s: %zu layers, width %zu, %zu query and %zu key-value heads, %s feed-forward of %zu\n\n",
           std::filesystem::path(path).stem().c_str(), d.layers, d.width, d.heads, d.kv_heads,
-          d.arch == architecture::llama ? "gated" : "GELU", d.hidden);
+          d.traits.gate != gate_type::none ? "gated" : "GELU", d.hidden);
 
     load_options stored = full;
     stored.weights = weight_type::stored;
@@ -292,7 +292,7 @@ crumb::status show(const std::string& path, std::size_t threads) {
     }
     if (const crumb::status done = show_precisions(stored, *reference->run, text, ctx); !done)
         return done;
-    if (d.arch == architecture::gpt2)
+    if (d.traits.gate == gate_type::none)
         if (const crumb::status done = show_networks(stored, m, *reference->run, text, ctx); !done)
             return done;
     // Rounded activations would differ with every digit of the cache, and hide what it loses.

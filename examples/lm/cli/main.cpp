@@ -273,15 +273,18 @@ int run(int argc, char** argv) {
 
     lm::synth_options s;
     auto* synth = app.add_subcommand("synth", "Write a model of a known shape with random weights");
-    synth
-        ->add_option("--like", s.like,
-                     "Shape: tinyllama-1.1b, llama-2-7b or gpt2-xl, with :layers=N for fewer layers")
-        ->required();
+    synth->add_option("--like", s.like,
+                      "Shape: tinyllama-1.1b, llama-2-7b or gpt2-xl, with :layers=N for fewer layers");
+    synth->add_option(
+        "--arch", s.arch,
+        "Instead: a small model of this architecture, whose weights make all that is particular to "
+        "it tell");
     lm::add_choice(synth, "--weights", s.weights,
-                   std::map<std::string, lm::ggml_type>{{"f16", lm::ggml_type::f16},
+                   std::map<std::string, lm::ggml_type>{{"f32", lm::ggml_type::f32},
+                                                        {"f16", lm::ggml_type::f16},
                                                         {"q8_0", lm::ggml_type::q8_0},
                                                         {"q4_0", lm::ggml_type::q4_0}},
-                   "Type of all matrices");
+                   "Type of all matrices; of --arch f32, if this is not given");
     synth->add_option("--seed", s.seed, "Seed of the weights")->check(lm::natural)->capture_default_str();
     synth->add_option("--out,-o", s.out, "File to write")->required();
 
@@ -289,6 +292,10 @@ int run(int argc, char** argv) {
         if (calibrate->parsed() && (kv->count() + schedule->count() != 0) == (ffn->count() != 0))
             throw CLI::ValidationError(
                 "calibrate", "either --kv (codebooks for the cache) or --schedule, or --ffn is required");
+        if (synth->parsed() && s.like.empty() == s.arch.empty())
+            throw CLI::ValidationError("synth", "either --like or --arch is required");
+        if (!s.arch.empty() && synth->count("--weights") == 0)
+            s.weights = lm::ggml_type::f32;
     });
     if (ended)
         return *ended;

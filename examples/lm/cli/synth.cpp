@@ -11,10 +11,12 @@ using crumb::status;
 status synth(const synth_options& o) {
     if (const status s = check_outputs({o.out}); !s)
         return s;
-    const auto shape = find_shape(o.like);
+    const bool is_small = !o.arch.empty();
+    const std::string& name = is_small ? o.arch : o.like;
+    const auto shape = is_small ? find_small_shape(name) : find_shape(name);
     if (!shape)
         return shape.error();
-    const auto file = synthesize(*shape, o.like, o.weights, o.seed);
+    const auto file = synthesize(*shape, name, o.weights, o.seed);
     if (!file)
         return file.error();
     progress_line progress("megabytes");
@@ -23,7 +25,7 @@ status synth(const synth_options& o) {
     progress.clear();
     if (!s)
         return s;
-    print("%s: %s, %s, random weights\n", o.out.c_str(), o.like.c_str(), ggml_type_name(o.weights).c_str());
+    print("%s: %s, %s, random weights\n", o.out.c_str(), name.c_str(), ggml_type_name(o.weights).c_str());
     return {};
 }
 

@@ -25,8 +25,8 @@ enum class gate_type : std::uint8_t {
     fused     ///< the same of one matrix: ffn_up has the gate's rows before its own
 };
 
-/// An entry of the table. A model is what its file says under this entry; sizes and numbers that a file has in
-/// keys are in `model_shape`.
+/// An entry of the table. A model is what its file says under this entry; sizes and numbers that a file has
+/// in keys are in `model_shape`.
 struct architecture_traits {
     std::string_view name; ///< in `general.architecture`, and before the file's other keys
 

@@ -22,21 +22,24 @@ class model::loader {
         if (const status s = shape(); !s)
             return s;
         const auto& d = m_.shape_;
-        if (options_.ffn != ffn_type::dense && d.arch == architecture::llama)
+        if (options_.ffn != ffn_type::dense && traits().gate != gate_type::none)
             return status::error(errc::unsupported, "gated networks do not fold: --ffn dense");
         if (const status s = extras(); !s)
             return s;
         embedding();
-        if (d.arch == architecture::gpt2)
+        if (traits().learned_positions)
             floats("position_embd.weight", d.width, d.context, m_.positions_);
+        if (traits().frequency_factors)
+            rope_factors();
         norm("output_norm", m_.output_norm_, m_.output_norm_bias_);
         m_.layers_.resize(d.layers);
         for (std::size_t i = 0; i < d.layers && error_.ok(); ++i)
             layer(m_.layers_[i], "blk." + std::to_string(i) + ".");
+        bias("output", d.vocabulary, traits().vocabulary_bias, m_.vocabulary_bias_);
         // A model without an output matrix uses its embedding.
         const bool tied = m_.file_.find_tensor("output.weight") == nullptr;
-        convert(tied ? "token_embd.weight" : "output.weight", d.vocabulary, d.width, m_.output_, {},
-                weight_type::stored);
+        convert(tied ? "token_embd.weight" : "output.weight", d.vocabulary, d.width, m_.output_,
+                m_.vocabulary_bias_, weight_type::stored);
         if (tied && error_.ok()) {
             m_.weight_bytes_ -= m_.output_.stored_bytes();
             m_.weight_count_ -= d.vocabulary * d.width;
@@ -47,116 +50,24 @@ class model::loader {
             if (error_.ok() && !t.name.starts_with("crumb.") && !used_.contains(t.name))
                 error_ =
                     status::error(errc::unsupported, "tensor %s is not one that architecture %s has here",
-                                  quoted(t.name).c_str(), prefix_.c_str());
+                                  quoted(t.name).c_str(), std::string(traits().name).c_str());
         return error_.ok() && options_.ffn != ffn_type::dense ? fold() : error_;
     }
 
   private:
-    std::string key(const char* name) const { return prefix_ + "." + name; }
-
-    std::size_t number(const char* name, std::optional<std::uint32_t> fallback = {}) {
-        const auto v = fallback ? m_.file_.get_u32(key(name), *fallback) : m_.file_.get_u32(key(name));
-        if (!v && error_.ok())
-            error_ = v.error();
-        return v ? *v : 0;
-    }
-    float real(const char* name, std::optional<float> fallback = {}) {
-        const auto v = fallback ? m_.file_.get_f32(key(name), *fallback) : m_.file_.get_f32(key(name));
-        if (!v && error_.ok())
-            error_ = v.error();
-        return v ? *v : 0.0f;
-    }
-    status bad(const char* name, std::size_t value, const char* why) const {
-        return status::error(errc::bad_shape, "key %s is %zu: %s", key(name).c_str(), value, why);
-    }
-
     status shape() {
-        const auto arch = m_.file_.get_string("general.architecture");
-        if (!arch)
-            return arch.error();
-        prefix_ = std::string(*arch);
-        auto& d = m_.shape_;
-        if (prefix_ == "llama")
-            d.arch = architecture::llama;
-        else if (prefix_ == "gpt2")
-            d.arch = architecture::gpt2;
-        else
-            return status::error(errc::unsupported, "architecture '%.40s' is not supported (llama, gpt2 are)",
-                                 prefix_.c_str());
-        const bool is_llama = d.arch == architecture::llama;
-        d.context = number("context_length");
-        d.width = number("embedding_length");
-        d.layers = number("block_count");
-        d.hidden = number("feed_forward_length");
-        d.heads = number("attention.head_count");
-        d.kv_heads = number("attention.head_count_kv", static_cast<std::uint32_t>(d.heads));
-        d.norm_epsilon = real(is_llama ? "attention.layer_norm_rms_epsilon" : "attention.layer_norm_epsilon");
-        if (!error_.ok())
-            return error_;
-        // Beyond these a product of sizes could overflow, and no model comes near them.
-        constexpr std::size_t most = 1u << 20;
-        if (d.context == 0 || d.context > 64 * most)
-            return bad("context_length", d.context, "1 to 67108864 are possible");
-        if (d.width == 0 || d.width > most)
-            return bad("embedding_length", d.width, "1 to 1048576 are possible");
-        if (d.layers == 0 || d.layers > 4096)
-            return bad("block_count", d.layers, "1 to 4096 are possible");
-        if (d.hidden == 0 || d.hidden > 16 * most)
-            return bad("feed_forward_length", d.hidden, "1 to 16777216 are possible");
-        if (d.heads == 0 || d.width % d.heads != 0)
-            return bad("attention.head_count", d.heads, "it must divide the embedding length");
-        d.head_size = d.width / d.heads;
-        if (d.kv_heads == 0 || d.heads % d.kv_heads != 0)
-            return bad("attention.head_count_kv", d.kv_heads, "it must divide the number of heads");
-        if (!is_llama && d.kv_heads != d.heads)
-            return bad("attention.head_count_kv", d.kv_heads, "gpt2 has as many as heads");
-        if (!(d.norm_epsilon > 0) || d.norm_epsilon > 1)
-            return status::error(errc::invalid_argument, "the norm's epsilon %g is not within 0 to 1",
-                                 static_cast<double>(d.norm_epsilon));
-        if (is_llama) {
-            d.rope_dims = number("rope.dimension_count", static_cast<std::uint32_t>(d.head_size));
-            d.rope_base = real("rope.freq_base", 10000.0f);
-            for (const char* name : {"attention.key_length", "attention.value_length"})
-                if (number(name, static_cast<std::uint32_t>(d.head_size)) != d.head_size && error_.ok())
-                    return bad(name, number(name), "only embedding_length / head_count is supported");
-            if (number("expert_count", 0) != 0)
-                return bad("expert_count", number("expert_count"), "mixtures of experts are not supported");
-            if (const status s = scaling(); !s)
-                return s;
-            if (!error_.ok())
-                return error_;
-            if (d.rope_dims == 0 || d.rope_dims % 2 != 0 || d.rope_dims > d.head_size)
-                return bad("rope.dimension_count", d.rope_dims,
-                           "it must be even, not 0, and at most the head size");
-            if (!(d.rope_base > 0))
-                return status::error(errc::invalid_argument, "key %s is not positive",
-                                     key("rope.freq_base").c_str());
-        }
+        auto read = read_shape(m_.file_, options_.traits);
+        if (!read)
+            return read.error();
+        m_.shape_ = std::move(*read);
         auto vocabulary = tokenizer::make(m_.file_);
         if (!vocabulary)
             return vocabulary.error();
         m_.tokenizer_.emplace(std::move(*vocabulary));
-        d.vocabulary = m_.tokenizer_->vocab_size();
+        m_.shape_.vocabulary = m_.tokenizer_->vocab_size();
         return {};
     }
-
-    /// An error where the file wants scaled rotary embeddings. A factor without a type means linear scaling,
-    /// and older files have another key for it.
-    status scaling() const {
-        const auto refuse = [](const std::string& what) {
-            return status::error(errc::unsupported, "scaled rotary embeddings (%s) are not supported",
-                                 what.c_str());
-        };
-        const auto type = m_.file_.get_string(key("rope.scaling.type"), "none");
-        if (!type || *type != "none")
-            return refuse(key("rope.scaling.type"));
-        if (m_.file_.find(key("rope.scaling.type")) == nullptr)
-            for (const char* name : {"rope.scaling.factor", "rope.scale_linear"})
-                if (const auto factor = m_.file_.get_f32(key(name), 1.0f);
-                    !factor || (*factor != 0.0f && *factor != 1.0f))
-                    return refuse(key(name));
-        return m_.file_.find_tensor("rope_freqs.weight") == nullptr ? status() : refuse("rope_freqs.weight");
-    }
+    const architecture_traits& traits() const { return m_.shape_.traits; }
 
     /// Those of the file.
     status extras() {
@@ -223,8 +134,42 @@ class model::loader {
 
     void norm(const std::string& name, std::vector<float>& weight, std::vector<float>& bias) {
         floats(name + ".weight", m_.shape_.width, 1, weight);
-        if (m_.shape_.arch == architecture::gpt2)
+        if (traits().norms == norm_type::layer)
             floats(name + ".bias", m_.shape_.width, 1, bias);
+    }
+
+    /// Whether the file has the tensor of `name`, as far as it may.
+    bool expects(const std::string& name, presence p) const {
+        return p == presence::required || (p == presence::optional && m_.file_.find_tensor(name) != nullptr);
+    }
+    /// A matrix's bias, if it has one.
+    void bias(const std::string& matrix_name, std::size_t n, presence p, std::vector<float>& out) {
+        if (expects(matrix_name + ".bias", p))
+            floats(matrix_name + ".bias", n, 1, out);
+    }
+
+    /// One that there has to be, behind those of other matrices.
+    void append_bias(const std::string& matrix_name, std::size_t n, std::vector<float>& to) {
+        std::vector<float> own;
+        bias(matrix_name, n, presence::required, own);
+        to.insert(to.end(), own.begin(), own.end());
+    }
+
+    void rope_factors() {
+        std::vector<float> usual, in_long_contexts;
+        const std::size_t pairs = m_.shape_.ropes.empty() ? 0 : m_.shape_.ropes[0].dims / 2;
+        const auto read = [&](const char* name, std::vector<float>& out) {
+            if (pairs != 0 && m_.file_.find_tensor(name) != nullptr)
+                floats(name, pairs, 1, out);
+        };
+        read("rope_freqs.weight", usual);
+        in_long_contexts = usual;
+        if (usual.empty()) {
+            read("rope_factors_short.weight", usual);
+            read("rope_factors_long.weight", in_long_contexts);
+        }
+        if (pairs != 0 && error_.ok())
+            error_ = set_factors(m_.shape_.ropes[0], std::move(usual), std::move(in_long_contexts));
     }
 
     void convert(const std::string& name, std::size_t n, std::size_t k, matrix& out,
@@ -271,34 +216,51 @@ class model::loader {
 
     void layer(model_layer& l, const std::string& blk) {
         const auto& d = m_.shape_;
-        const auto put = [&](const char* name, std::size_t n, std::size_t k, matrix& out,
-                             std::vector<float>& bias) {
-            if (d.arch == architecture::gpt2)
-                floats(blk + name + ".bias", n, 1, bias);
-            convert(blk + name + ".weight", n, k, out, bias, options_.weights);
+        const architecture_traits& t = d.traits;
+        const auto put = [&](const char* name, std::size_t n, std::size_t k, matrix& out, presence p,
+                             std::vector<float>& b) {
+            bias(blk + name, n, p, b);
+            convert(blk + name + ".weight", n, k, out, b, options_.weights);
         };
-        std::vector<float> none;
         norm(blk + "attn_norm", l.attention_norm, l.attention_norm_bias);
         norm(blk + "ffn_norm", l.ffn_norm, l.ffn_norm_bias);
-        if (d.arch == architecture::gpt2) {
-            put("attn_qkv", 3 * d.width, d.width, l.qkv, l.qkv_bias);
-        } else {
-            put("attn_q", d.width, d.width, l.q, none);
-            put("attn_k", d.kv_heads * d.head_size, d.width, l.k, none);
-            put("attn_v", d.kv_heads * d.head_size, d.width, l.v, none);
-            put("ffn_gate", d.hidden, d.width, l.gate, none);
+        if (t.query_key_norms) {
+            floats(blk + "attn_q_norm.weight", d.head_size, 1, l.query_norm);
+            floats(blk + "attn_k_norm.weight", d.head_size, 1, l.key_norm);
         }
-        put("attn_output", d.width, d.width, l.output, l.output_bias);
-        if (options_.ffn != ffn_type::tardis) {
-            put("ffn_up", d.hidden, d.width, l.up, l.up_bias);
-            put("ffn_down", d.width, d.hidden, l.down, l.down_bias);
+        if (t.post_norms) {
+            floats(blk + "post_attention_norm.weight", d.width, 1, l.attention_post_norm);
+            floats(blk + "post_ffw_norm.weight", d.width, 1, l.ffn_post_norm);
+        }
+        const std::size_t queries = d.attention_width(), keys = d.kv_width();
+        if (m_.file_.find_tensor(blk + "attn_q.weight") == nullptr &&
+            m_.file_.find_tensor(blk + "attn_qkv.weight") != nullptr) {
+            // Some files have one matrix and three biases.
+            if (t.qkv_biases == presence::optional && !expects(blk + "attn_qkv.bias", t.qkv_biases) &&
+                expects(blk + "attn_q.bias", t.qkv_biases))
+                for (const auto& [name, n] :
+                     {std::pair{"attn_q", queries}, {"attn_k", keys}, {"attn_v", keys}})
+                    append_bias(blk + name, n, l.qkv_bias);
+            put("attn_qkv", queries + 2 * keys, d.width, l.qkv, t.qkv_biases, l.qkv_bias);
+        } else {
+            put("attn_q", queries, d.width, l.q, t.qkv_biases, l.q_bias);
+            put("attn_k", keys, d.width, l.k, t.qkv_biases, l.k_bias);
+            put("attn_v", keys, d.width, l.v, t.qkv_biases, l.v_bias);
+        }
+        put("attn_output", d.width, queries, l.output, t.output_biases, l.output_bias);
+        if (options_.ffn == ffn_type::tardis) {
+            for (const auto& [name, n, b] :
+                 {std::tuple{"ffn_up", d.hidden, &l.up_bias}, {"ffn_down", d.width, &l.down_bias}}) {
+                bias(blk + name, n, t.ffn_biases, *b);
+                tensor(blk + name + ".weight");
+            }
             return;
         }
-        for (const auto& [name, n, bias] :
-             {std::tuple{"ffn_up", d.hidden, &l.up_bias}, {"ffn_down", d.width, &l.down_bias}}) {
-            floats(blk + name + ".bias", n, 1, *bias);
-            tensor(blk + name + ".weight");
-        }
+        if (t.gate == gate_type::separate)
+            put("ffn_gate", d.hidden, d.width, l.gate, t.ffn_biases, l.gate_bias);
+        put("ffn_up", t.gate == gate_type::fused ? 2 * d.hidden : d.hidden, d.width, l.up, t.ffn_biases,
+            l.up_bias);
+        put("ffn_down", d.width, d.hidden, l.down, t.ffn_biases, l.down_bias);
     }
     static std::string lower(std::string text) {
         for (char& c : text)
@@ -350,7 +312,7 @@ class model::loader {
 
     model& m_;
     model_options options_;
-    std::string prefix_, first_matrix_;
+    std::string first_matrix_;
     std::unordered_set<std::string_view> used_;                  ///< names of the tensors that were read
     std::map<std::string, std::size_t> stored_, without_panels_; ///< matrices by name of type
     std::map<std::pair<ggml_type, weight_type>, std::vector<std::string>> requantized_;

@@ -1,8 +1,9 @@
-// A transformer read from a GGUF file: architectures `llama` and `gpt2`.
+// A transformer read from a GGUF file: what `architecture.hpp` has an entry for.
 #pragma once
 
 #include "model/ffn.hpp"
 #include "model/matrix.hpp"
+#include "model/model_shape.hpp"
 #include "text/tokenizer.hpp"
 
 #include <memory>
@@ -10,24 +11,6 @@
 #include <vector>
 
 namespace lm {
-
-enum class architecture { llama, gpt2 };
-
-/// The sizes and constants of a model.
-struct model_shape {
-    architecture arch = architecture::llama;
-    std::size_t context = 0; ///< most tokens of a sequence
-    std::size_t width = 0;   ///< embedding length
-    std::size_t layers = 0;
-    std::size_t hidden = 0; ///< feed-forward length
-    std::size_t heads = 0;
-    std::size_t kv_heads = 0;
-    std::size_t head_size = 0;
-    std::size_t rope_dims = 0; ///< llama
-    float rope_base = 10000.0f;
-    float norm_epsilon = 1e-5f;
-    std::size_t vocabulary = 0;
-};
 
 /// Which of a model's attention and feed-forward matrices one is.
 struct matrix_role {
@@ -52,11 +35,14 @@ class folded_layer;
 /// One layer: attention and feed-forward, each behind a norm. Empty vectors are parameters the model lacks.
 struct model_layer {
     std::vector<float> attention_norm, attention_norm_bias, ffn_norm, ffn_norm_bias;
+    std::vector<float> query_norm, key_norm;               ///< of a head
+    std::vector<float> attention_post_norm, ffn_post_norm; ///< of what is added to the residual stream
     std::vector<float> qkv_bias, output_bias, up_bias, down_bias;
-    matrix q, k, v; ///< llama
-    matrix qkv;     ///< gpt2: the three in one
+    std::vector<float> q_bias, k_bias, v_bias, gate_bias;
+    matrix q, k, v;
+    matrix qkv; ///< the three in one, instead
     matrix output, up, down;
-    matrix gate;                                ///< llama
+    matrix gate;                                ///< if it is a matrix of its own; else `up` may begin with it
     std::shared_ptr<const folded_layer> folded; ///< instead of up and down or beside them, or null
 };
 
@@ -66,6 +52,7 @@ struct model_options {
     activation_type activations = activation_type::int8;
     ffn_type ffn = ffn_type::dense; ///< whether folded networks replace the matrices `up` and `down`
     bool ffn_by_lists = false;      ///< every row of a batch is folded, as in generation
+    std::optional<architecture_traits> traits = {}; ///< instead of the entry of the file's architecture
 };
 
 /// A model ready to run. Immovable parts of it (biases) are referred to by its matrices.
@@ -102,7 +89,7 @@ class model {
                           std::span<const float> corrections);
     /// Writes the embedding of a token, which is decoded where it is stored.
     void embedding(std::size_t token, float* out) const { embedding_.read(token, out); }
-    /// gpt2's learned position, or null.
+    /// A learned position, or null.
     const float* position(std::size_t i) const noexcept {
         return positions_.empty() ? nullptr : positions_.data() + i * shape_.width;
     }
@@ -135,7 +122,7 @@ class model {
     model_shape shape_;
     std::unique_ptr<const matrix_extras> extras_; ///< rows of the embedding refer to it
     tensor_rows embedding_;
-    std::vector<float> positions_, output_norm_, output_norm_bias_;
+    std::vector<float> positions_, output_norm_, output_norm_bias_, vocabulary_bias_;
     std::vector<model_layer> layers_;
     matrix output_;
     std::optional<crumb::precision_range> precisions_;

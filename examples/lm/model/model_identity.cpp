@@ -16,8 +16,10 @@ std::uint64_t model_identity(const model& m) {
             add(std::bit_cast<std::uint32_t>(x));
     };
     for (const model_layer& l : m.layers())
-        for (const auto* v : {&l.attention_norm, &l.attention_norm_bias, &l.ffn_norm, &l.ffn_norm_bias,
-                              &l.qkv_bias, &l.output_bias, &l.up_bias, &l.down_bias})
+        for (const auto* v :
+             {&l.attention_norm, &l.attention_norm_bias, &l.ffn_norm, &l.ffn_norm_bias, &l.qkv_bias,
+              &l.output_bias, &l.up_bias, &l.down_bias, &l.query_norm, &l.key_norm, &l.attention_post_norm,
+              &l.ffn_post_norm, &l.q_bias, &l.k_bias, &l.v_bias, &l.gate_bias})
             add_all(*v);
     add_all(m.output_norm());
     return hash;

@@ -18,8 +18,8 @@ namespace {
 
 constexpr std::string_view scaling_names[] = {"none", "linear", "yarn", "longrope"};
 
-/// How much YaRN keeps of frequency i: 1 of those that turn `fast` times or more in the context that the model
-/// was trained on, 0 of those that turn `slow` times or less.
+/// How much YaRN keeps of frequency i: 1 of those that turn `fast` times or more in the context that the
+/// model was trained on, 0 of those that turn `slow` times or less.
 std::vector<double> kept_by_yarn(const rope_shape& rope) {
     constexpr double fast = 32, slow = 1;
     const double dims = static_cast<double>(rope.dims);
@@ -31,8 +31,7 @@ std::vector<double> kept_by_yarn(const rope_shape& rope) {
     const double high = std::min(dims - 1, std::ceil(pair_that_turns(slow)));
     std::vector<double> kept(rope.dims / 2);
     for (std::size_t i = 0; i < kept.size(); ++i)
-        kept[i] =
-            1 - std::clamp((static_cast<double>(i) - low) / std::max(0.001, high - low), 0.0, 1.0);
+        kept[i] = 1 - std::clamp((static_cast<double>(i) - low) / std::max(0.001, high - low), 0.0, 1.0);
     return kept;
 }
 
@@ -51,20 +50,19 @@ result<rope_shape> read_rope(const gguf& file, const architecture_traits& traits
     rope.pairing = traits.pairing;
     rope.dims = take(file.get_u32(key("rope.dimension_count"), static_cast<std::uint32_t>(head_size)));
     rope.base = double{take(file.get_f32(key("rope.freq_base"), 10000.0f))};
-    rope.trained_context = take(
-        file.get_u32(key("rope.scaling.original_context_length"), static_cast<std::uint32_t>(context)));
+    rope.trained_context =
+        take(file.get_u32(key("rope.scaling.original_context_length"), static_cast<std::uint32_t>(context)));
     rope.magnitude = double{take(file.get_f32(key("rope.scaling.attn_factor"), 1.0f))};
     const std::string_view name = take(file.get_string(key("rope.scaling.type"), "linear"));
     // Older files have another key for the factor.
-    const char* factor_key = file.find(key("rope.scaling.factor")) != nullptr ? "rope.scaling.factor"
-                                                                              : "rope.scale_linear";
+    const char* factor_key =
+        file.find(key("rope.scaling.factor")) != nullptr ? "rope.scaling.factor" : "rope.scale_linear";
     const double factor = double{take(file.get_f32(key(factor_key), 0.0f))};
     if (!error.ok())
         return error;
     const auto* kind = std::find(std::begin(scaling_names), std::end(scaling_names), name);
     if (kind == std::end(scaling_names))
-        return status::error(errc::unsupported,
-                             "key %s is %s; none, linear, yarn and longrope are supported",
+        return status::error(errc::unsupported, "key %s is %s; none, linear, yarn and longrope are supported",
                              key("rope.scaling.type").c_str(), quoted(name).c_str());
     const auto scaling = static_cast<rope_scaling>(kind - std::begin(scaling_names));
     if (rope.dims == 0 || rope.dims % 2 != 0 || rope.dims > head_size)
@@ -72,8 +70,7 @@ result<rope_shape> read_rope(const gguf& file, const architecture_traits& traits
                              "key %s is %zu: it must be even, not 0, and at most the head size of %zu",
                              key("rope.dimension_count").c_str(), rope.dims, head_size);
     if (!(rope.base > 0))
-        return status::error(errc::invalid_argument, "key %s is not positive",
-                             key("rope.freq_base").c_str());
+        return status::error(errc::invalid_argument, "key %s is not positive", key("rope.freq_base").c_str());
     if (factor < 0)
         return status::error(errc::invalid_argument, "key %s is %g: a factor is positive",
                              key(factor_key).c_str(), factor);

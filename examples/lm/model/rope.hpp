@@ -35,11 +35,11 @@ struct rope_shape {
 /// Kinds of scaling that a file may name in `rope.scaling.type`.
 enum class rope_scaling : std::uint8_t { none, linear, yarn, longrope };
 
-/// What the keys of a file say, without factors that its tensors have: dims, base, scale, magnitude; with YaRN
-/// the factors that it comes to. `dims`: those of a head, unless the file has others. Errors name the key, and
-/// what is supported.
-crumb::result<rope_shape> read_rope(const gguf& file, const architecture_traits& traits, std::size_t head_size,
-                                    std::size_t context);
+/// What the keys of a file say, without factors that its tensors have: dims, base, scale, magnitude; with
+/// YaRN the factors that it comes to. `dims`: those of a head, unless the file has others. Errors name the
+/// key, and what is supported.
+crumb::result<rope_shape> read_rope(const gguf& file, const architecture_traits& traits,
+                                    std::size_t head_size, std::size_t context);
 
 /// Takes divisors that a file has in tensors: `usual` from `rope_freqs`, or short and long ones. Errors for
 /// those that are not positive.

@@ -116,11 +116,17 @@ result<schedule_source> learned_source(std::string name, std::shared_ptr<const s
     source.name = std::move(name);
     source.prefill = stored->levels.prefill;
     source.choose = [plan = *plan, stored](const session& s, std::size_t) -> result<step_precision> {
-        const auto bytes = plan.scratch_bytes(s.cache().options());
+        const auto [cache, layer] = s.cached(s.of().shape().layers - 1);
+        if (cache.options().span != 0)
+            return status::error(errc::unsupported,
+                                 "a learned schedule reads the whole prompt in the last layer, which has a "
+                                 "window of %zu tokens here",
+                                 cache.options().span);
+        const auto bytes = plan.scratch_bytes(cache.options());
         if (!bytes)
             return bytes.error();
         const buffer scratch(*bytes);
-        const auto choice = plan.run(s.cache(), s.cache().options().layers - 1, scratch.bytes());
+        const auto choice = plan.run(cache, layer, scratch.bytes());
         if (!choice)
             return choice.error();
         return steps_of(choice->schedule);

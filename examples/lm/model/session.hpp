@@ -36,14 +36,20 @@ class session {
 
     /// Forgets the sequence.
     void reset() noexcept;
-    /// Forgets all but the first `length` tokens, if there are more.
+    /// Forgets all but the first `length` tokens, if there are more; all of them, if a layer's window has
+    /// lost what the next token sees (`length` tells).
     void rewind(std::size_t length) noexcept;
     /// Tokens fed so far.
     std::size_t length() const noexcept;
     std::size_t context() const noexcept;
     const team& threads() const noexcept;
     const model& of() const noexcept;
-    const crumb::kv_cache& cache() const noexcept;
+    /// The cache of a layer, and which of the cache's layers it is: layers with the same window share one.
+    struct cached_layer {
+        const crumb::kv_cache& cache;
+        std::size_t layer;
+    };
+    cached_layer cached(std::size_t layer) const noexcept;
 
     /// Bits per weight of nested matrices in the batches from now on, one of the model's precisions; the
     /// highest one at first.
@@ -56,8 +62,10 @@ class session {
     /// appended.
     crumb::result<std::span<const float>> feed(std::span<const std::int32_t> tokens, std::size_t wanted);
 
-    /// Bytes that the cache holds per token: codes, scales and means; sinks, window and codebooks not
-    /// counted.
+    /// Bytes that the cache takes now, of all layers.
+    double kv_bytes() const noexcept;
+    /// Bytes that the cache holds per token that no window has left behind: codes, scales and means; sinks,
+    /// window and codebooks not counted.
     double kv_bytes_per_token() const noexcept;
     /// Share of the blocks of coded values that were left unread since `make`, all layers and heads; 0
     /// without `kv_type::skip`.

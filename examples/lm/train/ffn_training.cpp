@@ -53,7 +53,7 @@ class folder {
           workers_(how.threads) {}
 
     result<stored_ffns> run() {
-        if (d_.arch == architecture::llama)
+        if (d_.traits.gate != gate_type::none)
             return status::error(
                 errc::unsupported,
                 "gated networks do not fold: silu(x G) * (x U) is a product of two functions of "

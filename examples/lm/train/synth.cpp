@@ -1,6 +1,6 @@
 #include "train/synth.hpp"
 
-#include "text/unicode.hpp"
+#include "train/synth_vocabulary.hpp"
 
 #include <crumb/core/half.hpp>
 
@@ -28,6 +28,62 @@ constexpr named_shape shapes[] = {
     {"tinyllama-1.1b", {architecture::llama, 22, 2048, 5632, 32, 4, 32000, 8192}},
     {"llama-2-7b", {architecture::llama, 32, 4096, 11008, 32, 32, 32000, 8192}},
     {"gpt2-xl", {architecture::gpt2, 48, 1600, 6400, 25, 25, 50257, 1024}},
+};
+
+/// A shape of few weights, with more layers than the steps that the entry has.
+constexpr synth_shape small(architecture arch, std::uint32_t layers) {
+    return {.arch = arch,
+            .layers = layers,
+            .width = 64,
+            .hidden = 96,
+            .heads = 4,
+            .kv_heads = 2,
+            .vocabulary = 360,
+            .context = 1024,
+            .telling = true};
+}
+constexpr synth_shape with(synth_shape shape, auto change) {
+    change(shape);
+    return shape;
+}
+
+constexpr named_shape small_shapes[] = {
+    {"llama", small(architecture::llama, 2)},
+    {"llama-linear", with(small(architecture::llama, 2), [](auto& s) { s.scaling = rope_scaling::linear; })},
+    {"llama-yarn", with(small(architecture::llama, 2), [](auto& s) { s.scaling = rope_scaling::yarn; })},
+    {"llama3", with(small(architecture::llama, 2),
+                    [](auto& s) {
+                        s.factors = true;
+                        s.bpe = s.tied = true;
+                    })},
+    {"mistral", with(small(architecture::llama, 2), [](auto& s) { s.window = 48; })},
+    {"smollm3", with(small(architecture::smollm3, 5), [](auto& s) { s.bpe = s.tied = true; })},
+    {"qwen2", with(small(architecture::qwen2, 2), [](auto& s) { s.bpe = s.biases = true; })},
+    {"qwen3", with(small(architecture::qwen3, 2),
+                   [](auto& s) {
+                       s.bpe = s.tied = true;
+                       s.head_size = 24;
+                   })},
+    {"gemma3", with(small(architecture::gemma3, 7),
+                    [](auto& s) {
+                        s.tied = true;
+                        s.heads = 2;
+                        s.kv_heads = 1;
+                        s.head_size = 256;
+                        s.window = 48;
+                        s.scaling = rope_scaling::linear;
+                        s.logit_cap = 5;
+                    })},
+    {"phi3", with(small(architecture::phi3, 2),
+                  [](auto& s) {
+                      s.factors = true;
+                      s.scaling = rope_scaling::longrope;
+                  })},
+    {"gpt2", with(small(architecture::gpt2, 2),
+                  [](auto& s) {
+                      s.kv_heads = s.heads;
+                      s.bpe = s.biases = s.tied = true;
+                  })},
 };
 
 /// The i-th number of the sequence `key`: any piece of a tensor can be made without the ones before it.
@@ -83,116 +139,60 @@ void fill_floats(std::uint64_t key, float center, float deviation, std::uint64_t
         put_bytes(to, values[random_bits(key, i / 4) >> (16 * (i % 4)) & 4095]);
 }
 
-// ---- vocabularies ----------------------------------------------------------------------------------------
-/// Words by length: a to z and, in front only, a mark for a space; each is a shorter word and a letter.
-struct word {
-    std::string text, merge;
-};
-std::vector<word> words(std::string_view space, std::size_t count) {
-    std::vector<word> out;
-    std::vector<std::string> shorter = {std::string(space)};
-    for (char c = 'a'; c <= 'z'; ++c)
-        shorter.emplace_back(1, c);
-    while (out.size() < count) {
-        std::vector<std::string> longer;
-        for (const std::string& w : shorter) {
-            for (char c = 'a'; c <= 'z' && out.size() < count; ++c) {
-                longer.push_back(w + c);
-                out.push_back({w + c, w + ' ' + c});
-            }
-        }
-        shorter = std::move(longer);
-    }
-    return out;
-}
-
-void put_spm(gguf_writer& file, std::size_t size) {
-    constexpr std::string_view space = "\xE2\x96\x81";
-    std::vector<std::string> tokens = {"<unk>", "<s>", "</s>"};
-    std::vector<std::int32_t> types = {2, 3, 3};
-    for (unsigned b = 0; b < 256; ++b) {
-        char name[8];
-        std::snprintf(name, sizeof name, "<0x%02X>", b);
-        tokens.emplace_back(name);
-        types.push_back(6);
-    }
-    tokens.emplace_back(space);
-    for (char c = '!'; c <= '~'; ++c)
-        tokens.emplace_back(1, c);
-    for (word& w : words(space, size - tokens.size()))
-        tokens.push_back(std::move(w.text));
-    types.resize(tokens.size(), 1);
-    std::vector<float> scores(tokens.size());
-    for (std::size_t i = 259; i < scores.size(); ++i)
-        scores[i] = -static_cast<float>(i - 259);
-    file.set("tokenizer.ggml.model", "llama");
-    file.set_strings("tokenizer.ggml.tokens", tokens);
-    file.set_array("tokenizer.ggml.scores", std::span<const float>(scores));
-    file.set_array("tokenizer.ggml.token_type", std::span<const std::int32_t>(types));
-    file.set("tokenizer.ggml.bos_token_id", std::uint32_t{1});
-    file.set("tokenizer.ggml.eos_token_id", std::uint32_t{2});
-    file.set("tokenizer.ggml.unknown_token_id", std::uint32_t{0});
-}
-
-void put_bpe(gguf_writer& file, std::size_t size) {
-    std::string space;
-    append_utf8(space, gpt2_characters[' ']);
-    std::vector<std::string> tokens(256), merges;
-    for (std::size_t b = 0; b < 256; ++b)
-        append_utf8(tokens[b], gpt2_characters[b]);
-    for (word& w : words(space, size - 257)) {
-        tokens.push_back(std::move(w.text));
-        merges.push_back(std::move(w.merge));
-    }
-    tokens.emplace_back("<|endoftext|>");
-    std::vector<std::int32_t> types(tokens.size(), 1);
-    types.back() = 3;
-    file.set("tokenizer.ggml.model", "gpt2");
-    file.set("tokenizer.ggml.pre", "gpt-2");
-    file.set_strings("tokenizer.ggml.tokens", tokens);
-    file.set_array("tokenizer.ggml.token_type", std::span<const std::int32_t>(types));
-    file.set_strings("tokenizer.ggml.merges", merges);
-    file.set("tokenizer.ggml.bos_token_id", static_cast<std::uint32_t>(size - 1));
-    file.set("tokenizer.ggml.eos_token_id", static_cast<std::uint32_t>(size - 1));
-}
-
 // ---- tensors ---------------------------------------------------------------------------------------------
 class builder {
   public:
     builder(gguf_writer& file, const synth_shape& shape, ggml_type weights, std::uint64_t seed)
-        : file_(file), s_(shape), weights_(weights), seed_(seed) {}
+        : file_(file), s_(shape), t_(traits_of(shape.arch)), weights_(weights), seed_(seed) {}
 
-    // The branches' last matrices are smaller, so that the sum over all layers keeps its magnitude.
+    // The branches' last matrices are smaller, so that the sum over all layers keeps its magnitude. Where all
+    // weights have to tell, attention has sharp scores, and branches are as large as what they add to.
     void run() {
-        const bool is_llama = s_.arch == architecture::llama;
-        const float last = 1 / std::sqrt(2.0f * static_cast<float>(s_.layers));
-        matrix("token_embd", s_.vocabulary, s_.width, std::sqrt(static_cast<float>(s_.width)));
-        if (!is_llama)
-            floats("position_embd.weight", s_.width, s_.context, 0, 0.1f);
+        const float last = s_.telling ? 1 : 1 / std::sqrt(2.0f * static_cast<float>(s_.layers));
+        const float sharp = !s_.telling ? 1.0f : t_.query_key_norms ? 0.05f : 1.5f;
+        const std::uint32_t head = s_.head(), queries = head * s_.heads, keys = head * s_.kv_heads;
+        const bool is_gpt2 = s_.arch == architecture::gpt2;
+        matrix("token_embd", s_.vocabulary, s_.width, std::sqrt(static_cast<float>(s_.width)) * embedding());
+        if (t_.learned_positions)
+            floats("position_embd.weight", s_.width, s_.context, 0, s_.telling ? 0.05f : 0.1f);
+        if (s_.factors)
+            factors(head);
         for (std::uint32_t i = 0; i < s_.layers; ++i) {
             const std::string blk = "blk." + std::to_string(i) + ".";
             norm(blk + "attn_norm");
-            if (is_llama) {
-                matrix(blk + "attn_q", s_.width, s_.width, 1);
-                matrix(blk + "attn_k", s_.width / s_.heads * s_.kv_heads, s_.width, 1);
-                matrix(blk + "attn_v", s_.width / s_.heads * s_.kv_heads, s_.width, 1);
+            if (is_gpt2 || t_.gate == gate_type::fused) {
+                matrix(blk + "attn_qkv", queries + 2 * keys, s_.width, sharp, t_.qkv_biases);
             } else {
-                matrix(blk + "attn_qkv", 3 * s_.width, s_.width, 1);
+                matrix(blk + "attn_q", queries, s_.width, sharp, t_.qkv_biases);
+                matrix(blk + "attn_k", keys, s_.width, sharp, t_.qkv_biases);
+                matrix(blk + "attn_v", keys, s_.width, 1, t_.qkv_biases);
             }
-            matrix(blk + "attn_output", s_.width, s_.width, last);
+            if (t_.query_key_norms)
+                for (const char* name : {"attn_q_norm.weight", "attn_k_norm.weight"})
+                    floats(blk + name, head, 1, 2, 0.4f);
+            matrix(blk + "attn_output", s_.width, queries, last, t_.output_biases);
+            if (t_.post_norms)
+                norm(blk + "post_attention_norm");
             norm(blk + "ffn_norm");
-            if (is_llama)
-                matrix(blk + "ffn_gate", s_.hidden, s_.width, 1);
-            matrix(blk + "ffn_up", s_.hidden, s_.width, 1);
-            matrix(blk + "ffn_down", s_.width, s_.hidden, last);
+            if (t_.gate == gate_type::separate)
+                matrix(blk + "ffn_gate", s_.hidden, s_.width, 1, t_.ffn_biases);
+            matrix(blk + "ffn_up", t_.gate == gate_type::fused ? 2 * s_.hidden : s_.hidden, s_.width, 1,
+                   t_.ffn_biases);
+            matrix(blk + "ffn_down", s_.width, s_.hidden, last, t_.ffn_biases);
+            if (t_.post_norms)
+                norm(blk + "post_ffw_norm");
         }
-        norm("output_norm");
-        if (is_llama)
-            matrix("output", s_.vocabulary, s_.width, 1);
+        // A tied output matrix is as small as the embedding.
+        norm("output_norm", s_.telling && s_.tied ? 3.0f : 1.0f);
+        if (!s_.tied)
+            matrix("output", s_.vocabulary, s_.width, s_.telling ? 2 : 1, t_.vocabulary_bias);
     }
 
   private:
     std::uint64_t next_key() { return random_bits(seed_, tensors_++); }
+
+    /// Standard deviation of the embedding: small where the norms' epsilon has to tell.
+    float embedding() const { return s_.telling ? 0.1f : 1.0f; }
 
     void floats(const std::string& name, std::uint64_t row, std::uint64_t rows, float center,
                 float deviation) {
@@ -204,14 +204,23 @@ class builder {
             });
     }
 
-    void norm(const std::string& name) {
-        floats(name + ".weight", s_.width, 1, 1, 0.05f);
-        if (s_.arch == architecture::gpt2)
-            floats(name + ".bias", s_.width, 1, 0, 0.02f);
+    /// Divisors of the frequencies, those of long contexts larger.
+    void factors(std::uint32_t head) {
+        if (s_.scaling != rope_scaling::longrope)
+            return floats("rope_freqs.weight", head / 2, 1, 3, 1);
+        floats("rope_factors_short.weight", head / 2, 1, 1.2f, 0.1f);
+        floats("rope_factors_long.weight", head / 2, 1, 3, 1);
+    }
+
+    void norm(const std::string& name, float size = 1) {
+        floats(name + ".weight", s_.width, 1, size, s_.telling ? 0.3f : 0.05f);
+        if (t_.norms == norm_type::layer)
+            floats(name + ".bias", s_.width, 1, 0, s_.telling ? 0.3f : 0.02f);
     }
 
     /// n x k weights that give `gain` times the magnitude of their inputs.
-    void matrix(const std::string& name, std::uint32_t n, std::uint32_t k, float gain) {
+    void matrix(const std::string& name, std::uint32_t n, std::uint32_t k, float gain,
+                presence bias = presence::absent) {
         const std::uint64_t dims[] = {k, n};
         file_.add_generated(name + ".weight", weights_, dims,
                             [key = next_key(), type = weights_,
@@ -221,15 +230,18 @@ class builder {
                                     fill_blocks<crumb::q4_0>(key, deviation, at, out);
                                 else if (type == ggml_type::q8_0)
                                     fill_blocks<crumb::q8_0>(key, deviation, at, out);
+                                else if (type == ggml_type::f32)
+                                    fill_floats<float>(key, 0, deviation, at, out);
                                 else
                                     fill_floats<crumb::half>(key, 0, deviation, at, out);
                             });
-        if (s_.arch == architecture::gpt2 && name.starts_with("blk."))
-            floats(name + ".bias", n, 1, 0, 0.02f);
+        if (bias == presence::required || (bias == presence::optional && s_.biases))
+            floats(name + ".bias", n, 1, 0, s_.telling ? 0.5f : 0.02f);
     }
 
     gguf_writer& file_;
     const synth_shape& s_;
+    const architecture_traits& t_;
     ggml_type weights_;
     std::uint64_t seed_, tensors_ = 0;
 };
@@ -267,42 +279,93 @@ result<synth_shape> find_shape(std::string_view like) {
     return shape;
 }
 
+result<synth_shape> find_small_shape(std::string_view name) {
+    std::string names;
+    for (const named_shape& s : small_shapes) {
+        if (s.name == name)
+            return s.shape;
+        names += (names.empty() ? "" : ", ") + std::string(s.name);
+    }
+    return status::error(errc::invalid_argument, "--arch: %s is no architecture that can be made (%s are)",
+                         quoted(name).c_str(), names.c_str());
+}
+
+std::vector<std::string_view> small_shape_names() {
+    std::vector<std::string_view> out;
+    for (const named_shape& s : small_shapes)
+        out.push_back(s.name);
+    return out;
+}
+
+namespace {
+
+/// The keys of a shape, without its vocabulary.
+void put_keys(gguf_writer& file, const synth_shape& s) {
+    const architecture_traits& t = traits_of(s.arch);
+    const auto key = [&](const char* name) { return std::string(t.name) + "." + name; };
+    file.set(key("context_length"), s.context);
+    file.set(key("embedding_length"), s.width);
+    file.set(key("block_count"), s.layers);
+    file.set(key("feed_forward_length"), s.hidden);
+    file.set(key("attention.head_count"), s.heads);
+    const float epsilon = s.telling ? 1e-3f : 1e-5f;
+    if (t.norms == norm_type::layer)
+        return file.set(key("attention.layer_norm_epsilon"), epsilon);
+    file.set(key("attention.head_count_kv"), s.kv_heads);
+    file.set(key("attention.layer_norm_rms_epsilon"), epsilon);
+    file.set(key("rope.dimension_count"), s.head());
+    file.set(key("rope.freq_base"), s.telling && s.arch != architecture::llama ? 50000.0f : 10000.0f);
+    file.set(key("vocab_size"), s.vocabulary);
+    if (s.head_size != 0) {
+        file.set(key("attention.key_length"), s.head_size);
+        file.set(key("attention.value_length"), s.head_size);
+    }
+    if (s.window != 0)
+        file.set(key("attention.sliding_window"), s.window);
+    if (s.logit_cap != 0)
+        file.set(key("final_logit_softcapping"), s.logit_cap);
+    if (s.scaling == rope_scaling::none)
+        return;
+    const bool is_linear = s.scaling == rope_scaling::linear, is_yarn = s.scaling == rope_scaling::yarn;
+    file.set(key("rope.scaling.type"), is_linear ? "linear" : is_yarn ? "yarn" : "longrope");
+    if (is_linear || is_yarn)
+        file.set(key("rope.scaling.factor"), 4.0f);
+    if (!is_linear)
+        file.set(key("rope.scaling.original_context_length"), s.context / 4);
+    if (!is_linear && !is_yarn)
+        file.set(key("rope.scaling.attn_factor"), 1.2f);
+}
+
+} // namespace
+
 result<gguf_writer> synthesize(const synth_shape& s, std::string_view name, ggml_type weights,
                                std::uint64_t seed) {
-    const bool is_llama = s.arch == architecture::llama;
-    if (weights != ggml_type::f16 && weights != ggml_type::q8_0 && weights != ggml_type::q4_0)
-        return status::error(errc::unsupported, "%s weights cannot be made (F16, Q8_0 and Q4_0 can)",
+    const architecture_traits& t = traits_of(s.arch);
+    const bool bpe = s.bpe || t.learned_positions;
+    if (weights != ggml_type::f32 && weights != ggml_type::f16 && weights != ggml_type::q8_0 &&
+        weights != ggml_type::q4_0)
+        return status::error(errc::unsupported, "%s weights cannot be made (F32, F16, Q8_0 and Q4_0 can)",
                              ggml_type_name(weights).c_str());
-    if (s.vocabulary < (is_llama ? 354u : 257u))
+    if (s.vocabulary < (bpe ? min_bpe_vocabulary : min_spm_vocabulary))
         return status::error(errc::bad_shape, "a vocabulary of %u tokens is too small", s.vocabulary);
-    if (s.layers == 0 || s.heads == 0 || s.kv_heads == 0 || s.width % s.heads != 0 ||
+    if (s.layers == 0 || s.heads == 0 || s.kv_heads == 0 || (s.head_size == 0 && s.width % s.heads != 0) ||
         s.heads % s.kv_heads != 0)
         return status::error(errc::bad_shape, "%u layers of %u heads (%u for keys and values) and width %u",
                              s.layers, s.heads, s.kv_heads, s.width);
     gguf_writer file;
-    const std::string arch = is_llama ? "llama" : "gpt2";
-    file.set("general.architecture", arch);
-    file.set("general.name", std::string(name) + " (random weights)");
-    file.set("general.file_type", std::uint32_t{weights == ggml_type::f16    ? 1u
+    file.set("general.architecture", t.name);
+    // Names of known models make some programs expect the vocabulary of these.
+    file.set("general.name", s.telling ? "random weights" : std::string(name) + " (random weights)");
+    file.set("general.file_type", std::uint32_t{weights == ggml_type::f32    ? 0u
+                                                : weights == ggml_type::f16  ? 1u
                                                 : weights == ggml_type::q8_0 ? 7u
                                                                              : 2u});
     file.set("general.quantization_version", std::uint32_t{2});
-    file.set(arch + ".context_length", s.context);
-    file.set(arch + ".embedding_length", s.width);
-    file.set(arch + ".block_count", s.layers);
-    file.set(arch + ".feed_forward_length", s.hidden);
-    file.set(arch + ".attention.head_count", s.heads);
-    if (is_llama) {
-        file.set("llama.attention.head_count_kv", s.kv_heads);
-        file.set("llama.attention.layer_norm_rms_epsilon", 1e-5f);
-        file.set("llama.rope.dimension_count", s.width / s.heads);
-        file.set("llama.rope.freq_base", 10000.0f);
-        file.set("llama.vocab_size", s.vocabulary);
-        put_spm(file, s.vocabulary);
-    } else {
-        file.set("gpt2.attention.layer_norm_epsilon", 1e-5f);
+    put_keys(file, s);
+    if (bpe)
         put_bpe(file, s.vocabulary);
-    }
+    else
+        put_spm(file, s.vocabulary);
     builder(file, s, weights, seed).run();
     return file;
 }

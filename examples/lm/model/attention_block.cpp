@@ -1,0 +1,120 @@
+#include "model/session_state.hpp"
+
+namespace lm {
+
+/// RMSNorm of every head in some channels of all rows, in place.
+void session::state::norm_heads(const matrix_view<float>& of, range channels,
+                                const std::vector<float>& w) const {
+    const std::size_t size = m.shape().head_size;
+    for (std::size_t r = 0; r < of.rows && !w.empty(); ++r) {
+        const auto heads = crumb::matrix(of.row(r) + channels.begin, channels.size() / size, size);
+        ops->rms_norm(heads, w, m.shape().norm_epsilon, heads);
+    }
+}
+
+/// Queries of some heads and keys and values of others: turned by their positions, and into the cache.
+void session::state::project(const model_layer& l, std::size_t layer, const matrix_input& input, share& s,
+                             const projections& to, range heads, range kv_heads) {
+    const auto& d = m.shape();
+    const range q_channels = {heads.begin * d.head_size, heads.end * d.head_size};
+    const range kv_channels = {kv_heads.begin * d.head_size, kv_heads.end * d.head_size};
+    const bool is_fused = l.qkv.n() != 0;
+    if (is_fused) {
+        const auto all = crumb::matrix(q.data(), s.rows, l.qkv.n());
+        const std::size_t keys = d.attention_width(), values = keys + d.kv_width();
+        l.qkv.run(input, all, q_channels, bits);
+        for (const std::size_t first : {keys, values})
+            l.qkv.run(input, all, {first + kv_channels.begin, first + kv_channels.end}, bits);
+    } else {
+        l.q.run(input, to.q, q_channels, bits);
+        l.k.run(input, to.k, kv_channels, bits);
+        l.v.run(input, to.v, kv_channels, bits);
+    }
+    s.own.watch.lap(section::qkv);
+    norm_heads(to.q, q_channels, l.query_norm);
+    norm_heads(to.k, kv_channels, l.key_norm);
+    if (const auto& rope = d.each_layer[layer].rope) {
+        ops->rope(columns(to.q, q_channels), d.head_size, ropes[*rope], length);
+        ops->rope(columns(to.k, kv_channels), d.head_size, ropes[*rope], length);
+    }
+    require_finite({layer, pass_place::stage::queries}, is_fused ? "attn_qkv.weight" : "attn_q.weight", to.q,
+                   q_channels, length);
+    keep(layer, to, kv_heads);
+    if (cache_observer && threads.size() == 1)
+        cache_observer(layer, to.k, to.v);
+    s.own.watch.lap(section::floats);
+}
+
+/// Keys and values of kv heads [heads) of all rows to the cache.
+void session::state::keep(std::size_t layer, const projections& of, range heads) {
+    const bool is_fused = m.layers()[layer].qkv.n() != 0;
+    crumb::kv_cache& cache = *caches->group_of(layer).cache;
+    if (const status s = cache.write(caches->index_of(layer), of.k, of.v, heads); !s)
+        failure.report({layer, pass_place::stage::keys, 0, heads.begin},
+                       status::error(s.code(),
+                                     is_fused ? "tensor blk.%zu.attn_qkv.weight: %s"
+                                              : "tensors blk.%zu.attn_k.weight and attn_v.weight: %s",
+                                     layer, s.message()));
+}
+
+/// Where they go: one matrix for all three, or three.
+session::state::projections session::state::projections_of(const model_layer& l, std::size_t rows) {
+    const std::size_t queries = m.shape().attention_width(), keys = m.shape().kv_width();
+    if (l.qkv.n() == 0)
+        return {crumb::matrix(q.data(), rows, queries), crumb::matrix(k.data(), rows, keys),
+                crumb::matrix(v.data(), rows, keys)};
+    const std::size_t all = queries + 2 * keys;
+    return {crumb::matrix(q.data(), rows, queries, all), crumb::matrix(q.data() + queries, rows, keys, all),
+            crumb::matrix(q.data() + queries + keys, rows, keys, all)};
+}
+
+/// Attention over a layer's cache.
+status session::state::attend(std::size_t layer, const projections& of, const matrix_view<float>& out,
+                              share& s, const crumb::kv_attention_part& part) {
+    const layer_group& group = caches->group_of(layer);
+    const std::size_t index = caches->index_of(layer);
+    if (kv.skip == 0 || s.rows != 1 || !group.is_whole())
+        return group.attend->run(of.q, *group.cache, index, out, s.own.scratch, part);
+    std::vector<crumb::kv_skip_report>& reports = s.own.reports;
+    const status done = group.attend->run_skipping(
+        of.q, *group.cache, index, out, s.own.scratch,
+        {.epsilon = kv.skip, .scratch = s.own.weights, .reports = reports.data(), .part = part});
+    for (std::size_t head = part.kv_heads.begin; head < part.kv_heads.end; ++head) {
+        s.own.blocks += reports[head].blocks;
+        s.own.unread += reports[head].skipped;
+    }
+    return done;
+}
+
+void session::state::attention_block(const model_layer& l, std::size_t layer, share& s) {
+    const auto& d = m.shape();
+    const auto h = residual(s.rows);
+    const auto input = l.qkv.n() != 0
+                           ? prepared(s, h, l.attention_norm, l.attention_norm_bias, {&l.qkv})
+                           : prepared(s, h, l.attention_norm, l.attention_norm_bias, {&l.q, &l.k, &l.v});
+    const projections to = projections_of(l, s.rows);
+    // Attention over heads that a thread has projected itself needs nobody else's results.
+    const auto heads_of = [&] { return crumb::split(d.kv_heads, s.parts, s.part); };
+    crumb::kv_attention_part part = {.kv_heads = heads_of()};
+    const std::size_t group = d.heads / d.kv_heads;
+    const std::size_t most = (d.kv_heads + s.parts - 1) / s.parts;
+    if (most * s.parts * 8 <= d.kv_heads * 9) {
+        project(l, layer, input, s, to, {part.kv_heads.begin * group, part.kv_heads.end * group},
+                part.kv_heads);
+    } else {
+        project(l, layer, input, s, to, crumb::split(d.heads, s.parts, s.part), part.kv_heads);
+        wait(s);
+        part = s.rows > 1 ? crumb::kv_attention_part{.rows = s.mine}
+                          : crumb::kv_attention_part{.kv_heads = heads_of()};
+    }
+    const auto out = crumb::matrix(attended.data(), s.rows, d.attention_width());
+    if (const status attended_to = attend(layer, to, out, s, part); !attended_to)
+        failure.report({layer, pass_place::stage::attention, part.rows.begin, part.kv_heads.begin},
+                       attended_to);
+    s.own.watch.lap(section::attention);
+    wait(s);
+    add(s, l.output, prepared(s, out, {&l.output}), l.attention_post_norm, section::output,
+        {layer, pass_place::stage::output}, "attn_output.weight");
+}
+
+} // namespace lm

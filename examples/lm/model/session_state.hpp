@@ -1,0 +1,129 @@
+// What a session has, and a forward pass over it.
+#pragma once
+
+#include "model/first_failure.hpp"
+#include "model/layer_caches.hpp"
+#include "model/session.hpp"
+
+#include <initializer_list>
+#include <vector>
+
+namespace lm {
+
+using crumb::matrix_view;
+using crumb::range;
+using crumb::status;
+
+/// A view of some columns of a matrix.
+inline matrix_view<float> columns(const matrix_view<float>& m, range part) {
+    return {m.data + part.begin, m.rows, part.size(), m.stride};
+}
+
+struct session::state {
+    state(const model& model_, team threads_) : m(model_), threads(std::move(threads_)) {}
+
+    /// What a thread has for itself.
+    struct worker {
+        buffer scratch; ///< of attention
+        buffer copies;  ///< quantized copies of one row
+        std::vector<float> row;
+        stopwatch watch;
+        buffer weights; ///< of all coded tokens, if values may be left unread
+        std::vector<crumb::kv_skip_report> reports;
+        std::size_t blocks = 0, unread = 0;
+    };
+    /// A thread's part of a forward pass.
+    struct share {
+        worker& own;
+        std::size_t part, parts;
+        std::size_t rows;
+        range mine; ///< of the rows
+        range split(std::size_t channels) const {
+            return crumb::split(channels, parts, part, crumb::tile_channels);
+        }
+        void take(std::size_t all_rows) {
+            rows = all_rows;
+            mine = crumb::split(rows, parts, part);
+        }
+    };
+
+    /// Queries, keys and values of all rows.
+    struct projections {
+        matrix_view<float> q, k, v;
+    };
+
+    const model& m;
+    team threads;
+    kv_type kv;
+    std::size_t context = 0, batch = 0, length = 0;
+    int bits = 0; ///< of nested matrices
+    pace one_row, many_rows, encoding;
+    std::optional<crumb::float_ops> ops;
+    std::optional<layer_caches> caches;
+    first_failure failure;
+    std::vector<buffer> rope_memory;
+    std::vector<crumb::rope_table> ropes; ///< of `model_shape::ropes`
+    std::size_t capacity = 0;             ///< tokens that there are rotations for
+    std::vector<worker> workers;
+    buffer copies;
+    buffer ffn_scratch; ///< of folded networks
+    std::vector<crumb::folded_ffn_counters> ffn_counters;
+    bool ffn_counted = false, ffn_misses = false;
+    ffn_counts ffn;
+    std::function<void(const matrix&, const matrix_view<const float>&)> observer;
+    std::function<void(std::size_t, const matrix_view<const float>&, const matrix_view<const float>&)>
+        cache_observer;
+    std::vector<float> hidden, x, q, k, v, attended, added, up, gate, logits;
+
+    const architecture_traits& traits() const { return m.shape().traits; }
+    matrix_view<float> residual(std::size_t rows) {
+        return crumb::matrix(hidden.data(), rows, m.shape().width);
+    }
+
+    /// Reports the first number of some columns that is not finite. `tensor` has made it, row 0 is token
+    /// `first`.
+    void require_finite(pass_place at, const char* tensor, const matrix_view<const float>& of, range part,
+                        std::size_t first);
+    /// Keys and values of kv heads [heads) of all rows to the cache.
+    void keep(std::size_t layer, const projections& of, range heads);
+    /// Encodes what is older than the window.
+    void encode();
+
+    /// Makes room for `tokens` tokens: pages of the cache, rotations, weights of all coded tokens.
+    status grow(std::size_t tokens);
+
+    /// Whatever has been derived from `parts`, `part` and `mine` is out of date behind this.
+    void wait(share& s) const {
+        if (const std::size_t parts = threads.barrier(s.part); parts != s.parts) {
+            s.parts = parts;
+            s.take(s.rows);
+        }
+        s.own.watch.lap(section::waiting);
+    }
+
+    void norm(const matrix_view<const float>& from, const std::vector<float>& w,
+              const std::vector<float>& bias, const matrix_view<float>& to, range rows) const;
+    void norm_heads(const matrix_view<float>& of, range channels, const std::vector<float>& w) const;
+    matrix_input prepared(share& s, const matrix_view<const float>& from,
+                          std::initializer_list<const matrix*> readers);
+    matrix_input prepared(share& s, const matrix_view<const float>& from, const std::vector<float>& w,
+                          const std::vector<float>& bias, std::initializer_list<const matrix*> readers);
+    void add(share& s, const matrix& w, const matrix_input& from, const std::vector<float>& post_norm,
+             section kind, const pass_place& at, const char* tensor);
+
+    void embed(std::span<const std::int32_t> tokens, range rows);
+    void forward(std::span<const std::int32_t> tokens, std::size_t wanted, std::size_t part,
+                 std::size_t parts);
+    projections projections_of(const model_layer& l, std::size_t rows);
+    status attend(std::size_t layer, const projections& of, const matrix_view<float>& out, share& s,
+                  const crumb::kv_attention_part& part);
+    void attention_block(const model_layer& l, std::size_t layer, share& s);
+    void project(const model_layer& l, std::size_t layer, const matrix_input& input, share& s,
+                 const projections& to, range heads, range kv_heads);
+    void ffn_block(const model_layer& l, std::size_t layer, share& s);
+    void activate(const matrix_view<float>& gates, const matrix_view<float>& ups,
+                  const matrix_view<float>& inner) const;
+    void folded_block(const model_layer& l, std::size_t layer, share& s);
+};
+
+} // namespace lm
