@@ -235,6 +235,18 @@ expect_error("nowhere/x.gguf;cannot create" synth --like gpt2-xl:layers=1 --out 
 file(GLOB left "${WORK}/x.gguf*")
 expect_equal("files of failed synths" "${left}" "")
 
+# ---- architectures --------------------------------------------------------------------------------------
+foreach(arch llama-yarn mistral smollm3 qwen2 qwen3 gemma3 phi3 gpt2)
+    set(small "${WORK}/${arch}.gguf")
+    run(synth --arch ${arch} --out "${small}")
+    expect_equal("synth --arch: stdout" "${out}" "${small}: ${arch}, F32, random weights\n")
+    run(quantize "${small}" --weights q8_0 --out "${WORK}/rounded.gguf")
+    expect_equal("quantize ${arch}: exit code" "${code}" 0)
+    run(generate "${WORK}/rounded.gguf" --prompt "words" -n 100 --kv kivi4:window=8 --threads 2)
+    expect_equal("generate ${arch}: exit code" "${code}" 0)
+endforeach()
+expect_error("gated networks do not fold" generate "${WORK}/phi3.gguf" --prompt "words" --ffn both)
+
 # ---- folded networks ------------------------------------------------------------------------------------
 set(long "${WORK}/long.txt")
 string(REPEAT "${sentences}" 10 paragraphs)

@@ -233,8 +233,8 @@ class model::loader {
             floats(blk + "post_ffw_norm.weight", d.width, 1, l.ffn_post_norm);
         }
         const std::size_t queries = d.attention_width(), keys = d.kv_width();
-        if (m_.file_.find_tensor(blk + "attn_q.weight") == nullptr &&
-            m_.file_.find_tensor(blk + "attn_qkv.weight") != nullptr) {
+        const auto has = [&](const char* name) { return m_.file_.find_tensor(blk + name) != nullptr; };
+        if (!has("attn_q.weight") && (has("attn_qkv.weight") || has("attn_qkv.bias"))) {
             // Some files have one matrix and three biases.
             if (t.qkv_biases == presence::optional && !expects(blk + "attn_qkv.bias", t.qkv_biases) &&
                 expects(blk + "attn_q.bias", t.qkv_biases))

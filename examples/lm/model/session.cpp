@@ -13,7 +13,7 @@ using crumb::result;
 namespace {
 
 /// Tokens that there are rotations for at first.
-constexpr std::size_t first_capacity = 16384;
+constexpr std::size_t first_capacity = 2048;
 
 } // namespace
 
