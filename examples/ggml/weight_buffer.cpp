@@ -54,7 +54,7 @@ crumb::result<std::unique_ptr<weight_buffer>> weight_buffer::make(std::size_t si
 }
 
 weight_buffer::~weight_buffer() {
-    clear(0);
+    forget_all();
     if (mapping_ != nullptr)
         ::munmap(mapping_, mapped_);
 }
@@ -108,7 +108,6 @@ crumb::status weight_buffer::pack(const ggml_tensor* t, stored_weights& w, const
             return s;
     }
     w.is_packed = true;
-    w.received = 0;
     count(w, 1);
     return plan(t, w);
 }
@@ -246,13 +245,16 @@ void weight_buffer::get(const ggml_tensor* t, void* data, std::size_t offset, st
     }
 }
 
-void weight_buffer::clear(std::uint8_t value) {
-    const std::lock_guard lock(guard_);
+void weight_buffer::forget_all() {
     while (!tensors_.empty())
         forget(tensors_.begin());
     loaders_.reset();
-    if (value != 0 || mapping_ == nullptr)
-        std::memset(base_, value, size_);
+}
+
+void weight_buffer::clear(std::uint8_t value) {
+    const std::lock_guard lock(guard_);
+    forget_all();
+    std::memset(base_, value, size_);
 }
 
 crumb::result<const stored_weights*> weight_buffer::plans_of(const ggml_tensor* t) {

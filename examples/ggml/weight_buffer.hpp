@@ -39,7 +39,6 @@ struct stored_weights {
     const weight_format* format = nullptr; ///< null: floats, halves or bfloat16
     bool is_packed = false;
     bool has_failed = false;  ///< the format cannot hold it; multiplied as floats
-    std::size_t received = 0; ///< bytes since it was last packed
     std::vector<crumb::any_linear> plans;
     crumb::buffer floats; ///< of what has failed
 
@@ -83,6 +82,7 @@ class weight_buffer {
     stored_weights* find(const ggml_tensor* t);
     stored_weights& entry_of(const ggml_tensor* t);
     void forget(std::unordered_map<const void*, stored_weights>::iterator at);
+    void forget_all();
     static void unpack(const stored_weights& w, std::size_t matrix, crumb::range rows, std::byte* to);
     crumb::status pack(const ggml_tensor* t, stored_weights& w, const void* blocks);
     crumb::status pack_in_place(const ggml_tensor* t, stored_weights& w);

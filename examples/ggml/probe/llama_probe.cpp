@@ -9,6 +9,7 @@
 //   llama_probe sequences MODEL THREADS TOKENS PROMPT...
 //   llama_probe contexts MODEL THREADS TOKENS PROMPT OTHER_MODEL
 //   llama_probe memory MODEL THREADS
+//   llama_probe quantize MODEL TYPE OUT
 #include <ggml-backend.h>
 #include <llama.h>
 
@@ -347,6 +348,23 @@ void memory(char** a, int) {
     std::printf("context_kb %ld\n", anonymous() - before);
 }
 
+/// All matrices of the layers, and the embedding, in a type of ggml by its name.
+void quantize(char** a, int) {
+    int type = 0;
+    while (type < GGML_TYPE_COUNT && std::strcmp(ggml_type_name(static_cast<ggml_type>(type)), a[1]) != 0)
+        ++type;
+    if (type == GGML_TYPE_COUNT)
+        fail(std::string("no type ") + a[1]);
+    llama_model_quantize_params p = llama_model_quantize_default_params();
+    p.allow_requantize = p.pure = true;
+    p.ftype = LLAMA_FTYPE_MOSTLY_Q8_0;
+    const llama_model_tensor_override all[] = {{"attn_|ffn_", static_cast<ggml_type>(type)},
+                                               {nullptr, GGML_TYPE_COUNT}};
+    p.tt_overrides = all;
+    if (llama_model_quantize(a[0], a[2], &p) != 0)
+        fail("llama_model_quantize has failed");
+}
+
 void quiet(ggml_log_level level, const char* text, void*) {
     static const bool all = std::getenv("PROBE_LOG") != nullptr;
     if (all || level == GGML_LOG_LEVEL_ERROR || std::strncmp(text, "crumb", 5) == 0)
@@ -363,7 +381,7 @@ int main(int count, char** arguments) {
         void (*run)(char**, int);
     } commands[] = {{"bench", 5, bench},   {"batches", 4, batches},     {"perplexity", 4, perplexity},
                     {"greedy", 4, greedy}, {"sequences", 4, sequences}, {"contexts", 5, contexts},
-                    {"memory", 2, memory}};
+                    {"memory", 2, memory}, {"quantize", 3, quantize}};
     for (const auto& c : commands)
         if (count > 1 && std::strcmp(arguments[1], c.name) == 0 && count - 2 >= c.least) {
             ggml_backend_load_all_from_path(std::getenv("LLAMA_LIBS"));
