@@ -3,6 +3,7 @@
 #include "device.hpp"
 #include "graph_plan.hpp"
 #include "log.hpp"
+#include "options.hpp"
 #include "registry.hpp"
 #include "weight_buffer.hpp"
 
@@ -23,7 +24,11 @@ struct context {
 
     const lm::team& team_of(std::size_t size) {
         const auto at = teams.find(size);
-        return at != teams.end() ? at->second : teams.emplace(size, lm::team(size)).first->second;
+        if (at != teams.end())
+            return at->second;
+        return teams
+            .emplace(size, the_options().steady ? lm::team(size, [] { return false; }) : lm::team(size))
+            .first->second;
     }
     /// Steps of few rows wait for memory, others compute.
     lm::pace& pace_of(std::size_t rows) noexcept { return paces[rows == 1 ? 0 : rows < 32 ? 1 : 2]; }

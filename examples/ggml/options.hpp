@@ -18,6 +18,8 @@ struct options {
     /// `own-buffers`: everything that the backend computes lies in its own buffers, weights that are not
     /// allocated count as its own. For ggml's test-backend-ops.
     bool own_buffers = false;
+    /// `steady`: threads always compute together, however busy the machine is. For measurements.
+    bool steady = false;
     /// `types=q4_0+q4_k`: only weights of these types; empty: all.
     std::vector<std::string> types;
 

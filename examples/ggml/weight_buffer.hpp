@@ -38,7 +38,7 @@ struct stored_weights {
     std::size_t n = 0, k = 0, matrices = 0;
     const weight_format* format = nullptr; ///< null: floats, halves or bfloat16
     bool is_packed = false;
-    bool has_failed = false;  ///< the format cannot hold it; multiplied as floats
+    bool has_failed = false; ///< the format cannot hold it; multiplied as floats
     std::vector<crumb::any_linear> plans;
     crumb::buffer floats; ///< of what has failed
 
