@@ -108,8 +108,12 @@ crumb::status weight_buffer::pack(const ggml_tensor* t, stored_weights& w, const
             return s;
     }
     w.is_packed = true;
+    if (const auto s = plan(t, w); !s) {
+        w.is_packed = false;
+        return s;
+    }
     count(w, 1);
-    return plan(t, w);
+    return {};
 }
 
 crumb::status weight_buffer::plan(const ggml_tensor* t, stored_weights& w) {

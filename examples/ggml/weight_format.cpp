@@ -49,13 +49,17 @@ bool same_name(const char* a, const char* b) noexcept {
 const weight_format* format_of(ggml_type type) noexcept {
     static const auto table = [] {
         std::array<const weight_format*, GGML_TYPE_COUNT> formats{};
+        const auto isa = crumb::choose_isa();
         for (std::size_t t = 0; t < formats.size(); ++t) {
             const ggml_type_traits* traits = ggml_get_type_traits(static_cast<ggml_type>(t));
             if (traits == nullptr || traits->type_name == nullptr || !traits->is_quantized)
                 continue;
             crumb::all_format_list::for_each([&]<class F>() {
                 const weight_format& f = functions_of<F>;
-                if (same_name(traits->type_name, f.name) && traits->type_size == f.block_bytes &&
+                // A program may do without the kernels of a format.
+                const bool has_kernels = isa && crumb::dispatch::functions_of<F>(0, *isa).isa != nullptr;
+                if (has_kernels && same_name(traits->type_name, f.name) &&
+                    traits->type_size == f.block_bytes &&
                     traits->blck_size == static_cast<std::int64_t>(f.block_inputs))
                     formats[t] = &f;
             });
