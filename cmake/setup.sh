@@ -70,6 +70,8 @@ if [ "$board" = yes ]; then
     done
 fi
 if [ "$ci" = yes ]; then
+    # What fetches an unmodified llama.cpp, see cmake/fetch_llama_cpp.sh.
+    want curl ca-certificates openssl
     want googletest clang-format-19 clang-tidy-19 doxygen
     for version in $clang_versions; do
         if is_installed "clang-$version"; then

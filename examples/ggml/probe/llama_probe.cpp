@@ -171,7 +171,7 @@ void bench(char** a, int n) {
     const int threads = number(a[1]), prompt = number(a[2]), generated = number(a[3]), repeats = number(a[4]);
     const int depth = n > 5 ? number(a[5]) : 0;
     const context_ptr c = context_of(m.get(), threads, {.context = depth + prompt + generated + 64});
-    const tokens text = some_tokens(m.get(), std::max(prompt, depth));
+    const tokens text = some_tokens(m.get(), std::max({prompt, depth, 64}));
     for (int r = -1; r < repeats; ++r) { // the first one warms up
         llama_memory_clear(llama_get_memory(c.get()), true);
         int at = 0;
