@@ -3,7 +3,7 @@
 // which is examples/lm/gguf and examples/lm/text.
 //
 //   g++ -std=c++20 -O2 -Iinclude -Iexamples/lm examples/minimal_llama.cpp examples/lm/gguf/*.cpp
-//       examples/lm/text/*.cpp -pthread -o minimal_llama
+//       examples/lm/text/*.cpp -lpcre2-8 -pthread -o minimal_llama
 //   ./minimal_llama examples/models/novels-llama-5m-q8_0.gguf "It was a dark evening" --kv kivi4
 //
 // That compiles the kernels for all ISAs; -DCRUMB_TWO_ISAS=avx2, for two of them, takes half as long.
@@ -369,7 +369,7 @@ int main(int argc, char** argv) try {
             "usage: minimal_llama MODEL.gguf PROMPT [--tokens N] [--weights F] [--kv CODEC] [--threads N] "
             "[--temperature T]");
     const std::size_t tokens = number(options["--tokens"]), threads = number(options["--threads"]);
-    lm::sampler choose(number<float>(options["--temperature"]), 0, 1); // all tokens, the same ones every time
+    lm::sampler choose({.temperature = number<float>(options["--temperature"]), .top_k = 0});
     require(threads >= 1 && threads <= 256, "--threads is 1 to 256");
     const auto codec = or_exit(crumb::kv_codec::named(options["--kv"]));
 
