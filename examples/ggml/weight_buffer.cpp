@@ -9,6 +9,8 @@
 #include <algorithm>
 #include <atomic>
 #include <cstring>
+#include <new>
+#include <utility>
 
 #include <sys/mman.h>
 
@@ -22,12 +24,25 @@ bool is_packable(const ggml_tensor* t) noexcept {
     return t->view_src == nullptr && ggml_is_contiguous(t) && format_of(t->type) != nullptr;
 }
 
-void count(const stored_weights& w, int sign) noexcept {
-    const std::size_t one = sign > 0 ? 1 : ~std::size_t{0};
-    if (w.is_packed) {
+void count(const stored_weights& w, std::size_t one) noexcept {
+    if (w.is_packed()) {
         packed_tensors += one;
-        packed_bytes += one * w.matrices * w.packed_stride();
+        packed_bytes += one * w.packed.size();
     }
+}
+
+void fail(const ggml_tensor* t, stored_weights& w, const crumb::status& why) noexcept {
+    w.has_failed = true;
+    log(GGML_LOG_LEVEL_WARN, "%s is multiplied as floats: %s", t->name, why.message());
+}
+
+/// Gives the whole pages of a place back to the system.
+void release(void* begin, std::size_t size) noexcept {
+    constexpr std::size_t page = 65536; // the largest of Arm's
+    const std::size_t first = crumb::round_up(reinterpret_cast<std::uintptr_t>(begin), page);
+    const std::size_t end = (reinterpret_cast<std::uintptr_t>(begin) + size) / page * page;
+    if (first < end)
+        (void)::madvise(reinterpret_cast<void*>(first), end - first, MADV_DONTNEED);
 }
 
 } // namespace
@@ -60,7 +75,7 @@ weight_buffer::~weight_buffer() {
 }
 
 void weight_buffer::forget(std::unordered_map<const void*, stored_weights>::iterator at) {
-    count(at->second, -1);
+    count(at->second, ~std::size_t{0});
     tensors_.erase(at);
 }
 
@@ -78,7 +93,6 @@ stored_weights* weight_buffer::find(const ggml_tensor* t) {
 
 stored_weights& weight_buffer::entry_of(const ggml_tensor* t) {
     stored_weights w;
-    w.data = static_cast<const std::byte*>(t->data);
     w.type = t->type;
     w.k = static_cast<std::size_t>(t->ne[0]);
     w.n = static_cast<std::size_t>(t->ne[1]);
@@ -94,12 +108,12 @@ stored_weights& weight_buffer::entry_of(const ggml_tensor* t) {
     return tensors_.emplace(t->data, std::move(w)).first->second;
 }
 
-crumb::status weight_buffer::pack(const ggml_tensor* t, stored_weights& w, const void* blocks) {
+crumb::status weight_buffer::pack(const ggml_tensor* t, stored_weights& w, const void* blocks) try {
     if (!loaders_)
         loaders_ = std::make_unique<lm::team>(0);
-    auto* to = static_cast<std::byte*>(t->data);
+    crumb::buffer packed(w.matrices * w.packed_stride(), crumb::buffer::untouched);
     for (std::size_t m = 0; m < w.matrices; ++m) {
-        const std::span<std::byte> place(to + m * w.packed_stride(), w.format->packed_bytes(w.n, w.k));
+        const std::span<std::byte> place = packed.bytes().subspan(m * w.packed_stride(), w.packed_bytes());
         const auto* from = static_cast<const std::byte*>(blocks) + m * w.matrix_bytes();
         const auto s = crumb::parallel_for(*loaders_, w.n, crumb::tile_channels, [&](crumb::range channels) {
             return w.format->pack(from, w.n, w.k, place, channels);
@@ -107,18 +121,22 @@ crumb::status weight_buffer::pack(const ggml_tensor* t, stored_weights& w, const
         if (!s)
             return s;
     }
-    w.is_packed = true;
+    w.packed = std::move(packed);
     if (const auto s = plan(t, w); !s) {
-        w.is_packed = false;
+        w.packed = {};
         return s;
     }
     count(w, 1);
+    release(t->data, w.matrices * w.matrix_bytes());
     return {};
+} catch (const std::bad_alloc&) {
+    return crumb::status::error(crumb::errc::buffer_too_small, "no memory for %zu bytes",
+                                w.matrices * w.packed_stride());
 }
 
 crumb::status weight_buffer::plan(const ggml_tensor* t, stored_weights& w) {
     w.plans.clear();
-    const auto* bytes = static_cast<const std::byte*>(t->data);
+    const void* bytes = t->data;
     const auto keep = [&](const auto& planned) {
         if (planned)
             w.plans.emplace_back(*planned);
@@ -135,15 +153,13 @@ crumb::status weight_buffer::plan(const ggml_tensor* t, stored_weights& w) {
     if (w.has_failed)
         return dense(static_cast<const float*>(w.floats.as<float>()));
     if (w.type == GGML_TYPE_F32)
-        return dense(reinterpret_cast<const float*>(bytes));
+        return dense(static_cast<const float*>(bytes));
     if (w.type == GGML_TYPE_F16)
-        return dense(reinterpret_cast<const crumb::half*>(bytes));
+        return dense(static_cast<const crumb::half*>(bytes));
     if (w.type == GGML_TYPE_BF16)
-        return dense(reinterpret_cast<const crumb::bf16*>(bytes));
+        return dense(static_cast<const crumb::bf16*>(bytes));
     for (std::size_t m = 0; m < w.matrices; ++m)
-        if (const auto s = keep(
-                crumb::any_linear::open({bytes + m * w.packed_stride(), w.format->packed_bytes(w.n, w.k)}));
-            !s)
+        if (const auto s = keep(crumb::any_linear::open(w.packed_matrix(m))); !s)
             return s;
     return {};
 }
@@ -157,22 +173,8 @@ crumb::status weight_buffer::expand(const ggml_tensor* t, stored_weights& w) {
     return plan(t, w);
 }
 
-crumb::status weight_buffer::pack_in_place(const ggml_tensor* t, stored_weights& w) {
-    const std::size_t bytes = w.matrices * w.matrix_bytes();
-    const crumb::buffer blocks(bytes, crumb::buffer::untouched);
-    std::memcpy(blocks.data(), t->data, bytes);
-    const auto s = pack(t, w, blocks.data());
-    if (!s) {
-        w.has_failed = true;
-        std::memcpy(t->data, blocks.data(), bytes);
-        log(GGML_LOG_LEVEL_WARN, "%s is multiplied as floats: %s", t->name, s.message());
-    }
-    return {};
-}
-
 void weight_buffer::unpack(const stored_weights& w, std::size_t matrix, crumb::range rows, std::byte* to) {
-    const auto s =
-        w.format->unpack({w.data + matrix * w.packed_stride(), w.format->packed_bytes(w.n, w.k)}, rows, to);
+    const auto s = w.format->unpack(w.packed_matrix(matrix), rows, to);
     if (!s)
         GGML_ABORT("crumb: packed weights were changed in place: %s", s.message());
 }
@@ -183,12 +185,9 @@ void weight_buffer::make_raw(const ggml_tensor* t) {
     stored_weights* w = find(whole);
     if (w == nullptr)
         return;
-    if (w->is_packed) {
-        const crumb::buffer blocks(w->matrices * w->matrix_bytes(), crumb::buffer::untouched);
+    if (w->is_packed())
         for (std::size_t m = 0; m < w->matrices; ++m)
-            unpack(*w, m, {0, w->n}, blocks.data() + m * w->matrix_bytes());
-        std::memcpy(whole->data, blocks.data(), blocks.size());
-    }
+            unpack(*w, m, {0, w->n}, static_cast<std::byte*>(whole->data) + m * w->matrix_bytes());
     forget(tensors_.find(whole->data));
 }
 
@@ -212,9 +211,8 @@ void weight_buffer::set(ggml_tensor* t, const void* data, std::size_t offset, st
                 log(GGML_LOG_LEVEL_INFO, "%s: %s, packed", t->name, w.format->name);
             return;
         }
-        w.has_failed = true;
+        fail(t, w, s);
         std::memcpy(t->data, data, size);
-        log(GGML_LOG_LEVEL_WARN, "%s is multiplied as floats: %s", t->name, s.message());
         return;
     }
     make_raw(t);
@@ -229,7 +227,7 @@ void weight_buffer::fill(ggml_tensor* t, std::uint8_t value, std::size_t offset,
 void weight_buffer::get(const ggml_tensor* t, void* data, std::size_t offset, std::size_t size) {
     const std::lock_guard lock(guard_);
     stored_weights* w = find(t);
-    if (w == nullptr || !w->is_packed) {
+    if (w == nullptr || !w->is_packed()) {
         std::memcpy(data, static_cast<const std::byte*>(t->data) + offset, size);
         return;
     }
@@ -265,13 +263,12 @@ crumb::result<const stored_weights*> weight_buffer::plans_of(const ggml_tensor* 
     const std::lock_guard lock(guard_);
     loaders_.reset();
     stored_weights& w = entry_of(t);
-    crumb::status s;
     if (w.plans.empty() && w.format != nullptr && !w.has_failed)
-        s = pack_in_place(t, w);
-    if (s && w.plans.empty())
-        s = w.has_failed ? expand(t, w) : plan(t, w);
-    if (!s)
-        return s;
+        if (const auto s = pack(t, w, t->data); !s)
+            fail(t, w, s);
+    if (w.plans.empty())
+        if (const auto s = w.has_failed ? expand(t, w) : plan(t, w); !s)
+            return s;
     return &w;
 }
 
@@ -315,18 +312,6 @@ ggml_backend_buffer_t alloc_buffer(ggml_backend_buffer_type_t type, std::size_t 
     return ggml_backend_buffer_init(type, buffer_functions, made->release(), size);
 }
 
-std::size_t alloc_size(ggml_backend_buffer_type_t, const ggml_tensor* t) {
-    const std::size_t stored = ggml_nbytes(t);
-    if (!is_packable(t))
-        return stored;
-    const std::size_t packed =
-        crumb::round_up(format_of(t->type)->packed_bytes(static_cast<std::size_t>(t->ne[1]),
-                                                         static_cast<std::size_t>(t->ne[0])),
-                        crumb::alignment) *
-        static_cast<std::size_t>(t->ne[2] * t->ne[3]);
-    return std::max(stored, packed);
-}
-
 } // namespace
 
 ggml_backend_buffer_type_t weight_buffer_type() noexcept {
@@ -336,7 +321,7 @@ ggml_backend_buffer_type_t weight_buffer_type() noexcept {
             .alloc_buffer = alloc_buffer,
             .get_alignment = [](ggml_backend_buffer_type_t) { return crumb::alignment; },
             .get_max_size = nullptr,
-            .get_alloc_size = alloc_size,
+            .get_alloc_size = nullptr,
             .is_host = nullptr,
         },
         .device = registered_device(),

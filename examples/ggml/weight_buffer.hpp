@@ -33,24 +33,28 @@ weight_totals count_weights() noexcept;
 
 /// A tensor of weights: matrices of one shape, each with its plan.
 struct stored_weights {
-    const std::byte* data = nullptr; ///< of the first matrix
+    crumb::buffer packed; ///< matrix after matrix; empty: the bytes are those of ggml, in the tensor's place
     ggml_type type = GGML_TYPE_COUNT;
     std::size_t n = 0, k = 0, matrices = 0;
     const weight_format* format = nullptr; ///< null: floats, halves or bfloat16
-    bool is_packed = false;
-    bool has_failed = false; ///< the format cannot hold it; multiplied as floats
+    bool has_failed = false;               ///< the format cannot hold it; multiplied as floats
     std::vector<crumb::any_linear> plans;
     crumb::buffer floats; ///< of what has failed
 
+    bool is_packed() const noexcept { return packed.size() != 0; }
     /// Bytes between the packed forms of two matrices.
-    std::size_t packed_stride() const noexcept {
-        return crumb::round_up(format->packed_bytes(n, k), crumb::alignment);
+    std::size_t packed_stride() const noexcept { return crumb::round_up(packed_bytes(), crumb::alignment); }
+    std::size_t packed_bytes() const noexcept { return format->packed_bytes(n, k); }
+    std::span<const std::byte> packed_matrix(std::size_t i) const noexcept {
+        return packed.bytes().subspan(i * packed_stride(), packed_bytes());
     }
     std::size_t row_bytes() const noexcept { return k / format->block_inputs * format->block_bytes; }
     std::size_t matrix_bytes() const noexcept { return n * row_bytes(); }
 };
 
-/// The memory of one buffer. Any thread may call it, one at a time does something.
+/// The memory of one buffer. Weights that are packed lie beside it, and their place in it takes no memory: a
+/// packed matrix has a header more than ggml's, for which somebody else's allocator, as that of RPC, leaves
+/// no room. Any thread may call it, one at a time does something.
 class weight_buffer {
   public:
     /// An error if the system refuses the memory.
@@ -85,7 +89,6 @@ class weight_buffer {
     void forget_all();
     static void unpack(const stored_weights& w, std::size_t matrix, crumb::range rows, std::byte* to);
     crumb::status pack(const ggml_tensor* t, stored_weights& w, const void* blocks);
-    crumb::status pack_in_place(const ggml_tensor* t, stored_weights& w);
     crumb::status plan(const ggml_tensor* t, stored_weights& w);
     crumb::status expand(const ggml_tensor* t, stored_weights& w);
 
