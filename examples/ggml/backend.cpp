@@ -1,5 +1,6 @@
 #include "backend.hpp"
 
+#include "cpu_fallback.hpp"
 #include "device.hpp"
 #include "graph_plan.hpp"
 #include "log.hpp"
@@ -36,6 +37,7 @@ struct context {
     ggml_backend handle{};
     backend_device device;
     graph_plan plan;
+    cpu_fallback cpu;
     std::size_t threads = 4;               ///< ggml's default
     std::map<std::size_t, lm::team> teams; ///< of few sizes: one for prompts, one for single tokens
     lm::pace paces[3];
@@ -56,14 +58,37 @@ void run(context& c) {
     });
 }
 
+ggml_status compute_here(context& c, std::span<ggml_tensor* const> nodes) {
+    if (const auto s = c.plan.fill(nodes, c.threads); !s) {
+        log(GGML_LOG_LEVEL_ERROR, "%s", s.message());
+        return GGML_STATUS_FAILED;
+    }
+    run(c);
+    return GGML_STATUS_SUCCESS;
+}
+
+/// Stretches of nodes that are computed here and by ggml's CPU backend, in turn.
+ggml_status compute_whole(context& c, std::span<ggml_tensor* const> nodes) {
+    for (std::size_t begin = 0, end = 0; begin < nodes.size(); begin = end) {
+        const bool here = supports(nodes[begin]);
+        while (end < nodes.size() && supports(nodes[end]) == here)
+            ++end;
+        const auto part = nodes.subspan(begin, end - begin);
+        const ggml_status s = here ? compute_here(c, part) : c.cpu.compute(part, static_cast<int>(c.threads));
+        if (s != GGML_STATUS_SUCCESS)
+            return s;
+    }
+    return GGML_STATUS_SUCCESS;
+}
+
 ggml_status compute(ggml_backend_t backend, ggml_cgraph* graph) {
     context& c = context_of(backend);
+    const std::span<ggml_tensor* const> nodes(ggml_graph_nodes(graph),
+                                              static_cast<std::size_t>(ggml_graph_n_nodes(graph)));
     try {
-        if (const auto s = c.plan.fill(graph, c.threads); !s) {
-            log(GGML_LOG_LEVEL_ERROR, "%s", s.message());
-            return GGML_STATUS_FAILED;
-        }
-        run(c);
+        const ggml_status s = the_options().whole ? compute_whole(c, nodes) : compute_here(c, nodes);
+        c.device.has_computed();
+        return s;
     } catch (const std::bad_alloc&) {
         log(GGML_LOG_LEVEL_ERROR, "no memory for a batch of %zu rows", c.plan.rows());
         return GGML_STATUS_ALLOC_FAILED;
@@ -71,8 +96,6 @@ ggml_status compute(ggml_backend_t backend, ggml_cgraph* graph) {
         log(GGML_LOG_LEVEL_ERROR, "%zu threads: %s", c.threads, e.what());
         return GGML_STATUS_FAILED;
     }
-    c.device.has_computed();
-    return GGML_STATUS_SUCCESS;
 }
 
 ggml_guid_t guid() noexcept {

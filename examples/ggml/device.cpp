@@ -18,9 +18,16 @@ const char* description(ggml_backend_dev_t) {
     const auto isa = crumb::choose_isa();
     return isa ? crumb::isa_names()[*isa] : "no instruction set";
 }
-// It has no memory of its own.
-void memory(ggml_backend_dev_t, std::size_t* free, std::size_t* total) { *free = *total = 0; }
-enum ggml_backend_dev_type type(ggml_backend_dev_t) { return GGML_BACKEND_DEVICE_TYPE_ACCEL; }
+// It has no memory of its own; whoever shares layers out among GPUs needs figures.
+void memory(ggml_backend_dev_t, std::size_t* free, std::size_t* total) {
+    *free = *total = 0;
+    if (the_options().whole)
+        if (const ggml_backend_dev_t cpu = ggml_backend_dev_by_type(GGML_BACKEND_DEVICE_TYPE_CPU))
+            ggml_backend_dev_memory(cpu, free, total);
+}
+enum ggml_backend_dev_type type(ggml_backend_dev_t) {
+    return the_options().whole ? GGML_BACKEND_DEVICE_TYPE_GPU : GGML_BACKEND_DEVICE_TYPE_ACCEL;
+}
 void properties(ggml_backend_dev_t device, ggml_backend_dev_props* props) {
     *props = {};
     props->name = name(device);
@@ -30,7 +37,7 @@ void properties(ggml_backend_dev_t device, ggml_backend_dev_props* props) {
 ggml_backend_t init_backend(ggml_backend_dev_t, const char*) { return new_backend(); }
 
 bool supports_buffer(ggml_backend_dev_t, ggml_backend_buffer_type_t buffer) {
-    return buffer == weight_buffer_type() || ggml_backend_buft_is_host(buffer);
+    return buffer == weight_buffer_type() || (!the_options().whole && ggml_backend_buft_is_host(buffer));
 }
 
 constexpr ggml_backend_device_i registered_functions = {

@@ -116,7 +116,7 @@ crumb::status graph_plan::add_node(const ggml_tensor* node) {
     }
 }
 
-crumb::status graph_plan::fill(ggml_cgraph* graph, std::size_t threads) {
+crumb::status graph_plan::fill(std::span<ggml_tensor* const> nodes, std::size_t threads) {
     steps_.clear();
     reads_.clear();
     writes_.clear();
@@ -131,13 +131,10 @@ crumb::status graph_plan::fill(ggml_cgraph* graph, std::size_t threads) {
         use.holds = nullptr;
         use.bytes = 0;
     }
-    const int nodes = ggml_graph_n_nodes(graph);
-    for (int i = 0; i < nodes; ++i) {
-        const ggml_tensor* node = ggml_graph_node(graph, i);
+    for (const ggml_tensor* node : nodes)
         if ((node->flags & GGML_TENSOR_FLAG_COMPUTE) != 0 && !ggml_is_empty(node))
             if (const auto s = add_node(node); !s)
                 return s;
-    }
     for (buffer_use& use : buffers_)
         if (use.memory.size() < use.bytes)
             use.memory = crumb::buffer(use.bytes, crumb::buffer::untouched);

@@ -125,7 +125,7 @@ class graph_plan {
     explicit graph_plan(const crumb::float_ops& floats) : floats_(floats) {}
 
     /// Throws std::bad_alloc; an error names the tensor that cannot be computed.
-    crumb::status fill(ggml_cgraph* graph, std::size_t threads);
+    crumb::status fill(std::span<ggml_tensor* const> nodes, std::size_t threads);
     std::span<const step> steps() const noexcept { return steps_; }
     std::span<std::byte> scratch(std::size_t part) const noexcept {
         return scratch_.bytes().subspan(part * scratch_bytes_, scratch_bytes_);

@@ -46,6 +46,8 @@ crumb::result<options> options::parse(std::string_view text) {
             out.products_only = true;
         else if (word == "steady")
             out.steady = true;
+        else if (word == "whole")
+            out.whole = out.own_buffers = true;
         else if (word == "own-buffers")
             out.own_buffers = true;
         else if (word.substr(0, types_are.size()) == types_are)
@@ -57,7 +59,7 @@ crumb::result<options> options::parse(std::string_view text) {
     if (!unknown.empty())
         return crumb::status::error(crumb::errc::invalid_argument,
                                     "CRUMB_GGML has the word '%.40s'; it may have off, verbose, products, "
-                                    "steady, own-buffers and types=q4_0+q8_0...",
+                                    "steady, whole, own-buffers and types=q4_0+q8_0...",
                                     unknown.c_str());
     return out;
 }

@@ -18,6 +18,9 @@ struct options {
     /// `own-buffers`: everything that the backend computes lies in its own buffers, weights that are not
     /// allocated count as its own. For ggml's test-backend-ops.
     bool own_buffers = false;
+    /// `whole`: the device counts as a GPU that computes whole graphs; what it lacks, ggml's CPU backend
+    /// computes for it. For servers of ggml's RPC, which know no other kind. With it, `own_buffers` is set.
+    bool whole = false;
     /// `steady`: threads always compute together, however busy the machine is. For measurements.
     bool steady = false;
     /// `types=q4_0+q4_k`: only weights of these types; empty: all.
