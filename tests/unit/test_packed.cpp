@@ -66,6 +66,27 @@ TYPED_TEST(Packed, IsSpaceNeutral) {
     EXPECT_EQ(crumb::packed_bytes<TypeParam>(64, 256), stored + sizeof(crumb::packed_header));
 }
 
+TYPED_TEST(Packed, PartsMakeTheWhole) {
+    using crumb::range;
+    for (std::size_t n : {15, 16, 40}) {
+        const std::size_t k = 300, bytes = crumb::packed_bytes<TypeParam>(n, k);
+        const auto w = this->random_weights(n, k, unsigned(n));
+        crumb::buffer whole(bytes), parts(bytes);
+        ASSERT_TRUE(crumb::pack(w.view(), whole.bytes()));
+        std::memset(parts.data(), 0xa5, bytes);
+        for (const range& channels : {range{16, 32}, range{32, n}, range{0, 16}})
+            if (channels.begin < n) {
+                const auto s = crumb::pack_channels(w.view(), parts.bytes(), channels);
+                ASSERT_TRUE(s) << s.message();
+            }
+        EXPECT_EQ(std::memcmp(whole.data(), parts.data(), bytes), 0) << n;
+    }
+    const auto w = this->random_weights(40, 64, 1);
+    crumb::buffer memory(crumb::packed_bytes<TypeParam>(40, 64));
+    EXPECT_FALSE(crumb::pack_channels(w.view(), memory.bytes(), {8, 40}));
+    EXPECT_FALSE(crumb::pack_channels(w.view(), memory.bytes(), {0, 24}));
+}
+
 TYPED_TEST(Packed, RowStrideSelectsBlocks) {
     // Rows of two blocks inside rows of three.
     constexpr std::size_t k = crumb::block_inputs<TypeParam>;
