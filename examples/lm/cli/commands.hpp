@@ -52,6 +52,10 @@ struct quantize_options : quantization {
     std::string out;
 };
 
+struct pack_options {
+    std::string model, out;
+};
+
 struct calibrate_options {
     std::string model;
     kv_type kv;                    ///< what codebooks are for; else, what a schedule is found with
@@ -94,6 +98,7 @@ crumb::status chat(const chat_options& options);
 crumb::status perplexity(const perplexity_options& options);
 crumb::status demo(const demo_options& options);
 crumb::status quantize(const quantize_options& options);
+crumb::status pack(const pack_options& options);
 crumb::status calibrate(const calibrate_options& options);
 crumb::status synth(const synth_options& options);
 crumb::status bench(const bench_options& options);

@@ -75,6 +75,8 @@ void add_common(CLI::App* app, lm::common_options& o) {
     lm::add_run(app, o);
     lm::add_choice(app, "--weights", o.weights, run_weights(),
                    "What attention and feed-forward matrices are quantized to", is_run);
+    app->add_flag("--cache", o.cache,
+                  "Pack the weights into MODEL.packed, if that is not there yet, and use it as it is mapped");
     lm::add_choice(
         app, "--ffn", o.ffn, lm::choices<lm::ffn_type>(lm::ffn_names),
         "Feed-forward networks: as they are, folded (see calibrate), or folded for single tokens only");
@@ -271,6 +273,11 @@ int run(int argc, char** argv) {
                           "CSV to write: inputs and errors of the neurons that are folded");
     calibrate->add_option("--out,-o", c.out, "File to write")->required();
 
+    lm::pack_options packed;
+    auto* pack = app.add_subcommand("pack", "Write a model whose weights are used as they are mapped");
+    pack->add_option("model", packed.model, "GGUF file")->required();
+    pack->add_option("--out,-o", packed.out, "File to write")->required();
+
     lm::synth_options s;
     auto* synth = app.add_subcommand("synth", "Write a model of a known shape with random weights");
     synth->add_option("--like", s.like,
@@ -307,6 +314,7 @@ int run(int argc, char** argv) {
                                  : perplexity->parsed() ? lm::perplexity(p)
                                  : bench->parsed()      ? lm::bench(b)
                                  : synth->parsed()      ? lm::synth(s)
+                                 : pack->parsed()       ? lm::pack(packed)
                                  : quantize->parsed()   ? lm::quantize(q)
                                  : calibrate->parsed()  ? lm::calibrate(c)
                                                         : lm::demo(d);

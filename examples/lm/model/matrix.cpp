@@ -37,9 +37,8 @@ const crumb::activations& matrix_input::copy(const crumb::activation_plan& plan)
 }
 
 template <class T>
-crumb::status matrix::plan_dense(std::span<const float> bias) {
-    const auto plan =
-        crumb::dense_linear<T>::plan(crumb::matrix<const T>(memory_.as<T>(), n_, k_), {.bias = bias});
+crumb::status matrix::plan_dense(const T* weights, std::span<const float> bias) {
+    const auto plan = crumb::dense_linear<T>::plan(crumb::matrix<const T>(weights, n_, k_), {.bias = bias});
     if (!plan)
         return plan.error();
     plan_ = matrix_plans{*plan, {}};
@@ -51,13 +50,10 @@ template <class T>
 crumb::status matrix::plan_as_stored(const gguf_tensor& tensor, std::span<const float> bias,
                                      const matrix_extras& extras) {
     // Looks at every number.
-    const auto floats = to_floats(tensor, extras);
-    if (!floats)
-        return floats.error();
+    if (const auto rows = tensor_rows::open(tensor, extras); !rows)
+        return rows.error();
     stored_bytes_ = n_ * k_ * sizeof(T);
-    memory_ = buffer(stored_bytes_);
-    std::memcpy(memory_.bytes().data(), tensor.data.data(), stored_bytes_);
-    return plan_dense<T>(bias);
+    return plan_dense<T>(reinterpret_cast<const T*>(tensor.data.data()), bias);
 }
 
 template <class F>
@@ -91,7 +87,7 @@ crumb::status matrix::plan_blocks(const gguf_tensor& tensor, const crumb::storag
                 memory_.as<float>()[r * k_ + i] = static_cast<float>(blocks.weight(r, i));
         if (const auto s = check_finite(tensor, {memory_.as<float>(), n_ * k_}); !s)
             return s;
-        return plan_dense<float>(bias);
+        return plan_dense<float>(memory_.as<float>(), bias);
     }
     memory_ = buffer(crumb::packed_bytes<F>(n_, k_));
     const auto packed = crumb::pack(blocks, memory_.bytes());
@@ -178,7 +174,7 @@ crumb::status matrix::plan_floats(const gguf_tensor& tensor, std::span<const flo
         return floats.error();
     memory_ = buffer(n_ * k_ * sizeof(float));
     std::memcpy(memory_.bytes().data(), floats->data(), n_ * k_ * sizeof(float));
-    return plan_dense<float>(bias);
+    return plan_dense<float>(memory_.as<float>(), bias);
 }
 
 crumb::result<matrix> matrix::make(const gguf_tensor& tensor, std::size_t n, std::size_t k, weight_type type,

@@ -124,13 +124,13 @@ class matrix {
                               std::span<const float> bias);
     crumb::status plan_floats(const gguf_tensor& tensor, std::span<const float> bias,
                               const matrix_extras& extras);
-    /// A copy of a tensor of n x k numbers of type T.
+    /// A tensor of n x k numbers of type T, which are used where they lie.
     template <class T>
     crumb::status plan_as_stored(const gguf_tensor& tensor, std::span<const float> bias,
                                  const matrix_extras& extras);
-    /// Plans `memory_`, which holds n x k numbers.
+    /// Plans n x k numbers.
     template <class T>
-    crumb::status plan_dense(std::span<const float> bias);
+    crumb::status plan_dense(const T* weights, std::span<const float> bias);
 
     std::size_t n_ = 0, k_ = 0, stored_bytes_ = 0;
     std::optional<crumb::precision_range> precisions_;

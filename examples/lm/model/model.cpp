@@ -2,6 +2,7 @@
 
 #include "gguf/iq_decode.hpp"
 #include "model/ffn_file.hpp"
+#include "model/packed_file.hpp"
 
 #include <algorithm>
 #include <map>
@@ -323,6 +324,8 @@ result<model> model::load(const std::string& path, const model_options& options)
     auto file = gguf::open(path);
     if (!file)
         return file.error();
+    if (const status s = check_source(*file); !s)
+        return s;
     return load(std::move(*file), buffer(), path, options);
 }
 

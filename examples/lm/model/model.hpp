@@ -60,10 +60,10 @@ class model {
   public:
     model(model&&) = default;
 
-    /// Maps and reads a file. Attention and feed-forward matrices become `options.weights`; embeddings,
-    /// positions, norms, biases and the output matrix stay as the file has them, except that matrices in
-    /// types that are decoded only (IQ1, IQ2, IQ3, Q8_1, Q8_K) become q8_0 where they would stay. Errors name
-    /// what is missing, unknown or of the wrong shape.
+    /// Maps and reads a file. Refuses packed weights whose source has changed. Attention and feed-forward
+    /// matrices become `options.weights`; embeddings, positions, norms, biases and the output matrix stay as
+    /// the file has them, except that matrices in types that are decoded only (IQ1, IQ2, IQ3, Q8_1, Q8_K)
+    /// become q8_0 where they would stay. Errors name what is missing, unknown or of the wrong shape.
     static crumb::result<model> load(const std::string& path, const model_options& options);
     /// The same from a file's bytes, at an address that they keep; `path` is for messages.
     static crumb::result<model> load(buffer file, const std::string& path, const model_options& options);

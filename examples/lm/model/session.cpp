@@ -66,7 +66,7 @@ result<session> session::make(const model& m, team threads, const kv_type& kv, s
         static_cast<double>(copies(batch));
     if (const status fits = check_memory(batch_bytes, "a batch of the model's tokens"); !fits)
         return fits;
-    s->copies = buffer(copies(batch));
+    s->copies = buffer(copies(batch), buffer::untouched);
     s->workers.resize(s->threads.size());
     std::size_t scratch = 0;
     for (const layer_group& g : s->caches->groups())

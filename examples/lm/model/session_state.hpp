@@ -47,6 +47,12 @@ struct session::state {
         }
     };
 
+    /// Floats of all rows of a batch: memory that the system gives when longer batches come.
+    struct batch_floats {
+        buffer memory;
+        float* data() const noexcept { return memory.as<float>(); }
+        void resize(std::size_t count) { memory = buffer(count * sizeof(float), buffer::untouched); }
+    };
     /// Queries, keys and values of all rows.
     struct projections {
         matrix_view<float> q, k, v;
@@ -73,7 +79,8 @@ struct session::state {
     std::function<void(const matrix&, const matrix_view<const float>&)> observer;
     std::function<void(std::size_t, const matrix_view<const float>&, const matrix_view<const float>&)>
         cache_observer;
-    std::vector<float> hidden, x, q, k, v, attended, added, up, gate, logits;
+    batch_floats hidden, x, q, k, v, attended, added, up, gate;
+    std::vector<float> logits;
 
     const architecture_traits& traits() const { return m.shape().traits; }
     matrix_view<float> residual(std::size_t rows) {

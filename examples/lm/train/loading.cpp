@@ -1,7 +1,9 @@
 #include "train/loading.hpp"
 
 #include "model/kv_file.hpp"
+#include "model/packed_file.hpp"
 #include "train/kv_training.hpp"
+#include "train/packing.hpp"
 #include "train/quantizer.hpp"
 
 namespace lm {
@@ -30,9 +32,38 @@ result<crumb::kv_codebooks> codebooks_for(const model& m, const load_options& o,
     return train_codebooks(m, o.kv.codec, how, events.progress);
 }
 
+/// The packed file beside a model, made now unless there is one that fits.
+result<std::string> cached_file(const std::string& model, const load_events& events) {
+    const auto file = gguf::open(model);
+    if (!file)
+        return file.error();
+    if (is_packed(*file))
+        return model;
+    const std::string path = cache_path(model);
+    if (const auto cached = gguf::open(path);
+        cached && is_packed(*cached) && check_source(*cached).ok() && is_packed_from(*cached, model))
+        return path;
+    const auto made = pack_model(model);
+    if (!made)
+        return made.error();
+    if (events.notice)
+        events.notice("writing " + path + ", to be used from now on");
+    if (const status s = made->file.write(path, one_stage(events.progress, "bytes written")); !s)
+        return s;
+    return path;
+}
+
 } // namespace
 
-result<loaded_model> load(const load_options& options, const load_events& events) {
+result<loaded_model> load(const load_options& asked, const load_events& events) {
+    load_options options = asked;
+    if (options.cache) {
+        auto path = cached_file(options.model, events);
+        if (!path)
+            return path.error();
+        options.model = std::move(*path);
+        options.cache = false;
+    }
     const bool is_rounded = options.weights != weight_type::nested &&
                             (!is_leveled(options.weights) || is_rounding(options.weights));
     const auto read = [&]() -> result<model> {
@@ -108,6 +139,7 @@ result<loaded_model> load_against(const std::string& against, const model& other
     full.activations = activation_type::f32;
     full.kv = kv_type::f16;
     full.ffn = ffn_type::dense;
+    full.cache = false;
     auto reference = load(full, context, batch, events);
     if (reference && reference->weights->shape().vocabulary != other.shape().vocabulary)
         return status::error(errc::bad_shape, "--against: the vocabularies have %zu and %zu tokens",

@@ -21,6 +21,7 @@ struct load_options {
     ffn_type ffn = ffn_type::dense;
     bool ffn_by_lists = false;            ///< see `model_options`
     std::size_t threads = 0;              ///< 0: all
+    bool cache = false;                   ///< packs the weights into a file beside the model, or uses that
     std::size_t calibration_windows = 16; ///< of random tokens, for weights that are quantized on the way
 };
 
