@@ -40,9 +40,10 @@ struct memory_span {
     const std::byte* end = nullptr;
     std::size_t rows = 0;
 
+    /// Only the rows of contiguous tensors have the same order in whatever view of the same memory.
     static memory_span of(const ggml_tensor* t, std::size_t rows = 0) noexcept {
         const auto* data = static_cast<const std::byte*>(t->data);
-        return {data, data + ggml_nbytes(t), rows};
+        return {data, data + ggml_nbytes(t), ggml_is_contiguous(t) ? rows : 0};
     }
     /// Whether threads that have not waited for each other could meet here.
     bool collides(const memory_span& other) const noexcept {
