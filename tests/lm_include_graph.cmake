@@ -1,8 +1,8 @@
 # cmake -D ROOT=<examples directory> -P lm_include_graph.cmake
 #
-# Checks who includes whom among the rooms of examples/lm and the laboratory beside it. Every quoted include names the
-# room of a file that is there, or a file beside it, so nothing outside, as bench/, can be meant. The small examples
-# beside the rooms use the library and crumb_lm_io.
+# Checks who includes whom among the rooms of examples/lm, the laboratory and the plug-in beside it. Every quoted include
+# names the room of a file that is there, or a file beside it, so nothing outside, as bench/, can be meant. The small
+# examples beside the rooms use the library and crumb_lm_io.
 cmake_minimum_required(VERSION 3.25)
 
 # What a room may use besides itself.
@@ -14,6 +14,8 @@ set(eval ${model} model)
 set(train ${eval} eval)
 set(cli ${train} train)
 set(lab ${cli} cli)
+set(ggml machine)
+set(probe "")
 set(small gguf text)
 
 set(violations 0)
@@ -45,7 +47,7 @@ foreach(from IN LISTS files)
         cmake_path(GET to PARENT_PATH there)
         if(there STREQUAL "" AND EXISTS "${ROOT}/${folder}/${to}" AND to MATCHES "\\.inl$")
             continue()
-        elseif(NOT EXISTS "${ROOT}/lm/${to}" AND NOT (there STREQUAL "lab" AND EXISTS "${ROOT}/${to}"))
+        elseif(NOT EXISTS "${ROOT}/lm/${to}" AND NOT (there MATCHES "^(lab|ggml)$" AND EXISTS "${ROOT}/${to}"))
             violation("there is no ${to}")
         elseif(there STREQUAL "")
             violation("includes ${to} without its room")

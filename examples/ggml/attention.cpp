@@ -1,7 +1,7 @@
-#include "attention.hpp"
+#include "ggml/attention.hpp"
 
-#include "options.hpp"
-#include "weight_buffer.hpp"
+#include "ggml/options.hpp"
+#include "ggml/weight_buffer.hpp"
 
 #include <crumb/attention.hpp>
 

@@ -1,7 +1,7 @@
 // FLASH_ATTN_EXT over caches in half precision.
 #pragma once
 
-#include "graph_plan.hpp"
+#include "ggml/graph_plan.hpp"
 
 namespace crumb_ggml {
 

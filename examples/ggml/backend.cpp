@@ -1,12 +1,12 @@
-#include "backend.hpp"
+#include "ggml/backend.hpp"
 
-#include "cpu_fallback.hpp"
-#include "device.hpp"
-#include "graph_plan.hpp"
-#include "log.hpp"
-#include "options.hpp"
-#include "registry.hpp"
-#include "weight_buffer.hpp"
+#include "ggml/cpu_fallback.hpp"
+#include "ggml/device.hpp"
+#include "ggml/graph_plan.hpp"
+#include "ggml/log.hpp"
+#include "ggml/options.hpp"
+#include "ggml/registry.hpp"
+#include "ggml/weight_buffer.hpp"
 
 #include "machine/team.hpp"
 

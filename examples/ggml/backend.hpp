@@ -1,7 +1,7 @@
 // A backend: the threads and the memory of one context of llama.cpp.
 #pragma once
 
-#include "ggml_api.hpp"
+#include "ggml/ggml_api.hpp"
 
 namespace crumb_ggml {
 

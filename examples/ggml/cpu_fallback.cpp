@@ -1,7 +1,7 @@
-#include "cpu_fallback.hpp"
+#include "ggml/cpu_fallback.hpp"
 
-#include "log.hpp"
-#include "weight_buffer.hpp"
+#include "ggml/log.hpp"
+#include "ggml/weight_buffer.hpp"
 
 #include <new>
 

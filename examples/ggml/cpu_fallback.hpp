@@ -1,7 +1,7 @@
 // ggml's CPU backend for the operations that this one lacks, where there is nobody else to compute them.
 #pragma once
 
-#include "ggml_api.hpp"
+#include "ggml/ggml_api.hpp"
 
 #include <memory>
 #include <span>

@@ -1,12 +1,12 @@
-#include "device.hpp"
+#include "ggml/device.hpp"
 
-#include "attention.hpp"
-#include "backend.hpp"
-#include "options.hpp"
-#include "products.hpp"
-#include "registry.hpp"
-#include "rows.hpp"
-#include "weight_buffer.hpp"
+#include "ggml/attention.hpp"
+#include "ggml/backend.hpp"
+#include "ggml/options.hpp"
+#include "ggml/products.hpp"
+#include "ggml/registry.hpp"
+#include "ggml/rows.hpp"
+#include "ggml/weight_buffer.hpp"
 
 #include <crumb/dispatch/isa.hpp>
 

@@ -1,7 +1,7 @@
 // The device that ggml finds in this plug-in, and those of its backends.
 #pragma once
 
-#include "ggml_api.hpp"
+#include "ggml/ggml_api.hpp"
 
 #include <atomic>
 

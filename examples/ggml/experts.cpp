@@ -1,6 +1,6 @@
 // MUL_MAT_ID: every row has its own choice of matrices.
-#include "products.hpp"
-#include "weight_buffer.hpp"
+#include "ggml/products.hpp"
+#include "ggml/weight_buffer.hpp"
 
 #include <algorithm>
 #include <cstring>

@@ -1,8 +1,8 @@
-#include "graph_plan.hpp"
+#include "ggml/graph_plan.hpp"
 
-#include "attention.hpp"
-#include "products.hpp"
-#include "rows.hpp"
+#include "ggml/attention.hpp"
+#include "ggml/products.hpp"
+#include "ggml/rows.hpp"
 
 #include <algorithm>
 #include <cstring>

@@ -1,7 +1,7 @@
 // A graph as steps for several threads, and where these have to wait for each other.
 #pragma once
 
-#include "ggml_api.hpp"
+#include "ggml/ggml_api.hpp"
 
 #include <crumb/core/buffer.hpp>
 #include <crumb/float_ops.hpp>

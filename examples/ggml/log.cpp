@@ -1,4 +1,4 @@
-#include "log.hpp"
+#include "ggml/log.hpp"
 
 #include <cstdarg>
 #include <cstdio>

@@ -1,7 +1,7 @@
 // Messages through ggml's log, which llama.cpp's programs direct.
 #pragma once
 
-#include "ggml_api.hpp"
+#include "ggml/ggml_api.hpp"
 
 namespace crumb_ggml {
 

@@ -1,6 +1,6 @@
-#include "options.hpp"
+#include "ggml/options.hpp"
 
-#include "log.hpp"
+#include "ggml/log.hpp"
 
 #include <algorithm>
 #include <cctype>

@@ -1,7 +1,7 @@
-#include "products.hpp"
+#include "ggml/products.hpp"
 
-#include "options.hpp"
-#include "weight_buffer.hpp"
+#include "ggml/options.hpp"
+#include "ggml/weight_buffer.hpp"
 
 namespace crumb_ggml {
 namespace {

@@ -1,7 +1,7 @@
 // Matrix products with weights in buffers of this plug-in.
 #pragma once
 
-#include "graph_plan.hpp"
+#include "ggml/graph_plan.hpp"
 
 namespace crumb_ggml {
 

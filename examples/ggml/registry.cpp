@@ -1,9 +1,9 @@
-#include "registry.hpp"
+#include "ggml/registry.hpp"
 
-#include "backend.hpp"
-#include "device.hpp"
-#include "log.hpp"
-#include "options.hpp"
+#include "ggml/backend.hpp"
+#include "ggml/device.hpp"
+#include "ggml/log.hpp"
+#include "ggml/options.hpp"
 
 #include <crumb/dispatch/isa.hpp>
 

@@ -1,7 +1,7 @@
 // What ggml asks first: the registry of this plug-in.
 #pragma once
 
-#include "ggml_api.hpp"
+#include "ggml/ggml_api.hpp"
 
 namespace crumb_ggml {
 

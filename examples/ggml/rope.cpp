@@ -1,4 +1,4 @@
-#include "rope.hpp"
+#include "ggml/rope.hpp"
 
 #include <algorithm>
 #include <cmath>

@@ -1,7 +1,7 @@
 // Rotary embedding.
 #pragma once
 
-#include "graph_plan.hpp"
+#include "ggml/graph_plan.hpp"
 
 namespace crumb_ggml {
 

@@ -1,8 +1,8 @@
-#include "rows.hpp"
+#include "ggml/rows.hpp"
 
-#include "options.hpp"
-#include "rope.hpp"
-#include "weight_buffer.hpp"
+#include "ggml/options.hpp"
+#include "ggml/rope.hpp"
+#include "ggml/weight_buffer.hpp"
 
 #include <crumb/core/half.hpp>
 

@@ -2,7 +2,7 @@
 // copies of rows.
 #pragma once
 
-#include "graph_plan.hpp"
+#include "ggml/graph_plan.hpp"
 
 namespace crumb_ggml {
 

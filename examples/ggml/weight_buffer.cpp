@@ -1,8 +1,8 @@
-#include "weight_buffer.hpp"
+#include "ggml/weight_buffer.hpp"
 
-#include "device.hpp"
-#include "log.hpp"
-#include "options.hpp"
+#include "ggml/device.hpp"
+#include "ggml/log.hpp"
+#include "ggml/options.hpp"
 
 #include <crumb/core/parallel.hpp>
 

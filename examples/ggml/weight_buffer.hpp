@@ -1,8 +1,8 @@
 // Memory for weights: packed as they are uploaded, and given back byte for byte as they came.
 #pragma once
 
-#include "ggml_api.hpp"
-#include "weight_format.hpp"
+#include "ggml/ggml_api.hpp"
+#include "ggml/weight_format.hpp"
 
 #include "machine/team.hpp"
 

@@ -1,4 +1,4 @@
-#include "weight_format.hpp"
+#include "ggml/weight_format.hpp"
 
 #include <crumb/format/list.hpp>
 #include <crumb/format/packed.hpp>

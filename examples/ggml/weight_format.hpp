@@ -1,7 +1,7 @@
 // The weight formats of crumb by ggml's types.
 #pragma once
 
-#include "ggml_api.hpp"
+#include "ggml/ggml_api.hpp"
 
 #include <crumb/op/linear/any_linear.hpp>
 
