@@ -8,7 +8,7 @@
 //
 // That compiles the kernels for all ISAs; -DCRUMB_TWO_ISAS=avx2, for two of them, takes half as long.
 #include "gguf/kv_codebooks.hpp"
-#include "model/sampler.hpp"
+#include "text/sampler.hpp"
 #include "text/tokenizer.hpp"
 
 #include <crumb/cache.hpp>

@@ -1,7 +1,7 @@
 // Formats of conversations, streaming of characters, sampling.
 #include "chat_histories.hpp"
-#include "model/sampler.hpp"
 #include "text/chat_format.hpp"
+#include "text/sampler.hpp"
 #include "text/utf8_stream.hpp"
 
 #include <gtest/gtest.h>

@@ -3,8 +3,8 @@
 
 #include "eval/study.hpp"
 #include "model/precision.hpp"
-#include "model/sampler.hpp"
 #include "text/chat_format.hpp"
+#include "text/sampler.hpp"
 #include "train/loading.hpp"
 #include "train/quantizer.hpp"
 #include "train/schedule_training.hpp"

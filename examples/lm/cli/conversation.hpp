@@ -1,9 +1,9 @@
 // A model that talks: messages in, answers out, one cache for all of it.
 #pragma once
 
-#include "model/sampler.hpp"
 #include "model/session.hpp"
 #include "text/chat_format.hpp"
+#include "text/sampler.hpp"
 
 #include <functional>
 #include <string>

@@ -3,7 +3,7 @@
 #include "cli/open_model.hpp"
 #include "cli/report.hpp"
 #include "eval/evaluate.hpp"
-#include "model/sampler.hpp"
+#include "text/sampler.hpp"
 #include "text/utf8_stream.hpp"
 
 #include <chrono>

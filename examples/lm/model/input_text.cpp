@@ -1,6 +1,6 @@
 #include "model/input_text.hpp"
 
-#include "model/sampler.hpp"
+#include "text/sampler.hpp"
 
 #include <limits>
 #include <random>
