@@ -95,6 +95,9 @@ class benchmark {
         measurement out;
         for (std::size_t i = 0; tokens != 0 && i < o_.repeat + 1 + (o_.profile ? 1 : 0); ++i) {
             s_.rewind(o_.depth);
+            // Windows do not keep what they have left behind.
+            if (s_.length() != o_.depth)
+                fill();
             const bool is_profile = i == o_.repeat + 1;
             s_.profile(is_profile);
             const auto start = std::chrono::steady_clock::now();

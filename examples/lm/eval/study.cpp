@@ -161,7 +161,12 @@ status study::read_exactly(const model& full) {
         if (!logits)
             return logits.error();
         full_rouge_[i] = rouge_l(words(written), p.words)->f;
-        s.rewind(p.tokens.size() - 1);
+        const auto begin = std::span(p.tokens).first(p.tokens.size() - 1);
+        s.rewind(begin.size());
+        // Windows do not keep what they have left behind.
+        if (s.length() != begin.size())
+            if (const auto read = s.feed(begin, 0); !read)
+                return read.error();
         std::vector<std::int32_t> rest = {p.tokens.back()};
         rest.insert(rest.end(), p.continuation.begin(), p.continuation.end() - 1);
         const auto all = s.feed(rest, rest.size());
