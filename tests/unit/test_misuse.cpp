@@ -77,10 +77,11 @@ TEST(Misuse, OfACacheOfAnotherCodec) {
     step coded(crumb::kv_codec::kivi4());
     const auto halves = *crumb::kv_attention::plan(options_of(crumb::kv_codec::f16()), {.heads = 4});
     coded.write(1);
-    expect(halves.run(crumb::matrix<const float>(coded.q.data(), 1, 64), *coded.cache, 0,
-                      crumb::matrix(coded.y.data(), 1, 64), coded.room),
-           errc::bad_shape,
-           "kv_attention: the cache has 2 kv heads of 16 in another codec, the plan 2 of 16");
+    expect(
+        halves.run(crumb::matrix<const float>(coded.q.data(), 1, 64), *coded.cache, 0,
+                   crumb::matrix(coded.y.data(), 1, 64), coded.room),
+        errc::bad_shape,
+        "kv_attention: the cache has 2 kv heads of 16 in another codec and span 0, the plan 2 of 16 and 0");
 }
 
 TEST(Misuse, OfPositions) {
