@@ -110,6 +110,8 @@ function(crumb_add_kernels_target)
     add_library(crumb_kernels STATIC EXCLUDE_FROM_ALL ${sources})
     add_library(crumb::kernels ALIAS crumb_kernels)
     target_compile_definitions(crumb_kernels INTERFACE CRUMB_COMPILED_KERNELS)
+    # Engines are often shared libraries.
+    set_target_properties(crumb_kernels PROPERTIES POSITION_INDEPENDENT_CODE ON)
     target_link_libraries(crumb_kernels PUBLIC crumb::crumb PRIVATE $<TARGET_NAME_IF_EXISTS:crumb_warnings>)
 
     set(isas "${CRUMB_KERNEL_ISAS}")
