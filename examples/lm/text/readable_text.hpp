@@ -35,7 +35,7 @@ class readable_text {
         if (is_utf8(text))
             return;
         for (std::size_t at = 0; at < text.size();) {
-            const utf8_char c = lenient(text, at);
+            const utf8_char c = decode_utf8_leniently(text, at);
             const bool is_surrogate = c.value >= 0xD800 && c.value <= 0xDFFF;
             append_utf8(repaired_, c.value);
             append_utf8(stand_in_, is_surrogate ? U'\uE000' : c.value);
@@ -53,23 +53,6 @@ class readable_text {
     [[nodiscard]] std::string_view shown() const noexcept { return shown_; }
 
   private:
-    static utf8_char lenient(std::string_view text, std::size_t at) noexcept {
-        const auto lead = static_cast<std::uint8_t>(text[at]);
-        if (lead < 0x80)
-            return {lead, 1};
-        const std::size_t size = lead >= 0xF0 ? 4 : lead >= 0xE0 ? 3 : 2;
-        if (lead < 0xC0 || lead >= 0xF8 || text.size() - at < size)
-            return {0xFFFD, 1};
-        char32_t value = lead & (0x7Fu >> size);
-        for (std::size_t i = 1; i < size; ++i) {
-            const auto next = static_cast<std::uint8_t>(text[at + i]);
-            if ((next & 0xC0) != 0x80)
-                return {0xFFFD, 1};
-            value = value << 6 | (next & 0x3Fu);
-        }
-        return value > 0x10FFFF ? utf8_char{0xFFFD, 1} : utf8_char{value, size};
-    }
-
     std::string repaired_, stand_in_;
     std::string_view bytes_, shown_;
 };

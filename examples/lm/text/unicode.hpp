@@ -15,15 +15,14 @@ struct utf8_char {
     std::size_t size;
 };
 
-/// The character at `text[at]`, `at < text.size()`. A byte that begins no well-formed sequence stands for
-/// itself, as one U+FFFD.
-inline utf8_char decode_utf8(std::string_view text, std::size_t at) noexcept {
-    constexpr char32_t lowest[] = {0, 0, 0x80, 0x800, 0x10000};
+/// The character at `text[at]`, `at < text.size()`, also of a sequence that is longer than it need be, and a
+/// surrogate. A byte that begins no sequence stands for itself, as one U+FFFD.
+inline utf8_char decode_utf8_leniently(std::string_view text, std::size_t at) noexcept {
     const auto lead = static_cast<std::uint8_t>(text[at]);
     if (lead < 0x80)
         return {lead, 1};
     const std::size_t size = lead >= 0xF0 ? 4 : lead >= 0xE0 ? 3 : 2;
-    if (lead < 0xC2 || lead > 0xF4 || text.size() - at < size)
+    if (lead < 0xC0 || lead >= 0xF8 || text.size() - at < size)
         return {0xFFFD, 1};
     char32_t value = lead & (0x7Fu >> size);
     for (std::size_t i = 1; i < size; ++i) {
@@ -32,10 +31,16 @@ inline utf8_char decode_utf8(std::string_view text, std::size_t at) noexcept {
             return {0xFFFD, 1};
         value = value << 6 | (next & 0x3Fu);
     }
-    const bool surrogate = value >= 0xD800 && value <= 0xDFFF;
-    if (value < lowest[size] || value > 0x10FFFF || surrogate)
-        return {0xFFFD, 1};
-    return {value, size};
+    return value > 0x10FFFF ? utf8_char{0xFFFD, 1} : utf8_char{value, size};
+}
+
+/// The character at `text[at]`, `at < text.size()`. A byte that begins no well-formed sequence stands for
+/// itself, as one U+FFFD.
+inline utf8_char decode_utf8(std::string_view text, std::size_t at) noexcept {
+    constexpr char32_t lowest[] = {0, 0, 0x80, 0x800, 0x10000};
+    const utf8_char c = decode_utf8_leniently(text, at);
+    const bool surrogate = c.value >= 0xD800 && c.value <= 0xDFFF;
+    return c.value < lowest[c.size] || surrogate ? utf8_char{0xFFFD, 1} : c;
 }
 
 /// Appends a character as UTF-8.
