@@ -156,10 +156,10 @@ status compare_features(const schedules_options& o, study_subject& s, stage_prog
         return labels.error();
     progress.clear();
     const std::vector<std::size_t> counts = counts_of(*labels, o.study.points);
-    print("%zu prompts; the most frequent label is that of %.0f %%\n%-26s %10s %10s\n", labels->size(),
+    print("%zu prompts; the most frequent label is that of %.0f %%\n%-26s %10s %10s %15s\n", labels->size(),
           100.0 * static_cast<double>(*std::max_element(counts.begin(), counts.end())) /
               static_cast<double>(labels->size()),
-          "features", "trained", "held out");
+          "features", "trained", "held out", "most frequent");
     for (const bool activations : {false, true})
         for (std::size_t layer = 0; layer < d.layers; ++layer) {
             const auto features =
@@ -170,8 +170,9 @@ status compare_features(const schedules_options& o, study_subject& s, stage_prog
             if (!trained)
                 return trained.error();
             progress.clear();
-            print("%-17s layer %2zu %8.0f %% %8.0f %%\n", activations ? "activations" : "keys and values",
-                  layer + 1, 100 * trained->accuracy, 100 * trained->held_out_accuracy);
+            print("%-17s layer %2zu %8.0f %% %8.0f %% %13.0f %%\n",
+                  activations ? "activations" : "keys and values", layer + 1, 100 * trained->accuracy,
+                  100 * trained->held_out_accuracy, 100 * trained->held_out_majority);
             if (const status p = printed(); !p)
                 return p;
         }

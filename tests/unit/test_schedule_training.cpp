@@ -395,6 +395,9 @@ TEST(ScheduleTraining, LearnsWhereToLook) {
     EXPECT_LT(trained->epochs.back().loss, 0.1 * trained->epochs.front().loss);
     EXPECT_GE(trained->accuracy, 0.95);
     EXPECT_GE(trained->held_out_accuracy, 0.9);
+    // Labels are drawn evenly: none is half of them.
+    EXPECT_GT(trained->held_out_majority, 0.0);
+    EXPECT_LT(trained->held_out_majority, 0.5);
 
     // What was trained is what inference computes, over a cache.
     const auto plan = learned_schedule::plan(trained->shape, trained->weights(), levels);
@@ -432,6 +435,7 @@ TEST(ScheduleTraining, ResultIsTheNetworkThatWasTrained) {
     ASSERT_TRUE(trained.ok()) << trained.message();
     EXPECT_EQ(trained->best_epoch + 1, options.epochs) << "nothing is held out";
     EXPECT_EQ(trained->held_out_accuracy, 0.0);
+    EXPECT_EQ(trained->held_out_majority, 0.0);
     EXPECT_GE(trained->accuracy, 0.95);
     const auto plan = *learned_schedule::plan(trained->shape, trained->weights(), levels);
     crumb::buffer scratch(plan.scratch_bytes());

@@ -251,6 +251,9 @@ int run(int argc, char** argv) {
         ->capture_default_str();
     calibrate->add_flag("--by-divergence", c.study.by_divergence,
                         "Quality is -KL from full precision on the text instead of Rouge-L");
+    calibrate->add_flag(
+        "--monotone", c.study.monotone,
+        "Assume that more bits are no worse: a static schedule is found with fewer measurements");
     lm::add_choice(calibrate, "--share", c.sharing,
                    std::map<std::string, crumb::kv_sharing>{{"none", crumb::kv_sharing::none},
                                                             {"heads", crumb::kv_sharing::heads},

@@ -41,18 +41,27 @@ result<static_schedule> find_static_schedule(study& prompts, const crumb::precis
             progress("schedules measured", spent, spent + 1);
         return quality(prompts, schedule, how.by_divergence);
     };
-    const auto phases =
-        crumb::allocate_phases(stored, target, [&](int prefill, int decode) -> result<double> {
+    const auto phases = crumb::allocate_phases(
+        stored, target,
+        [&](int prefill, int decode) -> result<double> {
             const auto schedule = precision_schedule::constant(stored, prefill, decode, length);
             return schedule ? measured(*schedule) : result<double>(schedule.error());
-        });
+        },
+        how.monotone);
     if (!phases)
         return phases.error();
-    auto solver = crumb::schedule_solver::make(
-        {.stored = stored, .prefill = stored.parent, .length = length, .points = how.points}, measured);
+    std::vector<int> precisions;
+    for (int bits = phases->prefill; bits >= stored.seed; --bits)
+        precisions.push_back(bits);
+    auto solver = crumb::schedule_solver::make({.stored = stored,
+                                                .precisions = std::move(precisions),
+                                                .prefill = phases->prefill,
+                                                .length = length,
+                                                .points = how.points},
+                                               measured);
     if (!solver)
         return solver.error();
-    const auto solved = solver->solve(target);
+    const auto solved = solver->solve(target, how.monotone);
     if (!solved)
         return solved.error();
     return static_schedule{*solved, *phases, *reference};

@@ -19,16 +19,19 @@ struct schedule_options : study_options {
     int low = 0;                ///< bits that a learned schedule falls to; 0: one less than there are
     double epsilon = 0;         ///< quality that may be lost
     bool by_divergence = false; ///< quality is -KL on the text's continuation instead of Rouge-L
+    bool monotone = false;      ///< more bits are assumed to be no worse, and fewer schedules are measured
 };
 
-/// A schedule of all prompts, and the two precisions that would do without one.
+/// A schedule of all prompts, and the precisions of the two phases that would do without one. The schedule's
+/// prompts have the bits of the phases (PMPD, algorithm 1, line 2).
 struct static_schedule {
     crumb::solved_schedule found;
     crumb::phase_allocation phases;
     double reference = 0; ///< quality of the highest precision
 };
 
-/// Searches the schedules of a grid for the one of fewest bits that holds the quality.
+/// Allocates the phases, then searches the schedules of a grid that begin with the prompt's precision or a
+/// lower one for the one of fewest bits that holds the quality.
 crumb::result<static_schedule> find_static_schedule(study& prompts, const crumb::precision_range& stored,
                                                     const schedule_options& how,
                                                     const stage_function& progress = {});

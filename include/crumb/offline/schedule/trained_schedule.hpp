@@ -21,6 +21,8 @@ struct trained_schedule {
     std::size_t best_epoch = 0;         ///< the epoch of these parameters: of min held-out loss, or the last
     double accuracy = 0;                ///< share of the samples trained on whose label is most probable
     double held_out_accuracy = 0;       ///< likewise of those held out; 0 if there are none
+    double held_out_majority =
+        0; ///< of those held out, the share whose label is the most frequent of the others
 
     /// The parameters for `learned_schedule`; valid while this lives.
     learned_weights weights() const noexcept { return {query, w1, b1, w2, b2}; }

@@ -181,6 +181,7 @@ class schedule_trainer {
         theta_ = best;
         out.accuracy = accuracy(order_);
         out.held_out_accuracy = held_.empty() ? 0.0 : accuracy(held_);
+        out.held_out_majority = held_.empty() ? 0.0 : majority();
         copy_parameters(out);
         return out;
     }
@@ -263,6 +264,18 @@ class schedule_trainer {
             right += static_cast<std::size_t>(best) == samples_[i].label;
         }
         return double(right) / double(of.size());
+    }
+
+    /// How often the most frequent label of the samples trained on is right on those held out.
+    double majority() const {
+        std::vector<std::size_t> counts(shape_.points);
+        for (const std::size_t i : order_)
+            ++counts[samples_[i].label];
+        const auto label =
+            static_cast<std::size_t>(std::max_element(counts.begin(), counts.end()) - counts.begin());
+        const auto right = std::count_if(held_.begin(), held_.end(),
+                                         [&](std::size_t i) { return samples_[i].label == label; });
+        return double(right) / double(held_.size());
     }
 
     /// Folds center and scale into the first layer, as inference has neither.
