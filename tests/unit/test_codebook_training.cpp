@@ -6,6 +6,7 @@
 
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <limits>
 #include <random>
 
@@ -182,6 +183,66 @@ TEST(Codebook, BeatsUniformLevelsOnLaplacianWeights) {
     EXPECT_LT(four, 0.9 * one);
 }
 
+/// Tables that groups are drawn from: sums of cubes are positive, as training orients groups.
+constexpr std::int8_t planted_tables[4][4] = {
+    {-40, 10, 60, 127}, {-110, -20, 30, 127}, {-20, -5, 8, 127}, {-90, -80, 70, 127}};
+
+/// Groups in turn of the four tables, of scales of either sign: every level equally often, in random order,
+/// with noise of `deviation` of the scale times 127.
+std::vector<float> planted_weights(std::size_t groups, float deviation, unsigned seed) {
+    std::mt19937 engine(seed);
+    std::normal_distribution<float> gauss;
+    std::vector<float> w;
+    for (std::size_t g = 0; g < groups; ++g) {
+        std::array<std::size_t, 32> index;
+        for (std::size_t i = 0; i < index.size(); ++i)
+            index[i] = i % 4;
+        std::shuffle(index.begin(), index.end(), engine);
+        const float d = std::exp(gauss(engine)) * 1e-4f * (engine() % 2 == 0 ? 1.0f : -1.0f);
+        for (const std::size_t i : index)
+            w.push_back(d * (planted_tables[g % 4][i] + 127 * deviation * gauss(engine)));
+    }
+    return w;
+}
+
+// Groups of one shape are one cluster, before any table is fitted to its groups by their errors.
+TEST(Codebook, PhaseOneFindsPlantedShapes) {
+    constexpr std::size_t groups = 256;
+    for (const unsigned seed : {1u, 2u, 3u, 4u}) {
+        const auto w = planted_weights(groups, 0.01f, seed);
+        const level_set s = trained(w, groups, 32, {.max_rounds = 0, .seed = seed});
+        const auto q = rounded(s, w, groups, 32);
+        std::array<unsigned, 4> selector;
+        for (std::size_t t = 0; t < 4; ++t)
+            selector[t] = q.selector(t, 0);
+        for (std::size_t g = 0; g < groups; ++g)
+            ASSERT_EQ(q.selector(g, 0), selector[g % 4]) << "group " << g << ", seed " << seed;
+        std::sort(selector.begin(), selector.end());
+        EXPECT_EQ(selector, (std::array<unsigned, 4>{0, 1, 2, 3})) << "seed " << seed;
+    }
+}
+
+// Levels that lie on the grid of signed bytes are found to half a step of it.
+TEST(Codebook, FindsPlantedTables) {
+    constexpr std::size_t groups = 512;
+    level_set planted;
+    planted.entries = 4;
+    planted.selector_bits = 2;
+    planted.scales = scale_kind::half;
+    for (std::size_t t = 0; t < 4; ++t)
+        std::copy(planted_tables[t], planted_tables[t] + 4,
+                  planted.levels.begin() + static_cast<std::ptrdiff_t>(4 * t));
+    for (const unsigned seed : {1u, 2u, 3u}) {
+        const auto w = planted_weights(groups, 0.02f, seed);
+        double all = 0;
+        for (const float x : w)
+            all += double{x} * double{x};
+        const double best = squared_error(w, rounded(planted, w, groups, 32)),
+                     found = squared_error(w, rounded(trained(w, groups, 32, {.seed = seed}), w, groups, 32));
+        EXPECT_LE(found, best + all / (254.0 * 254.0)) << "seed " << seed << ": " << found / best;
+    }
+}
+
 TEST(Codebook, ImportantColumnsCountMore) {
     auto w = random_weights(128 * 64, 4);
     for (std::size_t r = 0; r < 128; ++r) // half of the columns have two values only
@@ -338,6 +399,31 @@ TEST(ErrorFeedback, BeatsRoundingInEveryFormat) {
         const double swept = total(quantized(make({.sweeps = 1, .length_power = 0}), s, w, n), plain);
         EXPECT_LE(swept, feedback * 1.0001) << s.entries;
         EXPECT_LE(total(quantized(make({.sweeps = 3, .length_power = 0}), s, w, n), plain), swept * 1.0001);
+    }
+}
+
+// Channels of large inputs, as models have them, get the exacter weights: their errors weigh the squares of
+// the inputs.
+TEST(ErrorFeedback, OutlierChannelsComeFirst) {
+    constexpr std::size_t n = 24, k = 288, outliers[] = {5, 131, 132, 287};
+    const auto w = random_weights(n * k, 13);
+    auto x = random_inputs(2000, k, 14);
+    for (std::size_t r = 0; r < x.size(); r += k)
+        for (const std::size_t c : outliers)
+            x[r + c] *= 50;
+    const auto h = moments(x, k).matrix();
+    for (const level_set& s : {crumb::uniform_levels(-8, 1, 16), trained(w, n, k)}) {
+        const auto f = *crumb::error_feedback::make(crumb::matrix(h.data(), k, k), {.length_power = 0});
+        const auto q = quantized(f, s, w, n), even = rounded(s, w, n, k);
+        double of_outliers = 0, of_all = squared_error(w, q), with = 0, without = 0;
+        for (std::size_t r = 0; r < n; ++r) {
+            with += f.error(w.data() + r * k, q, r);
+            without += f.error(w.data() + r * k, even, r);
+            for (const std::size_t c : outliers)
+                of_outliers += std::pow(double{w[r * k + c]} - double{q.weight(r, c)}, 2);
+        }
+        EXPECT_LT(with, without) << s.entries;
+        EXPECT_LT(of_outliers / std::size(outliers), of_all / k) << s.entries;
     }
 }
 
