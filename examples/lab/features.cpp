@@ -10,9 +10,10 @@ result<std::vector<prompt_features>> activation_features(study& prompts, std::si
     const auto matrices = prompts.of().matrices();
     const status done = prompts.for_each_prompt(
         "features", [&](session& s, std::span<const std::int32_t> prompt, std::size_t i) -> status {
-            s.observe([&](const matrix& reader, const crumb::matrix_view<const float>& x) {
+            s.observe([&](const matrix& reader, const crumb::matrix_view<const float>& x, std::size_t part,
+                          std::size_t) {
                 for (const named_matrix& each : matrices)
-                    if (each.m == &reader && each.role.layer == layer && each.role.reads == 0)
+                    if (part == 0 && each.m == &reader && each.role.layer == layer && each.role.reads == 0)
                         return out[i].add(x);
             });
             s.reset();

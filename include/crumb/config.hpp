@@ -119,6 +119,14 @@
 #error "crumb supports x86-64 and little-endian AArch64"
 #endif
 
+// After this, the product in `x`, a float or a register, is rounded: no compiler fuses it with a sum, whatever
+// its flags.
+#if CRUMB_ARCH_X86_64
+#define CRUMB_ROUND_PRODUCT(x) __asm__("" : "+v"(x))
+#else
+#define CRUMB_ROUND_PRODUCT(x) __asm__("" : "+w"(x))
+#endif
+
 // Which ISA headers this compiler can build. clang before 16 hides the dotprod and i8mm intrinsics of
 // arm_neon.h unless the whole translation unit is compiled for them.
 #if CRUMB_ARCH_X86_64

@@ -517,11 +517,14 @@ TEST(SecondMoments, AreSumsOfProducts) {
     const auto h = m.matrix();
     for (std::size_t i = 0; i < k; ++i) {
         for (std::size_t j = 0; j < k; ++j) {
-            double sum = 0;
-            for (std::size_t r = 0; r < rows; ++r)
+            double sum = 0, magnitude = 0;
+            for (std::size_t r = 0; r < rows; ++r) {
                 sum += double{x[r * k + i]} * double{x[r * k + j]};
+                magnitude += std::fabs(double{x[r * k + i]} * double{x[r * k + j]});
+            }
+            // A product and up to 512 additions in floats.
             EXPECT_NEAR(h(static_cast<Eigen::Index>(i), static_cast<Eigen::Index>(j)), sum,
-                        1e-9 * (1 + std::fabs(sum)));
+                        514 * 0x1p-24 * magnitude);
             if (i == j) {
                 EXPECT_NEAR(m.importance()[i], sum / rows, 1e-5 * sum / rows);
             }

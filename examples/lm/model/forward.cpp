@@ -102,8 +102,8 @@ matrix_input session::state::prepared(share& s, const matrix_view<const float>& 
     if (s.rows > 1)
         wait(s);
     // The others stop at the next barrier before anybody overwrites the input.
-    if (observer && s.part == 0)
-        observer(**readers.begin(), from);
+    if (observer)
+        observer(**readers.begin(), from, s.part, s.parts);
     return input;
 }
 

@@ -166,7 +166,8 @@ session::cached_layer session::cached(std::size_t layer) const noexcept {
 }
 double session::kv_bytes() const noexcept { return state_->caches->bytes(); }
 
-void session::observe(std::function<void(const matrix&, const matrix_view<const float>&)> f) {
+void session::observe(
+    std::function<void(const matrix&, const matrix_view<const float>&, std::size_t, std::size_t)> f) {
     state_->observer = std::move(f);
 }
 

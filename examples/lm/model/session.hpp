@@ -75,9 +75,12 @@ class session {
     void count_ffn(bool missed) noexcept;
     ffn_counts ffn() const noexcept;
 
-    /// Calls f(matrix, input) with what a matrix reads, for the first of those that read the same, in every
-    /// batch from now on. An empty function ends that.
-    void observe(std::function<void(const matrix&, const crumb::matrix_view<const float>&)> f);
+    /// Calls f(matrix, input, part, parts) with what a matrix reads, for the first of those that read the
+    /// same, in every batch from now on: in each of `parts` threads, which may share the work. An empty
+    /// function ends that.
+    void observe(std::function<void(const matrix&, const crumb::matrix_view<const float>&, std::size_t part,
+                                    std::size_t parts)>
+                     f);
 
     /// Calls f(layer, keys, values) with what is written to the cache in every batch from now on: keys turned
     /// by their positions; rows of kv_heads * head_size. An empty function ends that. One thread only.

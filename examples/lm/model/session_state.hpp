@@ -76,7 +76,7 @@ struct session::state {
     std::vector<crumb::folded_ffn_counters> ffn_counters;
     bool ffn_counted = false, ffn_misses = false;
     ffn_counts ffn;
-    std::function<void(const matrix&, const matrix_view<const float>&)> observer;
+    std::function<void(const matrix&, const matrix_view<const float>&, std::size_t, std::size_t)> observer;
     std::function<void(std::size_t, const matrix_view<const float>&, const matrix_view<const float>&)>
         cache_observer;
     batch_floats hidden, x, q, k, v, attended, added, up, gate;

@@ -5,23 +5,25 @@ namespace lm {
 using crumb::result;
 using crumb::status;
 
-status calibration::watch(
-    const std::function<status(std::size_t input, const crumb::matrix_view<const float>& x)>& f,
-    const progress_function& progress) {
+status calibration::watch(const function& f, const progress_function& progress) {
     status error;
+    std::vector<status> each_part(s_.threads().size());
     const auto matrices = m_.matrices();
-    s_.observe([&](const matrix& reader, const crumb::matrix_view<const float>& x) {
+    s_.observe([&](const matrix& reader, const crumb::matrix_view<const float>& x, std::size_t part,
+                   std::size_t parts) {
         for (const named_matrix& each : matrices) {
-            if (each.m != &reader || !error)
+            if (each.m != &reader || !each_part[part])
                 continue;
-            if (const status s = f(each.role.input(), x); !s)
-                error = s;
+            each_part[part] = f(each.role.input(), x, part, parts);
         }
     });
     for (std::size_t w = 0; w < windows() && error; ++w) {
         s_.reset();
         if (const auto fed = s_.feed(text_.subspan(w * window_, window_), 0); !fed && error)
             error = fed.error();
+        for (const status& s : each_part)
+            if (!s && error)
+                error = s;
         if (progress)
             progress(w + 1, windows());
     }
@@ -30,21 +32,26 @@ status calibration::watch(
 }
 
 result<importances> calibration::mean_squares(const progress_function& progress) {
-    importances sums(m_.layers().size() * matrix_role::inputs);
+    std::vector<std::vector<double>> sums(m_.layers().size() * matrix_role::inputs);
+    for (const named_matrix& each : m_.matrices())
+        sums[each.role.input()].resize(each.m->k());
     const status s = watch(
-        [&](std::size_t input, const crumb::matrix_view<const float>& x) {
-            auto& sum = sums[input];
-            sum.resize(x.cols);
-            const float share = 1.0f / static_cast<float>(windows() * window_);
+        [&](std::size_t input, const crumb::matrix_view<const float>& x, std::size_t part,
+            std::size_t parts) {
+            const crumb::range own = crumb::split(x.cols, parts, part);
             for (std::size_t r = 0; r < x.rows; ++r)
-                for (std::size_t i = 0; i < x.cols; ++i)
-                    sum[i] += share * x.row(r)[i] * x.row(r)[i];
+                for (std::size_t i = own.begin; i < own.end; ++i)
+                    sums[input][i] += double{x.row(r)[i]} * double{x.row(r)[i]};
             return status();
         },
         progress);
     if (!s)
         return s;
-    return sums;
+    importances means(sums.size());
+    for (std::size_t i = 0; i < sums.size(); ++i)
+        for (const double sum : sums[i])
+            means[i].push_back(static_cast<float>(sum / static_cast<double>(windows() * window_)));
+    return means;
 }
 
 result<std::vector<crumb::second_moments<double>>> calibration::moments(crumb::range layers,
@@ -59,8 +66,10 @@ result<std::vector<crumb::second_moments<double>>> calibration::moments(crumb::r
                 break;
             }
     const status s = watch(
-        [&](std::size_t input, const crumb::matrix_view<const float>& x) {
-            return input >= first && input - first < sums.size() ? sums[input - first].add(x) : status();
+        [&](std::size_t input, const crumb::matrix_view<const float>& x, std::size_t part,
+            std::size_t parts) {
+            return input >= first && input - first < sums.size() ? sums[input - first].add(x, part, parts)
+                                                                 : status();
         },
         progress);
     if (!s)

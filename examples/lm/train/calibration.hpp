@@ -27,10 +27,11 @@ class calibration {
     crumb::result<std::vector<crumb::second_moments<double>>> moments(crumb::range layers,
                                                                       const progress_function& progress = {});
 
+    /// Called in each of `parts` threads, which may share the work.
+    using function = std::function<crumb::status(std::size_t input, const crumb::matrix_view<const float>& x,
+                                                 std::size_t part, std::size_t parts)>;
     /// Feeds the text and hands over the inputs of all matrices by number.
-    crumb::status
-    watch(const std::function<crumb::status(std::size_t input, const crumb::matrix_view<const float>& x)>& f,
-          const progress_function& progress);
+    crumb::status watch(const function& f, const progress_function& progress);
 
   private:
     const model& m_;

@@ -106,9 +106,10 @@ class folder {
     /// Calls f with what the networks read.
     status watch(calibration& text, const char* stage, const part_function& f) {
         return text.watch(
-            [&](std::size_t input, const matrix_view<const float>& x) {
-                return input % matrix_role::inputs == width_input ? f(input / matrix_role::inputs, x)
-                                                                  : status();
+            [&](std::size_t input, const matrix_view<const float>& x, std::size_t part, std::size_t) {
+                return part == 0 && input % matrix_role::inputs == width_input
+                           ? f(input / matrix_role::inputs, x)
+                           : status();
             },
             [&](std::size_t done, std::size_t all) {
                 if (progress_)

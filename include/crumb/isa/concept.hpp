@@ -59,6 +59,7 @@ concept isa_float_arithmetic = requires(typename I::f32 x, float* out) {
     I::store(out, I::add(x, x));
     I::store(out, I::sub(x, x));
     I::store(out, I::mul(x, x));
+    I::store(out, I::mul_rounded(x, x)); // never fused with a sum
     I::store(out, I::div(x, x));
     I::store(out, I::fma(x, x, x)); // x x + x
     I::store(out, I::min(x, x));
@@ -67,6 +68,15 @@ concept isa_float_arithmetic = requires(typename I::f32 x, float* out) {
     I::store(out, I::abs(x));
     I::store(out, I::copy_sign(x, x));         // magnitude, sign
     I::store(out, I::select_less(x, x, x, x)); // a < b ? yes : no
+};
+
+/// Registers of doubles, half as many as floats.
+template <class I>
+concept isa_doubles = requires(typename I::f64 x, const double* in, double* out) {
+    requires sizeof(typename I::f64) == I::width;
+    I::store(out, I::load(in));
+    I::store(out, I::set1_f64(1.0));
+    I::store(out, I::sub(x, I::mul_rounded(x, x))); // never fused
 };
 
 template <class I>
@@ -227,9 +237,9 @@ concept isa_rows = requires { typename I::four_rows; };
 template <class I>
 concept isa_primitives =
     isa_facts<I> && isa_registers<I> && isa_loads_and_stores<I> && isa_float_arithmetic<I> &&
-    isa_reductions<I> && isa_integers<I> && isa_activations<I> && isa_scales<I> && isa_bits<I> &&
-    isa_fields<I> && isa_nibbles<I> && isa_int8s<I> && isa_lookups<I> && isa_tiles<I> && isa_panels<I> &&
-    isa_int8_panels<I> && isa_scans<I> && isa_rows<I>;
+    isa_doubles<I> && isa_reductions<I> && isa_integers<I> && isa_activations<I> && isa_scales<I> &&
+    isa_bits<I> && isa_fields<I> && isa_nibbles<I> && isa_int8s<I> && isa_lookups<I> && isa_tiles<I> &&
+    isa_panels<I> && isa_int8_panels<I> && isa_scans<I> && isa_rows<I>;
 
 /// What an ISA names as `pq`: registers of codes of one sub-space, looked up, added, multiplied. Defined
 /// where the kernels of the cache are compiled; isa/portable/pq.inl says what each function does.

@@ -8,6 +8,7 @@
 #include <crumb/kernel/float/kernels.hpp>
 #include <crumb/kernel/linear/dense_kernels.hpp>
 #include <crumb/kernel/linear/kernels.hpp>
+#include <crumb/kernel/weights/kernels.hpp>
 
 #if !defined(CRUMB_EDITED_ISA)
 #define CRUMB_EDITED_ISA portable

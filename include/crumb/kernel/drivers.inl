@@ -13,4 +13,6 @@
 #include <crumb/kernel/linear/drivers.inl>
 #elif CRUMB_SYSTEM == CRUMB_SYSTEM_FFN
 #include <crumb/kernel/ffn/drivers.inl>
+#elif CRUMB_SYSTEM == CRUMB_SYSTEM_WEIGHTS
+#include <crumb/kernel/weights/drivers.inl>
 #endif

@@ -36,6 +36,7 @@ struct avx2 {
     static constexpr std::size_t panel_row_block = 0; ///< of activations for int8 panels; 0: no such product
 
     using f32 = __m256;
+    using f64 = __m256d;
     using i32 = __m256i;
     using bytes = __m256i;
     using quad = __m256i; ///< four activation codes, repeated
@@ -67,6 +68,11 @@ struct avx2 {
     static CRUMB_INLINE f32 add(f32 a, f32 b) noexcept { return _mm256_add_ps(a, b); }
     static CRUMB_INLINE f32 sub(f32 a, f32 b) noexcept { return _mm256_sub_ps(a, b); }
     static CRUMB_INLINE f32 mul(f32 a, f32 b) noexcept { return _mm256_mul_ps(a, b); }
+    static CRUMB_INLINE f32 mul_rounded(f32 a, f32 b) noexcept {
+        f32 x = mul(a, b);
+        CRUMB_ROUND_PRODUCT(x);
+        return x;
+    }
     static CRUMB_INLINE f32 div(f32 a, f32 b) noexcept { return _mm256_div_ps(a, b); }
     static CRUMB_INLINE f32 fma(f32 a, f32 b, f32 c) noexcept { return _mm256_fmadd_ps(a, b, c); }
     static CRUMB_INLINE f32 min(f32 a, f32 b) noexcept { return _mm256_min_ps(a, b); }
@@ -105,6 +111,17 @@ struct avx2 {
         const __m256 low = _mm256_unpacklo_ps(even, odd), high = _mm256_unpackhi_ps(even, odd);
         _mm256_storeu_ps(p, _mm256_permute2f128_ps(low, high, 0x20));
         _mm256_storeu_ps(p + 8, _mm256_permute2f128_ps(low, high, 0x31));
+    }
+
+    // ---- doubles ----
+    static CRUMB_INLINE f64 set1_f64(double x) noexcept { return _mm256_set1_pd(x); }
+    static CRUMB_INLINE f64 load(const double* p) noexcept { return _mm256_loadu_pd(p); }
+    static CRUMB_INLINE void store(double* p, f64 x) noexcept { _mm256_storeu_pd(p, x); }
+    static CRUMB_INLINE f64 sub(f64 a, f64 b) noexcept { return _mm256_sub_pd(a, b); }
+    static CRUMB_INLINE f64 mul_rounded(f64 a, f64 b) noexcept {
+        f64 x = _mm256_mul_pd(a, b);
+        CRUMB_ROUND_PRODUCT(x);
+        return x;
     }
 
     // ---- integers ----

@@ -38,6 +38,7 @@ struct avx512_vnni {
     static constexpr bool multiplies_codes = true;    ///< rows of neurons with quantized activations
 
     using f32 = __m512;
+    using f64 = __m512d;
     using i32 = __m512i;
     using bytes = __m512i;
     using quad = __m512i; ///< four activation codes, repeated
@@ -70,6 +71,11 @@ struct avx512_vnni {
     static CRUMB_INLINE f32 add(f32 a, f32 b) noexcept { return _mm512_add_ps(a, b); }
     static CRUMB_INLINE f32 sub(f32 a, f32 b) noexcept { return _mm512_sub_ps(a, b); }
     static CRUMB_INLINE f32 mul(f32 a, f32 b) noexcept { return _mm512_mul_ps(a, b); }
+    static CRUMB_INLINE f32 mul_rounded(f32 a, f32 b) noexcept {
+        f32 x = mul(a, b);
+        CRUMB_ROUND_PRODUCT(x);
+        return x;
+    }
     static CRUMB_INLINE f32 div(f32 a, f32 b) noexcept { return _mm512_div_ps(a, b); }
     static CRUMB_INLINE f32 fma(f32 a, f32 b, f32 c) noexcept { return _mm512_fmadd_ps(a, b, c); }
     static CRUMB_INLINE f32 min(f32 a, f32 b) noexcept { return _mm512_min_ps(a, b); }
@@ -106,6 +112,17 @@ struct avx512_vnni {
         const __m512i i = _mm512_setr_epi32(0, 16, 1, 17, 2, 18, 3, 19, 4, 20, 5, 21, 6, 22, 7, 23);
         _mm512_storeu_ps(p, _mm512_permutex2var_ps(even, i, odd));
         _mm512_storeu_ps(p + 16, _mm512_permutex2var_ps(even, _mm512_or_si512(i, _mm512_set1_epi32(8)), odd));
+    }
+
+    // ---- doubles ----
+    static CRUMB_INLINE f64 set1_f64(double x) noexcept { return _mm512_set1_pd(x); }
+    static CRUMB_INLINE f64 load(const double* p) noexcept { return _mm512_loadu_pd(p); }
+    static CRUMB_INLINE void store(double* p, f64 x) noexcept { _mm512_storeu_pd(p, x); }
+    static CRUMB_INLINE f64 sub(f64 a, f64 b) noexcept { return _mm512_sub_pd(a, b); }
+    static CRUMB_INLINE f64 mul_rounded(f64 a, f64 b) noexcept {
+        f64 x = _mm512_mul_pd(a, b);
+        CRUMB_ROUND_PRODUCT(x);
+        return x;
     }
 
     // ---- integers ----

@@ -44,6 +44,7 @@ struct neon {
     using tile = intrinsics_tile<Format>;
 
     using f32 = float32x4_t;
+    using f64 = float64x2_t;
     using i32 = int32x4_t;
     using bytes = uint8x16_t;
     using act = int8x16_t;
@@ -80,6 +81,11 @@ struct neon {
     static CRUMB_INLINE f32 add(f32 a, f32 b) noexcept { return vaddq_f32(a, b); }
     static CRUMB_INLINE f32 sub(f32 a, f32 b) noexcept { return vsubq_f32(a, b); }
     static CRUMB_INLINE f32 mul(f32 a, f32 b) noexcept { return vmulq_f32(a, b); }
+    static CRUMB_INLINE f32 mul_rounded(f32 a, f32 b) noexcept {
+        f32 x = mul(a, b);
+        CRUMB_ROUND_PRODUCT(x);
+        return x;
+    }
     static CRUMB_INLINE f32 div(f32 a, f32 b) noexcept { return vdivq_f32(a, b); }
     static CRUMB_INLINE f32 fma(f32 a, f32 b, f32 c) noexcept { return vfmaq_f32(c, a, b); }
     static CRUMB_INLINE f32 min(f32 a, f32 b) noexcept { return vminq_f32(a, b); }
@@ -106,6 +112,17 @@ struct neon {
     static CRUMB_INLINE void store_pairs(float* p, f32 even, f32 odd) noexcept {
         const float32x4x2_t pairs = {{even, odd}};
         vst2q_f32(p, pairs);
+    }
+
+    // ---- doubles ----
+    static CRUMB_INLINE f64 set1_f64(double x) noexcept { return vdupq_n_f64(x); }
+    static CRUMB_INLINE f64 load(const double* p) noexcept { return vld1q_f64(p); }
+    static CRUMB_INLINE void store(double* p, f64 x) noexcept { vst1q_f64(p, x); }
+    static CRUMB_INLINE f64 sub(f64 a, f64 b) noexcept { return vsubq_f64(a, b); }
+    static CRUMB_INLINE f64 mul_rounded(f64 a, f64 b) noexcept {
+        f64 x = vmulq_f64(a, b);
+        CRUMB_ROUND_PRODUCT(x);
+        return x;
     }
 
     // ---- integers ----

@@ -23,6 +23,7 @@ namespace crumb::inline CRUMB_ABI::isa {
 struct portable {
     static constexpr const char* name = isa_traits<portable>::name;
     using f32 = xsimd::batch<float>;
+    using f64 = xsimd::batch<double>;
     using i32 = xsimd::batch<std::int32_t>;
     using bytes = xsimd::batch<std::int16_t>; ///< two bytes per lane
     using quad = bytes;                       ///< four activation codes, repeated
@@ -80,6 +81,11 @@ struct portable {
     static CRUMB_INLINE f32 add(f32 a, f32 b) noexcept { return a + b; }
     static CRUMB_INLINE f32 sub(f32 a, f32 b) noexcept { return a - b; }
     static CRUMB_INLINE f32 mul(f32 a, f32 b) noexcept { return a * b; }
+    static CRUMB_INLINE f32 mul_rounded(f32 a, f32 b) noexcept {
+        f32 x = mul(a, b);
+        CRUMB_ROUND_PRODUCT(x.data);
+        return x;
+    }
     // On Arm xsimd multiplies by an approximate reciprocal, which is up to 2 units in the last place off.
     static CRUMB_INLINE f32 div(f32 a, f32 b) noexcept {
         if constexpr (!CRUMB_ARCH_AARCH64)
@@ -143,6 +149,17 @@ struct portable {
             p[2 * i] = x[i];
             p[2 * i + 1] = x[lanes + i];
         }
+    }
+
+    // ---- doubles ----
+    static CRUMB_INLINE f64 set1_f64(double x) noexcept { return f64(x); }
+    static CRUMB_INLINE f64 load(const double* p) noexcept { return f64::load_unaligned(p); }
+    static CRUMB_INLINE void store(double* p, f64 x) noexcept { x.store_unaligned(p); }
+    static CRUMB_INLINE f64 sub(f64 a, f64 b) noexcept { return a - b; }
+    static CRUMB_INLINE f64 mul_rounded(f64 a, f64 b) noexcept {
+        f64 x = a * b;
+        CRUMB_ROUND_PRODUCT(x.data);
+        return x;
     }
 
     // ---- integers ----

@@ -58,7 +58,7 @@ class nested_feedback {
         rows = rows.within(w.rows);
         if (const status s = system_.check_weights(w, rows); !s)
             return s;
-        const nested_search search(out.levels, options_.lambda, options_.search);
+        const nested_search search(out.levels, options_.lambda, system_.functions(), options_.search);
         constexpr std::size_t batch = 64;
         for (std::size_t r = rows.begin; r < rows.end; r += batch)
             quantize_batch(search, w, out, {r, std::min(r + batch, rows.end)});
@@ -70,7 +70,7 @@ class nested_feedback {
         const nested_storage_view view = q;
         const Eigen::RowVectorXf e = system_.in_order(
             [&](std::size_t c) { return static_cast<float>(double{w[c]} - view.weight(row, c, bits)); });
-        return static_cast<double>(system_.product(e, e));
+        return system_.loss(e);
     }
 
   private:
@@ -96,11 +96,13 @@ class nested_feedback {
         cold.hot = 0;
         improve(search, all, out, rows, before, cold);
         if (gives_length) {
+            const matrix_f wh = system_.times_h(own);
             for (int p = levels.seed; p <= levels.parent; ++p)
-                for (index r = 0; r < n; ++r)
+                for (index r = 0; r < n; ++r) {
+                    const auto q = decoded(out, rows.begin + static_cast<std::size_t>(r), p);
                     all[slot(p)].row(r) *=
-                        system_.gain(own.row(r), decoded(out, rows.begin + static_cast<std::size_t>(r), p),
-                                     options_.length_power);
+                        system_.gain(own.row(r).data(), wh.row(r).data(), q.data(), options_.length_power);
+                }
             if (sweeps == 0)
                 pass(search, all, out, rows);
         }
@@ -141,8 +143,7 @@ class nested_feedback {
             for (int p = levels.seed; p <= levels.parent; ++p) {
                 target[slot(p)] = w[slot(p)].middleCols(first, size);
                 if (system_.has_feedback() && first != 0)
-                    target[slot(p)].noalias() +=
-                        e[slot(p)].leftCols(first) * mix.block(0, first, first, size);
+                    system_.add_product(e[slot(p)], 0, mix, 0, first, first, target[slot(p)], 0, size);
             }
             for (std::size_t g = 0; g < part.groups; ++g) {
                 const index at = static_cast<index>(g) * g_size, end = at + g_size;
@@ -164,9 +165,8 @@ class nested_feedback {
                 }
                 if (system_.has_feedback() && end < size)
                     for (int p = levels.seed; p <= levels.parent; ++p)
-                        target[slot(p)].rightCols(size - end).noalias() +=
-                            e[slot(p)].middleCols(first + at, g_size) *
-                            mix.block(first + at, first + end, g_size, size - end);
+                        system_.add_product(e[slot(p)], first + at, mix, first + at, first + end, g_size,
+                                            target[slot(p)], end, size - end);
             }
         }
     }
@@ -204,14 +204,17 @@ class nested_feedback {
         chains target;
         for (std::size_t g = 0; g < system_.groups(); ++g) {
             const index first = static_cast<index>(g) * g_size;
-            const matrix_f h = system_.h().block(first, first, g_size, g_size);
-            Eigen::VectorXf before = Eigen::VectorXf::Zero(n);
+            std::vector<double> before(rows.size(), 0.0); // left H_gg left^T, the present errors of the group
             for (int p = levels.seed; p <= levels.parent; ++p) {
-                const matrix_f pull = e[slot(p)] * system_.h().middleCols(first, g_size);
-                const matrix_f left = pull * system_.solve(g);
+                matrix_f pull = matrix_f::Zero(n, g_size), left = matrix_f::Zero(n, g_size);
+                system_.add_product(e[slot(p)], 0, system_.h(), 0, first, e[slot(p)].cols(), pull, 0, g_size);
+                system_.add_solved(pull, 0, g, left);
                 target[slot(p)] =
                     w[slot(p)].middleCols(first, g_size) - e[slot(p)].middleCols(first, g_size) + left;
-                before += search.lambda(p) * (left * h).cwiseProduct(left).rowwise().sum();
+                for (index r = 0; r < n; ++r)
+                    before[static_cast<std::size_t>(r)] +=
+                        rounded(double{search.lambda(p)} *
+                                feedback_system::dot(left.row(r).data(), pull.row(r).data(), group_size));
             }
             for (index r = 0; r < n; ++r) {
                 const std::size_t row = rows.begin + static_cast<std::size_t>(r);
@@ -225,7 +228,7 @@ class nested_feedback {
                 const auto same = search.evaluate(problem, scale);
                 if (same.error < q.error)
                     q = same;
-                if (!(q.error < before[r] * (1 - 1e-5f)))
+                if (!(double{q.error} < before[static_cast<std::size_t>(r)] * (1 - 1e-5)))
                     continue;
                 store(out, row, g, q);
                 errors(search, w, r, first, q, e);

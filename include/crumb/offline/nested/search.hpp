@@ -52,9 +52,10 @@ class nested_search {
   public:
     static constexpr std::size_t lanes = group_search::lanes;
 
-    nested_search(const nested_levels& l, const precision_weights& lambda, const search_options& options = {})
-        : levels_(l), lambda_(lambda), options_(options), low_(levels_at(l, l.seed), options),
-          high_(levels_at(l, l.parent), options), evaluate_(evaluator(l)) {
+    nested_search(const nested_levels& l, const precision_weights& lambda,
+                  const dispatch::weight_functions& functions, const search_options& options = {})
+        : levels_(l), lambda_(lambda), options_(options), low_(levels_at(l, l.seed), functions, options),
+          high_(levels_at(l, l.parent), functions, options), evaluate_(evaluator(l)) {
         for (std::size_t i = 0; i < l.levels.size(); ++i)
             level_[i] = l.levels[i];
     }

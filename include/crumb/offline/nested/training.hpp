@@ -40,8 +40,9 @@ struct trained_nested {
 /// levels.
 class nested_trainer {
   public:
-    static result<trained_nested> train(std::span<const training_matrix> matrices,
-                                        const nested_training_options& o) {
+    CRUMB_WHEN_CALLED static result<trained_nested> train(std::span<const training_matrix> matrices,
+                                                          const nested_training_options& o,
+                                                          const context& on = {}) {
         trained_nested out;
         out.levels = nested_levels::uniform(o.seed, o.parent);
         if (const status s = check_levels(out.levels); !s)
@@ -52,18 +53,23 @@ class nested_trainer {
         const auto samples = sample_groups(matrices, o.max_groups, random);
         if (!samples)
             return samples.error();
-        nested_trainer t(o, samples->energy);
+        const auto functions = choose_weight_functions(on);
+        if (!functions)
+            return functions.error();
+        nested_trainer t(o, **functions, samples->energy);
         for (const group_sample& g : samples->groups)
             t.samples_.push_back({g});
         t.put(out.levels, t.uniform());
         if (t.samples_.empty())
             return out;
-        const auto seed = train_codebooks(matrices, {.entries = std::size_t{1} << o.seed,
-                                                     .selector_bits = 0,
-                                                     .max_groups = o.max_groups,
-                                                     .max_rounds = o.max_rounds,
-                                                     .tolerance = o.tolerance,
-                                                     .seed = o.random_seed});
+        const auto seed = train_codebooks(matrices,
+                                          {.entries = std::size_t{1} << o.seed,
+                                           .selector_bits = 0,
+                                           .max_groups = o.max_groups,
+                                           .max_rounds = o.max_rounds,
+                                           .tolerance = o.tolerance,
+                                           .seed = o.random_seed},
+                                          on);
         if (!seed)
             return seed.error();
         t.put(out.levels, t.upscale(seed->levels));
@@ -89,7 +95,9 @@ class nested_trainer {
         float widest = 0;
     };
 
-    nested_trainer(const nested_training_options& o, double energy) : o_(o), energy_(energy) {
+    nested_trainer(const nested_training_options& o, const dispatch::weight_functions& functions,
+                   double energy)
+        : o_(o), functions_(functions), energy_(energy) {
         for (int p = o.seed; p <= o.parent; ++p)
             lambdas_ += double{lambda(p)};
     }
@@ -121,16 +129,14 @@ class nested_trainer {
         };
         real_levels t = {};
         std::vector<std::vector<point>> cells(seed.entries);
-        const group_search search(seed);
+        const group_search search(seed, functions_);
         for (group& g : samples_) {
             group_search::candidates c;
             if (search.propose(g.w.data(), g.a.data(), c) == 0)
                 continue;
             g.d = c[0].d;
-            std::array<float, group_size> v;
-            (void)search.fit(g.w.data(), g.a.data(), g.d, 0, v.data());
             for (std::size_t i = 0; i < g.size; ++i)
-                cells[search.index(0, v[i])].push_back(
+                cells[search.nearest(g.w[i], g.d, 0)].push_back(
                     {double{g.w[i]} / double{g.d}, double{g.a[i]} * double{g.d} * double{g.d}});
         }
         for (std::size_t q = 0; q < seed.entries; ++q)
@@ -314,13 +320,15 @@ class nested_trainer {
     }
 
     const nested_training_options& o_;
+    const dispatch::weight_functions& functions_;
     double energy_ = 0, lambdas_ = 0;
     std::vector<group> samples_;
 };
 
-inline result<trained_nested> train_nested(std::span<const training_matrix> matrices,
-                                           const nested_training_options& options = {}) {
-    return nested_trainer::train(matrices, options);
+CRUMB_WHEN_CALLED result<trained_nested> train_nested(std::span<const training_matrix> matrices,
+                                                      const nested_training_options& options = {},
+                                                      const context& on = {}) {
+    return nested_trainer::train(matrices, options, on);
 }
 
 } // namespace crumb::inline CRUMB_ABI

@@ -39,12 +39,15 @@ struct trained_codebooks {
 /// spaced levels.
 class codebook_trainer {
   public:
-    static result<trained_codebooks> train(std::span<const training_matrix> matrices,
-                                           const training_options& o) {
+    CRUMB_WHEN_CALLED static result<trained_codebooks>
+    train(std::span<const training_matrix> matrices, const training_options& o, const context& on = {}) {
         if (o.entries < 2 || o.entries > 16 || o.selector_bits > 2)
             return status::error(errc::invalid_argument, "codebooks: %zu levels, %u selector bits", o.entries,
                                  o.selector_bits);
-        codebook_trainer t(o);
+        const auto functions = choose_weight_functions(on);
+        if (!functions)
+            return functions.error();
+        codebook_trainer t(o, **functions);
         const auto samples = sample_groups(matrices, o.max_groups, t.random_);
         if (!samples)
             return samples.error();
@@ -67,7 +70,8 @@ class codebook_trainer {
     };
     using shape = std::array<float, group_size>;
 
-    explicit codebook_trainer(const training_options& o) : o_(o), random_(o.seed) {}
+    codebook_trainer(const training_options& o, const dispatch::weight_functions& functions)
+        : o_(o), functions_(functions), random_(o.seed) {}
 
     level_set empty_set() const {
         level_set s;
@@ -189,7 +193,7 @@ class codebook_trainer {
     // ---- phase 2: all together ----
     /// Every group chooses, with its previous choice among the candidates. Returns the relative error.
     double assign(const level_set& s) {
-        const group_search search(s, {.starts = s.entries > 4 ? std::size_t{5} : std::size_t{3}});
+        const group_search search(s, functions_, {.starts = s.entries > 4 ? std::size_t{5} : std::size_t{3}});
         double error = 0;
         for (group& g : samples_) {
             group_search::candidates c;
@@ -208,15 +212,14 @@ class codebook_trainer {
     }
 
     level_set update(const level_set& s) {
-        const group_search search(s);
+        const group_search search(s, functions_);
         std::array<double, 64> wd = {}, dd = {};
         for (const group& g : samples_) {
-            std::array<float, group_size> v;
             if (g.now.d == 0)
                 continue;
-            (void)search.fit(g.w.data(), g.a.data(), g.now.d, g.now.selector, v.data());
             for (std::size_t i = 0; i < g.size; ++i) {
-                const std::size_t e = g.now.selector * s.entries + search.index(g.now.selector, v[i]);
+                const std::size_t e =
+                    g.now.selector * s.entries + search.nearest(g.w[i], g.now.d, g.now.selector);
                 wd[e] += double{g.a[i]} * double{g.w[i]} * double{g.now.d};
                 dd[e] += double{g.a[i]} * double{g.now.d} * double{g.now.d};
             }
@@ -237,14 +240,16 @@ class codebook_trainer {
     }
 
     const training_options& o_;
+    const dispatch::weight_functions& functions_;
     splitmix64 random_;
     std::vector<group> samples_;
     double energy_ = 0;
 };
 
-inline result<trained_codebooks> train_codebooks(std::span<const training_matrix> matrices,
-                                                 const training_options& options = {}) {
-    return codebook_trainer::train(matrices, options);
+CRUMB_WHEN_CALLED result<trained_codebooks> train_codebooks(std::span<const training_matrix> matrices,
+                                                            const training_options& options = {},
+                                                            const context& on = {}) {
+    return codebook_trainer::train(matrices, options, on);
 }
 
 } // namespace crumb::inline CRUMB_ABI

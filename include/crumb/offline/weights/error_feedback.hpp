@@ -26,15 +26,17 @@ class error_feedback {
 
   public:
     /// From H, k x k; its lower triangle is read.
-    static result<error_feedback> make(const matrix_view<const double>& h,
-                                       const feedback_options& options = {}) {
-        return with(feedback_system::make(h, options.damping, options.reorder), options);
+    CRUMB_WHEN_CALLED static result<error_feedback>
+    make(const matrix_view<const double>& h, const feedback_options& options = {}, const context& on = {}) {
+        return with(feedback_system::make(h, options.damping, options.reorder, on), options);
     }
 
     /// From a diagonal H: importance weights without feedback. Empty: all 1.
-    static result<error_feedback> independent(std::size_t k, std::span<const float> importance,
-                                              const feedback_options& options = {}) {
-        return with(feedback_system::independent(k, importance, options.damping), options);
+    CRUMB_WHEN_CALLED static result<error_feedback> independent(std::size_t k,
+                                                                std::span<const float> importance,
+                                                                const feedback_options& options = {},
+                                                                const context& on = {}) {
+        return with(feedback_system::independent(k, importance, options.damping, on), options);
     }
 
     std::size_t k() const noexcept { return system_.k(); }
@@ -52,7 +54,7 @@ class error_feedback {
         rows = rows.within(w.rows);
         if (const status s = system_.check_weights(w, rows); !s)
             return s;
-        const group_search search(out.levels, options_.search);
+        const group_search search(out.levels, system_.functions(), options_.search);
         constexpr std::size_t batch = 64;
         for (std::size_t r = rows.begin; r < rows.end; r += batch)
             quantize_batch(search, w, out, {r, std::min(r + batch, rows.end)});
@@ -62,15 +64,11 @@ class error_feedback {
     /// (w - q) H (w - q)^T of a row, H as damped and scaled to a mean diagonal of 1.
     double error(const float* w, const leveled_matrix& q, std::size_t row) const {
         const Eigen::RowVectorXf e = system_.in_order([&](std::size_t c) { return w[c] - q.weight(row, c); });
-        return static_cast<double>(system_.product(e, e));
+        return system_.loss(e);
     }
 
   private:
-    using part = column_order::part;
-    struct block_result {
-        int exponent = 0;
-        std::array<group_choice, scale_block / group_size> group;
-    };
+    static constexpr index g_size = static_cast<index>(group_size);
 
     error_feedback(feedback_system system, const feedback_options& options)
         : options_(options), system_(std::move(system)) {}
@@ -94,9 +92,12 @@ class error_feedback {
         pass(search, own, out, rows);
         const bool sweeps = system_.has_feedback() && options_.sweeps != 0;
         if (options_.length_power != 0) {
-            for (index r = 0; r < n; ++r)
-                own.row(r) *= system_.gain(own.row(r), decoded(out, rows.begin + static_cast<std::size_t>(r)),
-                                           options_.length_power);
+            const matrix_f wh = system_.times_h(own);
+            for (index r = 0; r < n; ++r) {
+                const auto q = decoded(out, rows.begin + static_cast<std::size_t>(r));
+                own.row(r) *=
+                    system_.gain(own.row(r).data(), wh.row(r).data(), q.data(), options_.length_power);
+            }
             if (!sweeps)
                 pass(search, own, out, rows);
         }
@@ -108,27 +109,58 @@ class error_feedback {
         return system_.in_order([&](std::size_t c) { return q.weight(row, c); });
     }
 
-    /// All columns in order.
+    /// All columns in order: blocks, groups, rows.
     void pass(const group_search& search, const matrix_f& w, leveled_matrix& out, range rows) const {
         const index n = w.rows();
-        matrix_f e = matrix_f::Zero(n, w.cols());
-        const auto& parts = system_.order().parts;
-        for (std::size_t p = 0, g = 0; p < parts.size(); g += parts[p++].groups) {
-            const index first = static_cast<index>(parts[p].first);
-            const index size = static_cast<index>(parts[p].groups * group_size);
-            matrix_f target = w.middleCols(first, size);
-            if (system_.has_feedback() && first != 0)
-                target.noalias() += e.leftCols(first) * system_.mix().block(0, first, first, size);
-            for (index r = 0; r < n; ++r) {
-                const std::size_t row = rows.begin + static_cast<std::size_t>(r);
-                const auto q = block(search, parts[p], target.row(r).data(), w.row(r).data() + first,
-                                     e.row(r).data() + first);
-                if (!out.exponent.empty())
-                    out.exponent[row * out.blocks() + parts[p].block] = static_cast<std::int8_t>(q.exponent);
-                for (std::size_t i = 0; i < parts[p].groups; ++i)
-                    store(search, out, row, g + i, q.group[i]);
+        matrix_f e = matrix_f::Zero(n, w.cols()), target = w, mix(g_size, g_size);
+        for (const auto& p : system_.order().parts) {
+            const index first = static_cast<index>(p.first), size = static_cast<index>(p.groups) * g_size;
+            if (system_.has_feedback())
+                system_.add_product(e, 0, system_.mix(), 0, first, first, target, first, size);
+            if (!out.exponent.empty())
+                for (index r = 0; r < n; ++r)
+                    out.exponent[(rows.begin + static_cast<std::size_t>(r)) * out.blocks() + p.block] =
+                        exponent_of(search, p, target.row(r).data() + first);
+            for (std::size_t g = 0; g < p.groups; ++g) {
+                const index at = first + static_cast<index>(g) * g_size, end = at + g_size;
+                if (system_.has_feedback())
+                    mix = system_.mix().block(at, at, g_size, g_size);
+                for (index r = 0; r < n; ++r) {
+                    const std::size_t row = rows.begin + static_cast<std::size_t>(r);
+                    const group_problem problem{target.row(r).data() + at, w.row(r).data() + at,
+                                                system_.weight() + at,
+                                                system_.has_feedback() ? mix.data() : nullptr};
+                    group_search::candidates c;
+                    const std::size_t found = search.propose(problem.target, problem.weight, c);
+                    const auto q = search.solve(problem, c, found, grid(out, row, p.block));
+                    store(search, out, row, p.first / group_size + g, q);
+                    for (index i = 0; i < g_size; ++i)
+                        e(r, at + i) = w(r, at + i) - q.scale.d * q.value[static_cast<std::size_t>(i)];
+                }
+                if (system_.has_feedback() && end < first + size)
+                    system_.add_product(e, at, system_.mix(), at, end, g_size, target, end,
+                                        first + size - end);
             }
         }
+    }
+
+    /// The smallest exponent at which the largest scale of a block fits; a step lower gains nothing.
+    std::int8_t exponent_of(const group_search& search, const column_order::part& p,
+                            const float* target) const {
+        float max = 0;
+        group_search::candidates c;
+        for (std::size_t g = 0; g < p.groups; ++g)
+            if (search.propose(target + g * group_size, system_.weight() + p.first + g * group_size, c) != 0)
+                max = std::max(max, std::fabs(c[0].d));
+        if (max == 0)
+            return 0;
+        int above = 0; // max / 127 = part * 2^above
+        const bool is_power = std::frexp(max / 127.0f, &above) == 0.5f;
+        return static_cast<std::int8_t>(std::clamp(is_power ? above - 1 : above, -120, 120));
+    }
+
+    static group_search::block_grid grid(const leveled_matrix& out, std::size_t row, std::size_t block) {
+        return group_search::block_grid(out.exponent.empty() ? 0 : out.exponent[row * out.blocks() + block]);
     }
 
     void store(const group_search& search, leveled_matrix& out, std::size_t row, std::size_t g,
@@ -139,98 +171,63 @@ class error_feedback {
                 out.index[row * system_.k() + c] = search.index(q.selector, q.value[i]);
     }
 
-    /// A block of a row; its errors go to `e`.
-    block_result block(const group_search& search, const part& p, const float* target, const float* own,
-                       float* e) const {
-        group_search::candidates c;
-        if (search.set().scales == scale_kind::half)
-            return block(search, p, target, own, e, 0);
-        float max = 0;
-        for (std::size_t g = 0; g < p.groups; ++g)
-            if (search.propose(target + g * group_size, system_.weight() + p.first + g * group_size, c) != 0)
-                max = std::max(max, std::fabs(c[0].d));
-        if (max == 0)
-            return block(search, p, target, own, e, 0);
-        // The smallest exponent at which the largest scale fits; a step lower gains nothing.
-        const int exponent = std::clamp(static_cast<int>(std::ceil(std::log2(max / 127.0f))), -120, 120);
-        return block(search, p, target, own, e, exponent);
-    }
-    block_result block(const group_search& search, const part& p, const float* target, const float* own,
-                       float* e, int exponent) const {
-        block_result out;
-        out.exponent = exponent;
-        std::array<float, scale_block> t;
-        const std::size_t size = p.groups * group_size;
-        std::copy_n(target, size, t.data());
-        for (std::size_t g = 0; g < p.groups; ++g) {
-            const std::size_t at = g * group_size;
-            std::array<float, group_size * group_size> mix;
-            if (system_.has_feedback())
-                for (std::size_t i = 0; i < group_size; ++i)
-                    std::copy_n(system_.mix().data() + (p.first + at + i) * system_.size() + p.first + at,
-                                group_size, mix.data() + i * group_size);
-            const group_problem problem{t.data() + at, own + at, system_.weight() + p.first + at,
-                                        system_.has_feedback() ? mix.data() : nullptr};
-            group_search::candidates c;
-            const std::size_t found = search.propose(problem.target, problem.weight, c);
-            const auto q = search.solve(problem, c, found, exponent);
-            out.group[g] = q;
-            for (std::size_t i = 0; i < group_size; ++i) {
-                e[at + i] = own[at + i] - q.scale.d * q.value[i];
-                if (system_.has_feedback()) {
-                    const float* m = system_.mix().data() + (p.first + at + i) * system_.size() + p.first;
-                    for (std::size_t j = at + group_size; j < size; ++j)
-                        t[j] += e[at + i] * m[j];
-                }
-            }
-        }
-        return out;
-    }
-
     /// Chooses every group again with all others fixed: e^T H e restricted to a group is
-    /// (t - q)^T H_gg (t - q) with t = w_g + H_gg^-1 H_g,others e_others.
+    /// (t - q)^T H_gg (t - q) with t = w_g + H_gg^-1 H_g,others e_others = q_now + H_gg^-1 (e H)_g. The
+    /// products e H are made for a block, and follow the groups that have changed inside it.
     void sweep(const group_search& search, const matrix_f& w, leveled_matrix& out, range rows) const {
         const index n = w.rows();
-        constexpr index g_size = static_cast<index>(group_size);
-        matrix_f e(n, w.cols());
+        matrix_f e(n, w.cols()), pull, change(n, g_size);
         for (index r = 0; r < n; ++r)
             e.row(r) = w.row(r) - decoded(out, rows.begin + static_cast<std::size_t>(r));
         for (std::size_t s = 0; s < options_.sweeps; ++s) {
-            for (std::size_t g = 0; g < system_.groups(); ++g) {
-                const index first = static_cast<index>(g) * g_size;
-                const matrix_f pull = e * system_.h().middleCols(first, g_size);
-                const matrix_f target =
-                    w.middleCols(first, g_size) - e.middleCols(first, g_size) + pull * system_.solve(g);
-                for (index r = 0; r < n; ++r) {
-                    const std::size_t row = rows.begin + static_cast<std::size_t>(r);
-                    const group_problem p{target.row(r).data(), target.row(r).data(), system_.own_weight(g),
-                                          system_.own_mix(g)};
-                    const std::size_t orig = system_.order().group_at[g];
-                    const int exponent =
-                        out.exponent.empty()
-                            ? 0
-                            : out.exponent[row * out.blocks() + orig * group_size / scale_block];
-                    // The present error of the group.
-                    const Eigen::RowVectorXf now =
-                        target.row(r) - (w.block(r, first, 1, g_size) - e.block(r, first, 1, g_size));
-                    const float before =
-                        now * system_.h().block(first, first, g_size, g_size) * now.transpose();
-                    group_search::candidates c;
-                    const std::size_t found = search.propose(p.target, p.weight, c);
-                    auto q = search.solve(p, c, found, exponent);
-                    const auto same = search.evaluate(
-                        p, {out.d(row, orig), out.scale[row * out.groups() + orig]}, out.selector(row, orig));
-                    if (same.error < q.error)
-                        q = same;
-                    if (!(q.error < before * (1 - 1e-5f)))
-                        continue;
-                    store(search, out, row, g, q);
-                    for (std::size_t i = 0; i < group_size; ++i)
-                        if (system_.column(g * group_size + i) < system_.k())
-                            e(r, first + static_cast<index>(i)) =
-                                w(r, first + static_cast<index>(i)) - q.scale.d * q.value[i];
+            for (const auto& p : system_.order().parts) {
+                const index first = static_cast<index>(p.first), size = static_cast<index>(p.groups) * g_size;
+                pull = matrix_f::Zero(n, size);
+                system_.add_product(e, 0, system_.h(), 0, first, w.cols(), pull, 0, size);
+                for (std::size_t g = 0; g < p.groups; ++g) {
+                    const index at = static_cast<index>(g) * g_size, end = at + g_size;
+                    sweep_group(search, w, out, rows, p.block, p.first / group_size + g, at, pull, e, change);
+                    if (end < size)
+                        system_.add_product(change, 0, system_.h(), first + at, first + end, g_size, pull,
+                                            end, size - end);
                 }
             }
+        }
+    }
+
+    /// One group of all rows. `at`: its column in `pull`. Writes what its errors have changed by.
+    void sweep_group(const group_search& search, const matrix_f& w, leveled_matrix& out, range rows,
+                     std::size_t block, std::size_t g, index at, const matrix_f& pull, matrix_f& e,
+                     matrix_f& change) const {
+        const index n = w.rows(), first = static_cast<index>(g) * g_size;
+        const std::size_t orig = system_.order().group_at[g];
+        change.setZero();
+        matrix_f left = matrix_f::Zero(n, g_size);
+        system_.add_solved(pull, at, g, left);
+        const matrix_f target = w.middleCols(first, g_size) - e.middleCols(first, g_size) + left;
+        for (index r = 0; r < n; ++r) {
+            const std::size_t row = rows.begin + static_cast<std::size_t>(r);
+            const group_problem p{target.row(r).data(), target.row(r).data(), system_.own_weight(g),
+                                  system_.own_mix(g)};
+            // left H_gg left^T, the present error of the group.
+            const double before =
+                feedback_system::dot(left.row(r).data(), pull.row(r).data() + at, group_size);
+            group_search::candidates c;
+            const std::size_t found = search.propose(p.target, p.weight, c);
+            auto q = search.solve(p, c, found, grid(out, row, block));
+            const auto same = search.evaluate(p, {out.d(row, orig), out.scale[row * out.groups() + orig]},
+                                              out.selector(row, orig));
+            if (same.error < q.error)
+                q = same;
+            if (!(static_cast<double>(q.error) < before * (1 - 1e-5)))
+                continue;
+            store(search, out, row, g, q);
+            for (index i = 0; i < g_size; ++i)
+                if (system_.column(static_cast<std::size_t>(first + i)) < system_.k()) {
+                    const float next = w(r, first + i) - q.scale.d * q.value[static_cast<std::size_t>(i)];
+                    change(r, i) = next - e(r, first + i);
+                    e(r, first + i) = next;
+                }
         }
     }
 

@@ -1,9 +1,9 @@
 // The linear algebra of error feedback: a matrix of second moments, factored for quantizers.
 #pragma once
 
+#include <crumb/offline/weights/cholesky.hpp>
 #include <crumb/offline/weights/column_order.hpp>
 
-#include <Eigen/Cholesky>
 #include <Eigen/Core>
 
 #include <numeric>
@@ -25,12 +25,16 @@ class feedback_system {
 
     /// From H, k x k; its lower triangle is read. `damping` is added to the diagonal, as a share of its mean;
     /// `reorder` puts blocks, groups and columns of largest energy first.
-    static result<feedback_system> make(const matrix_view<const double>& h, double damping = 0.01,
-                                        bool reorder = true) {
+    CRUMB_WHEN_CALLED static result<feedback_system> make(const matrix_view<const double>& h,
+                                                          double damping = 0.01, bool reorder = true,
+                                                          const context& on = {}) {
         if (h.rows != h.cols || h.rows == 0)
             return status::error(errc::bad_shape, "error feedback: H is %zu x %zu", h.rows, h.cols);
         if (!(damping >= 0))
             return status::error(errc::invalid_argument, "error feedback: damping %g", damping);
+        const auto functions = choose_weight_functions(on);
+        if (!functions)
+            return functions.error();
         std::vector<double> energy(h.rows);
         for (std::size_t i = 0; i < h.rows; ++i)
             energy[i] = h.row(i)[i];
@@ -38,37 +42,45 @@ class feedback_system {
         if (!std::isfinite(mean) || mean < 0)
             return status::error(errc::not_finite,
                                  "error feedback: the diagonal of H is not finite and positive");
-        feedback_system f(reorder ? column_order::by_energy(energy) : column_order::ascending(h.rows));
-        const index size = static_cast<index>(f.size());
+        feedback_system f(reorder ? column_order::by_energy(energy) : column_order::ascending(h.rows),
+                          **functions);
+        const std::size_t size = f.size();
         const double scale = mean > 0 ? 1 / mean : 1;
         // Reversed in both directions, the lower factor becomes the upper one.
-        Eigen::MatrixXd reversed = Eigen::MatrixXd::Identity(size, size);
-        for (index i = 0; i < size; ++i) {
-            for (index j = 0; j < size; ++j) {
-                const std::size_t a = f.column(static_cast<std::size_t>(i)),
-                                  b = f.column(static_cast<std::size_t>(j));
+        std::vector<double> reversed(size * size);
+        f.h_.resize(static_cast<index>(size), static_cast<index>(size));
+        for (std::size_t i = 0; i < size; ++i) {
+            const std::size_t a = f.column(i);
+            float* to = f.h_.data() + i * size;
+            for (std::size_t j = 0; j < size; ++j) {
+                const std::size_t b = f.column(j);
+                double x = i == j ? 1.0 : 0.0;
                 if (a < f.k() && b < f.k())
-                    reversed(size - 1 - i, size - 1 - j) =
-                        (a >= b ? h.row(a)[b] : h.row(b)[a]) * scale + (a == b ? damping : 0.0);
+                    x = rounded((a >= b ? h.row(a)[b] : h.row(b)[a]) * scale) + (a == b ? damping : 0.0);
+                if (!std::isfinite(x))
+                    return status::error(errc::not_finite, "error feedback: H is not finite");
+                to[j] = static_cast<float>(x);
+                reversed[(size - 1 - i) * size + size - 1 - j] = x;
             }
         }
-        if (!reversed.allFinite())
-            return status::error(errc::not_finite, "error feedback: H is not finite");
-        f.h_ = reversed.reverse().cast<float>();
-        const Eigen::LLT<Eigen::Ref<Eigen::MatrixXd>> factor(reversed);
-        if (factor.info() != Eigen::Success)
+        if (!factor_cholesky(**functions, reversed.data(), size))
             return status::error(errc::invalid_argument,
                                  "error feedback: H is not positive definite, more damping is needed");
-        f.factor([&](index i, index j) { return reversed(size - 1 - i, size - 1 - j); });
+        f.factor(reversed);
         return f;
     }
 
     /// From a diagonal H: importance weights without feedback. Empty: all 1.
-    static result<feedback_system> independent(std::size_t k, std::span<const float> importance,
-                                               double damping = 0.01) {
+    CRUMB_WHEN_CALLED static result<feedback_system> independent(std::size_t k,
+                                                                 std::span<const float> importance,
+                                                                 double damping = 0.01,
+                                                                 const context& on = {}) {
         if (k == 0 || (!importance.empty() && importance.size() != k))
             return status::error(errc::bad_shape, "%zu importances for %zu inputs", importance.size(), k);
-        feedback_system f(column_order::ascending(k));
+        const auto functions = choose_weight_functions(on);
+        if (!functions)
+            return functions.error();
+        feedback_system f(column_order::ascending(k), **functions);
         f.weight_.assign(f.size(), 0);
         double mean = 0;
         for (std::size_t i = 0; i < k; ++i) {
@@ -99,33 +111,71 @@ class feedback_system {
     const matrix_f& mix() const noexcept { return mix_; }
     /// H, its rows and columns in order.
     const matrix_f& h() const noexcept { return h_; }
-    /// H_gg^-1 of a group, and the weights (32) and mix (32 x 32) of H_gg: for sweeps, where all other groups
-    /// are fixed.
-    const matrix_f& solve(std::size_t group) const noexcept { return solve_[group]; }
+    /// H_gg^-1 of a group (32 x 32), and the weights (32) and mix (32 x 32) of H_gg: for sweeps, where all
+    /// other groups are fixed.
+    const float* solve(std::size_t group) const noexcept {
+        return solve_.data() + group * group_size * group_size;
+    }
     const float* own_weight(std::size_t group) const noexcept {
         return own_weight_.data() + group * group_size;
     }
     const float* own_mix(std::size_t group) const noexcept {
         return own_mix_.data() + group * group_size * group_size;
     }
+    const dispatch::weight_functions& functions() const noexcept { return *functions_; }
 
-    /// a H b^T of vectors in order.
-    float product(const Eigen::RowVectorXf& a, const Eigen::RowVectorXf& b) const {
-        if (has_feedback())
-            return (a * h_).dot(b);
-        float s = 0;
-        for (std::size_t i = 0; i < size(); ++i)
-            s += weight_[i] * a[static_cast<index>(i)] * b[static_cast<index>(i)];
+    /// Rows in order times H.
+    matrix_f times_h(const matrix_f& rows) const {
+        matrix_f out = matrix_f::Zero(rows.rows(), rows.cols());
+        if (has_feedback()) {
+            add_product(rows, 0, h_, 0, 0, h_.rows(), out, 0, h_.cols());
+            return out;
+        }
+        for (index r = 0; r < rows.rows(); ++r)
+            for (index i = 0; i < rows.cols(); ++i)
+                out(r, i) = rows(r, i) * weight_[static_cast<std::size_t>(i)];
+        return out;
+    }
+
+    /// c[:, c_first ...] += a[:, a_first ...] b[b_row ..., b_first ...] with `depth` products per element and
+    /// `cols` columns, a multiple of 16, by the kernels.
+    void add_product(const matrix_f& a, index a_first, const matrix_f& b, index b_row, index b_first,
+                     index depth, matrix_f& c, index c_first, index cols) const {
+        const auto size = [](index i) { return static_cast<std::size_t>(i); };
+        functions_->add_product({a.data() + a_first, size(a.cols()), 1, b.data() + b_row * b.cols() + b_first,
+                                 size(b.cols()), c.data() + c_first, size(c.cols()), size(a.rows()),
+                                 size(cols), size(depth)});
+    }
+
+    /// c += a[:, a_first ...] H_gg^-1 of a group; c has 32 columns.
+    void add_solved(const matrix_f& a, index a_first, std::size_t group, matrix_f& c) const {
+        const auto size = [](index i) { return static_cast<std::size_t>(i); };
+        functions_->add_product({a.data() + a_first, size(a.cols()), 1, solve(group), group_size, c.data(),
+                                 group_size, size(a.rows()), group_size, group_size});
+    }
+
+    /// Sum of a_i b_i.
+    static double dot(const float* a, const float* b, std::size_t n) noexcept {
+        double s = 0;
+        for (std::size_t i = 0; i < n; ++i)
+            s += double{a[i]} * double{b[i]}; // exact products: fused or not makes no difference
         return s;
     }
 
+    /// a H a^T of a vector in order.
+    double loss(const Eigen::RowVectorXf& a) const {
+        const matrix_f ah = times_h(a);
+        return dot(a.data(), ah.data(), size());
+    }
+
     /// The factor for weights w so that a row quantized to q keeps its length in the direction of w: (<w, Hw>
-    /// / <w, Hq>)^power, from vectors in order.
-    float gain(const Eigen::RowVectorXf& w, const Eigen::RowVectorXf& q, double power) const {
-        const double ww = static_cast<double>(product(w, w)), wq = static_cast<double>(product(w, q));
+    /// / <w, Hq>)^power, from w, w H and q in order.
+    float gain(const float* w, const float* wh, const float* q, double power) const {
+        const double ww = dot(w, wh, size()), wq = dot(q, wh, size());
         if (!(wq > 0) || !(ww > 0))
             return 1.0f;
-        return static_cast<float>(std::pow(std::clamp(ww / wq, 0.5, 2.0), power));
+        const double ratio = std::clamp(ww / wq, 0.5, 2.0);
+        return static_cast<float>(power == 1.0 ? ratio : std::pow(ratio, power));
     }
 
     /// The number value(column) of every column, in order; positions without one have 0.
@@ -149,52 +199,63 @@ class feedback_system {
     }
 
   private:
-    explicit feedback_system(column_order order) : order_(std::move(order)) {}
+    feedback_system(column_order order, const dispatch::weight_functions& functions)
+        : order_(std::move(order)), functions_(&functions) {}
 
-    /// Takes the upper factor R apart: weights R_jj^2 and mix R_ij / R_jj.
-    template <class F>
-    void factor(const F& r) {
-        const index size = static_cast<index>(order_.at.size());
-        weight_.assign(order_.at.size(), 0);
-        mix_ = matrix_f::Zero(size, size);
-        for (index j = 0; j < size; ++j) {
-            if (order_.at[static_cast<std::size_t>(j)] >= order_.k)
+    /// Takes the upper factor R apart: weights R_jj^2 and mix R_ij / R_jj. `u`: R reversed in both
+    /// directions, transposed.
+    void factor(const std::vector<double>& u) {
+        const std::size_t size = order_.at.size(), last = size - 1;
+        const auto r = [&](std::size_t i, std::size_t j) { return u[(last - j) * size + last - i]; };
+        weight_.assign(size, 0);
+        mix_ = matrix_f::Zero(static_cast<index>(size), static_cast<index>(size));
+        for (std::size_t j = 0; j < size; ++j) {
+            if (order_.at[j] >= order_.k)
                 continue;
             const double d = r(j, j);
-            weight_[static_cast<std::size_t>(j)] = static_cast<float>(d * d);
-            for (index i = 0; i < j; ++i)
-                mix_(i, j) = static_cast<float>(r(i, j) / d);
+            weight_[j] = static_cast<float>(d * d);
+            for (std::size_t i = 0; i < j; ++i)
+                mix_(static_cast<index>(i), static_cast<index>(j)) = static_cast<float>(r(i, j) / d);
         }
         // The same for single groups, for sweeps.
         const std::size_t groups = order_.group_at.size();
-        own_weight_.resize(order_.at.size());
-        own_mix_.resize(order_.at.size() * group_size);
-        solve_.resize(groups);
-        constexpr index g_size = static_cast<index>(group_size);
+        own_weight_.resize(size);
+        own_mix_.assign(size * group_size, 0);
+        solve_.resize(size * group_size);
+        constexpr std::size_t n = group_size;
         for (std::size_t g = 0; g < groups; ++g) {
-            const Eigen::MatrixXd tile =
-                h_.block(static_cast<index>(g) * g_size, static_cast<index>(g) * g_size, g_size, g_size)
-                    .cast<double>();
-            const Eigen::MatrixXd l = Eigen::LLT<Eigen::MatrixXd>(tile.reverse()).matrixL();
-            solve_[g] = Eigen::LLT<Eigen::MatrixXd>(tile)
-                            .solve(Eigen::MatrixXd::Identity(g_size, g_size))
-                            .cast<float>();
-            for (index j = 0; j < g_size; ++j) {
-                const std::size_t at = g * group_size + static_cast<std::size_t>(j);
-                const double d = l(g_size - 1 - j, g_size - 1 - j);
-                own_weight_[at] = order_.at[at] < order_.k ? static_cast<float>(d * d) : 0.0f;
-                for (index i = 0; i < g_size; ++i)
-                    own_mix_[(g * group_size + static_cast<std::size_t>(i)) * group_size +
-                             static_cast<std::size_t>(j)] =
-                        i < j ? static_cast<float>(l(g_size - 1 - i, g_size - 1 - j) / d) : 0.0f;
+            std::vector<double> tile(n * n);
+            for (std::size_t i = 0; i < n; ++i)
+                for (std::size_t j = 0; j < n; ++j)
+                    tile[(n - 1 - i) * n + n - 1 - j] =
+                        double{h_(static_cast<index>(g * n + i), static_cast<index>(g * n + j))};
+            // Principal parts of a positive definite matrix are such, but for the rounding to floats.
+            if (!factor_cholesky(*functions_, tile.data(), n))
+                tile = identity(n);
+            const auto own = [&](std::size_t i, std::size_t j) { return tile[(n - 1 - j) * n + n - 1 - i]; };
+            for (std::size_t j = 0; j < n; ++j) {
+                const double d = own(j, j);
+                own_weight_[g * n + j] = order_.at[g * n + j] < order_.k ? static_cast<float>(d * d) : 0.0f;
+                for (std::size_t i = 0; i < j; ++i)
+                    own_mix_[(g * n + i) * n + j] = static_cast<float>(own(i, j) / d);
             }
+            const std::vector<double> inverse = inverse_of_cholesky(tile, n);
+            for (std::size_t i = 0; i < n; ++i)
+                for (std::size_t j = 0; j < n; ++j)
+                    solve_[(g * n + i) * n + j] = static_cast<float>(inverse[(n - 1 - i) * n + n - 1 - j]);
         }
+    }
+    static std::vector<double> identity(std::size_t n) {
+        std::vector<double> out(n * n, 0.0);
+        for (std::size_t i = 0; i < n; ++i)
+            out[i * n + i] = 1;
+        return out;
     }
 
     column_order order_;
-    std::vector<float> weight_, own_weight_, own_mix_;
+    const dispatch::weight_functions* functions_ = nullptr;
+    std::vector<float> weight_, own_weight_, own_mix_, solve_;
     matrix_f mix_, h_;
-    std::vector<matrix_f> solve_;
 };
 
 } // namespace crumb::inline CRUMB_ABI

@@ -1,7 +1,10 @@
 // The best scale, table and indices for one group of weights.
 #pragma once
 
+#include <crumb/offline/common/weight_functions.hpp>
 #include <crumb/offline/weights/level_set.hpp>
+
+#include <bit>
 
 namespace crumb::inline CRUMB_ABI {
 
@@ -35,7 +38,7 @@ struct group_choice {
 /// Searches groups for one level set.
 class group_search {
   public:
-    static constexpr std::size_t lanes = 16;
+    static constexpr std::size_t lanes = kernel::search_lanes;
     /// A scale not yet on the format's grid, with its error as if inputs were independent.
     struct candidate {
         float d = 0;
@@ -44,15 +47,27 @@ class group_search {
     };
     using candidates = std::array<candidate, lanes>;
 
-    explicit group_search(const level_set& s, const search_options& options = {})
-        : set_(s), options_(options), even_(s.entries > 16) {
+    group_search(const level_set& s, const dispatch::weight_functions& functions,
+                 const search_options& options = {})
+        : set_(s), functions_(functions), options_(options) {
+        std::array<float, 16> widest = {};
         for (std::size_t t = 0; t < s.tables(); ++t) {
             for (std::size_t i = 0; i < s.entries; ++i) {
                 level_[t * s.entries + i] = s.table(t)[i];
                 if (i > 0)
-                    middle_[t * s.entries + i] =
-                        0.5f * (static_cast<float>(s.table(t)[i]) + static_cast<float>(s.table(t)[i - 1]));
-                widest_[t] = std::max(widest_[t], std::fabs(static_cast<float>(s.table(t)[i])));
+                    middle_[t * s.entries + i] = 0.5f * static_cast<float>(s.table(t)[i] + s.table(t)[i - 1]);
+                widest[t] = std::max(widest[t], std::fabs(static_cast<float>(s.table(t)[i])));
+            }
+        }
+        // Coarse levels clip the largest weight, finer ones less.
+        const float min = s.entries <= 4 ? 0.4f : s.entries <= 8 ? 0.6f : s.entries <= 16 ? 0.75f : 0.95f;
+        for (unsigned t = 0; t < s.tables(); ++t) {
+            for (std::size_t i = 0; i < options.starts; ++i) {
+                const float part = options.starts < 2 ? 1.0f
+                                                      : 1.0f - (1.0f - min) * static_cast<float>(i) /
+                                                                   static_cast<float>(options.starts - 1);
+                starts_.push_back({part / widest[t], t});
+                starts_.push_back({-part / widest[t], t});
             }
         }
     }
@@ -68,57 +83,65 @@ class group_search {
             max = std::max(max, weight[i] > 0 ? std::fabs(w[i]) : 0.0f);
         if (max < std::numeric_limits<float>::min())
             return 0;
-        // Coarse levels clip the largest weight, finer ones less.
-        const float min = set_.entries <= 4    ? 0.4f
-                          : set_.entries <= 8  ? 0.6f
-                          : set_.entries <= 16 ? 0.75f
-                                               : 0.95f;
         std::size_t found = 0;
-        for (unsigned t = 0; t < set_.tables(); ++t) {
-            for (std::size_t s = 0; s < 2 * options_.starts; ++s) {
-                const std::size_t step = s / 2;
-                const float part = options_.starts < 2 ? 1.0f
-                                                       : 1.0f - (1.0f - min) * static_cast<float>(step) /
-                                                                    static_cast<float>(options_.starts - 1);
-                candidate c{(s % 2 == 0 ? part : -part) * max / widest_[t], t, 0};
-                converge(w, weight, c, options_.steps);
-                found = insert(out, found, c);
+        for (std::size_t first = 0; first < starts_.size(); first += lanes) {
+            const std::size_t count = std::min(lanes, starts_.size() - first);
+            fitted f;
+            for (std::size_t n = 0; n < count; ++n) {
+                f.d[n] = starts_[first + n].factor * max;
+                f.table[n] = static_cast<float>(starts_[first + n].selector);
             }
+            fit(w, weight, count, options_.steps, f);
+            for (std::size_t n = 0; n < count; ++n)
+                found = insert(out, found, {f.d[n], starts_[first + n].selector, f.error[n]});
         }
         return found;
     }
 
-    /// The nearest scale that the format can store. `exponent` is used by `scale_kind::byte` only.
-    stored_scale snap(float d, unsigned selector, int exponent) const noexcept {
-        return set_.scales == scale_kind::half
-                   ? nearest_half_scale(d, selector, set_.selector_bits)
-                   : nearest_byte_scale(d, selector, set_.selector_bits, exponent);
+    /// The scales of a block of 256 inputs, or of none.
+    struct block_grid {
+        explicit block_grid(int e = 0) noexcept : up(power_of_two(e)), down(power_of_two(-e)) {}
+        float up, down;
+
+      private:
+        static float power_of_two(int e) noexcept {
+            return std::bit_cast<float>(static_cast<std::uint32_t>(e + 127) << 23);
+        }
+    };
+
+    /// The nearest scale that the format can store. `grid` is used by `scale_kind::byte` only.
+    stored_scale snap(float d, unsigned selector, const block_grid& grid) const noexcept {
+        if (set_.scales == scale_kind::half)
+            return nearest_half_scale(d, selector, set_.selector_bits);
+        // As `nearest_byte_scale`: 1.5 2^23 leaves no bits for fractions.
+        constexpr float magic = 0x1.8p23f;
+        const float step = static_cast<float>(1u << set_.selector_bits), own = static_cast<float>(selector);
+        const float x = std::clamp(d * grid.down, -127.0f, 127.0f);
+        float b = own + step * (((x - own) / step + magic) - magic);
+        b = b > 127 ? b - step : b < -127 ? b + step : b;
+        return {b * grid.up, static_cast<std::uint16_t>(static_cast<int>(b) & 0xff)};
     }
 
     /// Solves a group: evaluates `found` candidates and then, round by round, scales near the best.
     group_choice solve(const group_problem& p, const candidates& proposed, std::size_t found,
-                       int exponent) const {
+                       const block_grid& grid) const {
         group_choice best;
         lane_set l;
-        l.count = 0;
         if (found == 0)
-            l.add(snap(0, 0, exponent), 0);
+            l.add(snap(0, 0, grid), 0);
         for (std::size_t i = 0; i < found; ++i)
-            l.add(snap(proposed[i].d, proposed[i].selector, exponent), proposed[i].selector);
+            l.add(snap(proposed[i].d, proposed[i].selector, grid), proposed[i].selector);
         evaluate(p, l, best);
-        static constexpr std::array<float, lanes / 2> near = {0.88f, 0.93f, 0.96f, 0.98f,
-                                                              1.02f, 1.04f, 1.07f, 1.12f};
         for (std::size_t round = 1; round < options_.rounds && found != 0; ++round) {
-            const float width = round == 1 ? 1.0f : 0.4f;
+            const auto& factors = round == 1 ? wide_factors : narrow_factors;
             const float d = best.scale.d;
             const unsigned selector = best.selector;
             l.count = 0;
-            for (const float f : near)
-                l.add(snap(d * (1.0f + (f - 1.0f) * width), selector, exponent), selector);
+            for (const float f : factors)
+                l.add(snap(d * f, selector, grid), selector);
             if (l.second != 0)
-                for (const float f : near)
-                    l.add(snap(l.second * (1.0f + (f - 1.0f) * width), l.second_selector, exponent),
-                          l.second_selector);
+                for (const float f : factors)
+                    l.add(snap(l.second * f, l.second_selector, grid), l.second_selector);
             evaluate(p, l, best);
         }
         return best;
@@ -128,7 +151,6 @@ class group_search {
     group_choice evaluate(const group_problem& p, stored_scale scale, unsigned selector) const {
         group_choice best;
         lane_set l;
-        l.count = 0;
         l.add(scale, selector);
         evaluate(p, l, best);
         return best;
@@ -141,72 +163,61 @@ class group_search {
             std::lower_bound(t.begin(), t.end(), static_cast<std::int8_t>(value)) - t.begin());
     }
 
-    /// Sums over a group at scale d with nearest levels v: error = sum a (w - d v)^2, wv = sum a w v,
-    /// vv = sum a v^2.
-    struct sums {
-        float error = 0, wv = 0, vv = 0;
-    };
-    sums fit(const float* w, const float* a, float d, unsigned table, float* v) const noexcept {
-        const float inverse = 1.0f / d;
-        float x[group_size];
-        for (std::size_t i = 0; i < group_size; ++i)
-            x[i] = w[i] * inverse;
-        nearest_in(x, table, v);
-        float error[8] = {}, wv[8] = {}, vv[8] = {};
-        for (std::size_t i = 0; i < group_size; i += 8) {
-            for (std::size_t l = 0; l < 8; ++l) {
-                const float e = w[i + l] - d * v[i + l];
-                error[l] += a[i + l] * e * e;
-                wv[l] += a[i + l] * w[i + l] * v[i + l];
-                vv[l] += a[i + l] * v[i + l] * v[i + l];
-            }
-        }
-        sums s;
-        for (std::size_t l = 0; l < 8; ++l) {
-            s.error += error[l];
-            s.wv += wv[l];
-            s.vv += vv[l];
-        }
-        return s;
+    /// The index of the level nearest to w / d.
+    std::uint8_t nearest(float w, float d, unsigned selector) const noexcept {
+        const float* middle = middle_.data() + selector * set_.entries;
+        const float x = w * (1.0f / d);
+        return static_cast<std::uint8_t>(std::lower_bound(middle + 1, middle + set_.entries, x) - middle - 1);
     }
 
     /// Alternates nearest levels and d = wv / vv, at most `steps` times. The error is that of the last scale
     /// with the levels before it, which nearest ones can only lower.
     void converge(const float* w, const float* a, candidate& c, std::size_t steps) const noexcept {
-        std::array<float, group_size> v;
-        for (std::size_t i = 0; i < steps; ++i) {
-            const sums s = fit(w, a, c.d, c.selector, v.data());
-            c.error = s.error;
-            const float next = s.vv > 0 ? s.wv / s.vv : 0.0f;
-            if (!(std::fabs(next) > std::numeric_limits<float>::min()))
-                return;
-            c.error = std::max(0.0f, s.error - (s.wv - c.d * s.vv) * (next - c.d));
-            const bool still = std::fabs(next - c.d) < 1e-4f * std::fabs(next);
-            c.d = next;
-            if (still)
-                return;
-        }
+        fitted f;
+        f.d[0] = c.d;
+        f.table[0] = static_cast<float>(c.selector);
+        fit(w, a, 1, steps, f);
+        c.d = f.d[0];
+        c.error = f.error[0];
     }
 
   private:
+    struct start {
+        float factor; ///< of the largest weight
+        unsigned selector;
+    };
+    struct fitted {
+        fitted() { d.fill(1); }
+        std::array<float, lanes> d, error, table = {};
+    };
     /// Candidates on the grid, side by side.
     struct lane_set {
+        lane_set() { d.fill(1); }
         std::size_t count = 0;
-        std::array<stored_scale, lanes> scale;
-        std::array<unsigned, lanes> selector = {};
+        std::array<float, lanes> d, table = {};
+        std::array<std::uint16_t, lanes> bits = {};
         float second = 0; ///< scale of the best with another table than the overall best
         unsigned second_selector = 0;
 
-        void add(stored_scale s, unsigned table) {
-            if (count == lanes)
-                return;
-            for (std::size_t i = 0; i < count; ++i)
-                if (scale[i].bits == s.bits && selector[i] == table)
-                    return;
-            scale[count] = s;
-            selector[count++] = table;
+        void add(stored_scale s, unsigned selector) noexcept {
+            d[count] = s.d;
+            bits[count] = s.bits;
+            table[count++] = static_cast<float>(selector);
         }
+        unsigned selector(std::size_t n) const noexcept { return static_cast<unsigned>(table[n]); }
     };
+    using factor_set = std::array<float, lanes / 2>;
+    static constexpr factor_set wide_factors = {0.88f, 0.93f, 0.96f, 0.98f, 1.02f, 1.04f, 1.07f, 1.12f};
+    static constexpr factor_set narrow_factors = {0.952f, 0.972f, 0.984f, 0.992f,
+                                                  1.008f, 1.016f, 1.028f, 1.048f};
+
+    kernel::search_tables tables() const noexcept {
+        return {level_.data(), middle_.data(), set_.entries, set_.tables()};
+    }
+
+    void fit(const float* w, const float* a, std::size_t count, std::size_t steps, fitted& f) const noexcept {
+        functions_.fit_scales({tables(), w, a, count, f.table.data(), f.d.data(), f.error.data(), steps});
+    }
 
     static std::size_t insert(candidates& out, std::size_t found, const candidate& c) {
         for (std::size_t i = 0; i < found; ++i) {
@@ -224,81 +235,11 @@ class group_search {
         return found;
     }
 
-    void nearest_in(const float* x, unsigned table, float* v) const noexcept {
-        const float* level = level_.data() + table * set_.entries;
-        const float* middle = middle_.data() + table * set_.entries;
-        if (even_) {
-            const float first = level[0], last = level[set_.entries - 1], step = level[1] - level[0];
-            for (std::size_t i = 0; i < group_size; ++i)
-                v[i] = round_even(x[i], first, last, step);
-            return;
-        }
-        std::array<float, group_size> y; // local, so that nothing aliases it
-        y.fill(level[0]);
-        for (std::size_t m = 1; m < set_.entries; ++m) {
-            const float border = middle[m], value = level[m];
-            for (std::size_t i = 0; i < group_size; ++i)
-                y[i] = x[i] > border ? value : y[i];
-        }
-        std::copy(y.begin(), y.end(), v);
-    }
-
-    static float round_even(float x, float first, float last, float step) noexcept {
-        constexpr float magic = 0x1.8p23f; // leaves no bits for fractions
-        const float clamped = std::max(first, std::min(last, x));
-        return first + step * (((clamped - first) / step + magic) - magic);
-    }
-
     /// Runs through the inputs once for all lanes and keeps what is better than `best`.
     void evaluate(const group_problem& p, lane_set& l, group_choice& best) const {
-        alignas(64) float c[group_size][lanes], v[group_size][lanes];
-        alignas(64) float inverse[lanes] = {}, d[lanes] = {}, loss[lanes] = {};
-        alignas(64) float level[16][lanes], middle[16][lanes];
-        for (std::size_t n = 0; n < l.count; ++n) {
-            d[n] = l.scale[n].d;
-            inverse[n] = d[n] != 0 && std::isfinite(1.0f / d[n]) ? 1.0f / d[n] : 0.0f;
-        }
-        const std::size_t entries = set_.entries;
-        if (!even_)
-            for (std::size_t m = 0; m < entries; ++m)
-                for (std::size_t n = 0; n < lanes; ++n) {
-                    level[m][n] = level_[l.selector[n] * entries + m];
-                    middle[m][n] = middle_[l.selector[n] * entries + m];
-                }
-        for (std::size_t i = 0; i < group_size; ++i)
-            for (std::size_t n = 0; n < lanes; ++n)
-                c[i][n] = p.target[i];
-        const float first = level_[0], last = level_[entries - 1], step = level_[1] - level_[0];
-        for (std::size_t i = 0; i < group_size; ++i) {
-            alignas(64) float x[lanes], y[lanes];
-            for (std::size_t n = 0; n < lanes; ++n)
-                x[n] = c[i][n] * inverse[n];
-            if (even_) {
-                for (std::size_t n = 0; n < lanes; ++n)
-                    y[n] = round_even(x[n], first, last, step);
-            } else {
-                for (std::size_t n = 0; n < lanes; ++n)
-                    y[n] = level[0][n];
-                for (std::size_t m = 1; m < entries; ++m)
-                    for (std::size_t n = 0; n < lanes; ++n)
-                        y[n] = x[n] > middle[m][n] ? level[m][n] : y[n];
-            }
-            alignas(64) float e[lanes];
-            for (std::size_t n = 0; n < lanes; ++n) {
-                const float q = d[n] * y[n];
-                const float r = c[i][n] - q;
-                v[i][n] = y[n];
-                loss[n] += p.weight[i] * r * r;
-                e[n] = p.own[i] - q;
-            }
-            if (p.mix == nullptr)
-                continue;
-            for (std::size_t j = i + 1; j < group_size; ++j) {
-                const float m = p.mix[i * group_size + j];
-                for (std::size_t n = 0; n < lanes; ++n)
-                    c[j][n] += m * e[n];
-            }
-        }
+        alignas(64) float value[group_size][lanes], loss[lanes];
+        functions_.evaluate_scales({tables(), p.target, p.own, p.weight, p.mix, l.count, l.table.data(),
+                                    l.d.data(), loss, &value[0][0]});
         std::size_t chosen = lanes;
         for (std::size_t n = 0; n < l.count; ++n) {
             if (loss[n] < best.error) {
@@ -307,28 +248,28 @@ class group_search {
             }
         }
         if (chosen < lanes) {
-            best.scale = l.scale[chosen];
-            best.selector = l.selector[chosen];
+            best.scale = {l.d[chosen], l.bits[chosen]};
+            best.selector = l.selector(chosen);
             for (std::size_t i = 0; i < group_size; ++i)
-                best.value[i] = v[i][chosen];
+                best.value[i] = value[i][chosen];
         }
         l.second = 0;
         float second = std::numeric_limits<float>::infinity();
         for (std::size_t n = 0; n < l.count; ++n) {
             if (n != chosen && loss[n] < second &&
-                (l.selector[n] != best.selector || l.scale[n].d * best.scale.d < 0)) {
+                (l.selector(n) != best.selector || l.d[n] * best.scale.d < 0)) {
                 second = loss[n];
-                l.second = l.scale[n].d;
-                l.second_selector = l.selector[n];
+                l.second = l.d[n];
+                l.second_selector = l.selector(n);
             }
         }
     }
 
     level_set set_;
+    const dispatch::weight_functions& functions_;
     search_options options_;
-    bool even_;
+    std::vector<start> starts_;
     std::array<float, level_set::max_levels> level_ = {}, middle_ = {};
-    std::array<float, 16> widest_ = {};
 };
 
 } // namespace crumb::inline CRUMB_ABI

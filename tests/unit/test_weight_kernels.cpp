@@ -1,0 +1,180 @@
+// Kernels of quantizers: the same bits on every ISA, for any split of the work and under all compiler flags.
+#include "isa_test.hpp"
+
+#include <crumb/offline/common/second_moments.hpp>
+#include <crumb/offline/weights/cholesky.hpp>
+#include <crumb/offline/weights/codebook.hpp>
+#include <crumb/offline/weights/error_feedback.hpp>
+
+#include <gtest/gtest.h>
+
+#include <cmath>
+#include <map>
+#include <span>
+#include <string>
+#include <vector>
+
+namespace {
+
+using crumb::rounded;
+
+/// Numbers within -1 .. 1 that no library's distribution makes.
+class numbers {
+  public:
+    explicit numbers(std::uint64_t seed) : random_(seed) {}
+    float next() { return static_cast<float>(random_.next() >> 40) * 0x1p-23f - 1.0f; }
+    std::vector<float> floats(std::size_t n, float factor = 1) {
+        std::vector<float> out(n);
+        for (float& x : out)
+            x = next() * factor;
+        return out;
+    }
+
+  private:
+    crumb::splitmix64 random_;
+};
+
+const crumb::dispatch::weight_functions& functions_of(const char* isa) {
+    return **crumb::choose_weight_functions({isa});
+}
+
+/// Products of any shape are sums in the order of the depth, each product rounded.
+TEST(WeightKernels, ProductsHaveOneOrder) {
+    struct shape {
+        std::size_t m, n, k;
+        bool transposed; ///< A is stored by columns
+    };
+    for (const shape s :
+         {shape{1, 16, 1, false}, {7, 48, 33, true}, {13, 112, 600, false}, {0, 32, 5, true}}) {
+        numbers r(1);
+        const auto a = r.floats(s.m * s.k + 1), b = r.floats(s.k * s.n), c = r.floats(s.m * s.n + 1);
+        const std::size_t a_row = s.transposed ? 1 : s.k, a_depth = s.transposed ? s.m : 1;
+        std::vector<float> wanted = c;
+        std::vector<double> wanted_doubles(c.begin(), c.end());
+        for (std::size_t i = 0; i < s.m; ++i)
+            for (std::size_t j = 0; j < s.n; ++j)
+                for (std::size_t k = 0; k < s.k; ++k) {
+                    const float x = a[i * a_row + k * a_depth], y = b[k * s.n + j];
+                    float product = x * y;
+                    CRUMB_ROUND_PRODUCT(product);
+                    wanted[i * s.n + j] += product;
+                    wanted_doubles[i * s.n + j] -= double{x} * double{y}; // exact products
+                }
+        const std::vector<double> a2(a.begin(), a.end()), b2(b.begin(), b.end());
+        crumb_test::for_each_isa([&]<class Isa>() {
+            auto got = c;
+            functions_of(Isa::name).add_product(
+                {a.data(), a_row, a_depth, b.data(), s.n, got.data(), s.n, s.m, s.n, s.k});
+            EXPECT_EQ(got, wanted);
+            std::vector<double> doubles(c.begin(), c.end());
+            functions_of(Isa::name).subtract_product(
+                {a2.data(), a_row, a_depth, b2.data(), s.n, doubles.data(), s.n, s.m, s.n, s.k});
+            EXPECT_EQ(doubles, wanted_doubles);
+        });
+    }
+}
+
+TEST(WeightKernels, CholeskyFactorsAndInverses) {
+    constexpr std::size_t n = 96;
+    numbers r(2);
+    const auto x = r.floats(2 * n * n);
+    std::vector<double> a(n * n, 0.0);
+    double trace = 0;
+    for (std::size_t i = 0; i < n; ++i)
+        for (std::size_t j = 0; j < n; ++j)
+            for (std::size_t k = 0; k < 2 * n; ++k) {
+                a[i * n + j] += double{x[k * n + i]} * double{x[k * n + j]};
+                trace += i == j ? double{x[k * n + i]} * double{x[k * n + j]} : 0.0;
+            }
+    std::vector<double> first;
+    crumb_test::for_each_isa([&]<class Isa>() {
+        auto u = a;
+        ASSERT_TRUE(crumb::factor_cholesky(functions_of(Isa::name), u.data(), n));
+        for (std::size_t i = 0; i < n; ++i)
+            std::fill_n(u.data() + i * n, i, 0.0);
+        if (first.empty())
+            first = u;
+        EXPECT_EQ(u, first);
+        // |A - U^T U| <= (n + 1) eps |U^T| |U|, and the entries of |U^T| |U| are below the trace of A.
+        for (std::size_t i = 0; i < n; ++i)
+            for (std::size_t j = 0; j < n; ++j) {
+                double sum = 0;
+                for (std::size_t k = 0; k < n; ++k)
+                    sum += u[k * n + i] * u[k * n + j];
+                ASSERT_NEAR(sum, a[i * n + j], 2 * (n + 1) * 0x1p-53 * trace);
+            }
+    });
+    a[5 * n + 5] = -1;
+    EXPECT_FALSE(crumb::factor_cholesky(functions_of("portable"), a.data(), n));
+}
+
+std::uint64_t hash_of(std::span<const std::byte> bytes, std::uint64_t hash = 0xcbf29ce484222325u) {
+    for (const std::byte b : bytes)
+        hash = (hash ^ static_cast<std::uint64_t>(b)) * 0x100000001b3u;
+    return hash;
+}
+template <class T>
+std::uint64_t hash_of(const std::vector<T>& x, std::uint64_t hash) {
+    return hash_of(std::as_bytes(std::span(x)), hash);
+}
+
+struct leveled_format {
+    std::size_t entries;
+    unsigned selector_bits;
+    crumb::scale_kind scales;
+    std::uint64_t hash;
+};
+
+/// What moments, codebooks and error feedback make of the same numbers, in `parts` shares; a hash per format.
+std::vector<std::uint64_t> quantized_hashes(const char* isa, std::size_t parts,
+                                            std::span<const leveled_format> formats) {
+    constexpr std::size_t k = 272, n = 5, rows = 520; // blocks, groups and tiles that end early
+    numbers r(3);
+    const auto w = r.floats(n * k, 0.1f), common = r.floats(4 * k), x = r.floats(rows * k, 0.5f);
+    std::vector<float> inputs = x;
+    for (std::size_t i = 0; i < rows; ++i)
+        for (std::size_t j = 0; j < k; ++j)
+            inputs[i * k + j] += common[i % 4 * k + j];
+    const crumb::context on{isa};
+    crumb::second_moments<double> moments(k);
+    for (std::size_t part = 0; part < parts; ++part)
+        EXPECT_TRUE(moments.add(crumb::matrix<const float>(inputs.data(), rows, k), part, parts, on));
+    const auto h = moments.matrix();
+    const auto weights = crumb::matrix<const float>(w.data(), n, k);
+    const auto feedback =
+        crumb::error_feedback::make(crumb::matrix<const double>(h.data(), k, k), {.sweeps = 2}, on);
+    EXPECT_TRUE(feedback);
+    const crumb::training_matrix all[] = {{weights, {}}};
+    std::vector<std::uint64_t> hashes;
+    for (const leveled_format& f : formats) {
+        const auto trained = crumb::train_codebooks(
+            all,
+            {.entries = f.entries, .selector_bits = f.selector_bits, .scales = f.scales, .max_rounds = 3},
+            on);
+        EXPECT_TRUE(trained);
+        auto q = crumb::leveled_matrix::zeros(trained->levels, n, k);
+        for (std::size_t part = 0; part < parts; ++part)
+            EXPECT_TRUE(feedback->quantize(weights, q, crumb::split(n, parts, part)));
+        std::uint64_t hash = hash_of(std::as_bytes(std::span(trained->levels.levels)));
+        hash = hash_of(q.index, hash);
+        hash = hash_of(q.exponent, hash);
+        hashes.push_back(hash_of(q.scale, hash));
+    }
+    return hashes;
+}
+
+/// The hashes are those of every ISA of x86 and Arm.
+TEST(WeightKernels, EveryIsaAndSplitQuantizesToTheSameBytes) {
+    const leveled_format formats[] = {{16, 0, crumb::scale_kind::byte, 0x89fdc5244e2f301au},
+                                      {8, 1, crumb::scale_kind::byte, 0xf4fa0dab5faa046u},
+                                      {4, 2, crumb::scale_kind::byte, 0xb8ac01a9dc3b9db1u},
+                                      {4, 2, crumb::scale_kind::half, 0x386350bd08e3fdbfu}};
+    std::size_t parts = 0; // another split on every ISA
+    crumb_test::for_each_isa([&]<class Isa>() {
+        const auto hashes = quantized_hashes(Isa::name, ++parts, formats);
+        for (std::size_t i = 0; i < hashes.size(); ++i)
+            EXPECT_EQ(hashes[i], formats[i].hash) << "0x" << std::hex << hashes[i];
+    });
+}
+
+} // namespace
