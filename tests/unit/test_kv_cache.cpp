@@ -185,7 +185,7 @@ TEST(KvAttention, ASpanSeesItsTokensAlone) {
                 // The same bits whichever rows go together.
                 const auto together = p.y;
                 const auto plan = p.plan(crumb::kv_mode::exact, Isa::name);
-                crumb::buffer memory(plan.scratch_bytes(1));
+                crumb::buffer memory(plan.scratch_bytes(m));
                 for (std::size_t r = 0; r < m; ++r)
                     ASSERT_TRUE(plan.run(p.queries(), *p.cache, 0, p.result(), memory, {.rows = {r, r + 1}}));
                 EXPECT_EQ(p.y, together);
@@ -241,6 +241,82 @@ TEST(KvAttention, PartialResultsMergeToTheWhole) {
             ASSERT_NO_FATAL_FAILURE(p.check(0, codec.has_codebooks() ? &errors : nullptr));
         }
     });
+}
+
+// However threads share heads and ranges: the same bits, and those of single rows.
+TEST(KvAttention, RangesDoNotDependOnWhoTakesThem) {
+    for_each_isa([]<class Isa>() {
+        for (const auto& [name, codec] : codecs)
+            for (const std::size_t window : {32, 400}) { // ranges end in codes, or in the window
+                SCOPED_TRACE(name);
+                crumb::kv_cache_options options = options_of(codec, 16);
+                options.window = window;
+                options.max_rows = 3;
+                run_problem p(options, 2, 772, 3, Isa::name);
+                const auto plan = p.plan(crumb::kv_mode::fast, Isa::name);
+                const auto of = crumb::kv_ranges::of(p.position, options, 256);
+                ASSERT_EQ(of.count(), 3u);
+                crumb::buffer memory(plan.scratch_bytes(3)), partials(plan.partial_bytes(3, 3));
+                const auto take = [&](crumb::range rows, crumb::range heads, crumb::range ranges) {
+                    const auto done = plan.partials(p.queries(), *p.cache, 0, of, ranges, partials, memory,
+                                                    {.rows = rows, .kv_heads = heads});
+                    ASSERT_TRUE(done.ok()) << done.message();
+                };
+                std::vector<float> whole;
+                for (const std::size_t cut : {0, 1, 2}) {
+                    for (const std::size_t row : {2, 0, 1}) {
+                        std::fill(partials.as<float>(), partials.as<float>() + partials.size() / 4, NAN);
+                        take({row, row + 1}, {0, 1}, {0, 3});
+                        if (cut != 0)
+                            take({row, row + 1}, {1, 2}, {cut, 3});
+                        take({row, row + 1}, {1, 2}, {0, cut == 0 ? 3 : cut});
+                        plan.merge(partials, 3, crumb::matrix(p.y.data() + row * p.cols(), 1, p.cols()));
+                    }
+                    if (whole.empty())
+                        whole = p.y;
+                    EXPECT_EQ(p.y, whole) << "cut " << cut;
+                }
+                if (codec.is_uncoded()) {
+                    take({0, 3}, {0, 2}, {0, 3});
+                    plan.merge(partials, 3, p.result());
+                    EXPECT_EQ(p.y, whole);
+                }
+                // And those of `partial`, which knows nothing of what comes before.
+                for (std::size_t i = 0; i < 3; ++i) {
+                    const auto done =
+                        plan.partial(p.queries(), *p.cache, 0, {of.tokens(i, i + 1), partials, i}, memory,
+                                     {.rows = {0, 1}});
+                    ASSERT_TRUE(done.ok()) << done.message();
+                }
+                plan.merge(partials, 3, p.result(), {.rows = {0, 1}});
+                EXPECT_TRUE(std::equal(p.y.begin(), p.y.begin() + static_cast<std::ptrdiff_t>(p.cols()),
+                                       whole.begin()));
+            }
+    });
+}
+
+TEST(KvRanges, FollowFromThePosition) {
+    const auto options = options_of(kv_codec::pq4(), 16);
+    for (const std::size_t tokens : {1u, 4099u, 4100u, 6147u, 6148u, 34819u, 36867u, 36868u, 1u << 20}) {
+        const auto of = crumb::kv_ranges::of(tokens - 1, options);
+        EXPECT_LE(of.count(), crumb::kv_ranges::max_count);
+        EXPECT_EQ(of.count() > 1, tokens >= 4100) << tokens;
+        std::size_t at = 0;
+        for (std::size_t i = 0; i < of.count(); ++i) {
+            const crumb::range r = of.tokens(i, i + 1);
+            EXPECT_EQ(r.begin, at);
+            if (of.count() > 1) {
+                EXPECT_GE(r.size(), crumb::kv_ranges::min_tokens);
+                EXPECT_LT(r.size(), 2 * of.tokens());
+                EXPECT_EQ(of.tokens() % crumb::kv_part_tokens, 0u);
+            }
+            at = r.end;
+        }
+        EXPECT_EQ(at, tokens);
+    }
+    auto spanned = options;
+    spanned.span = 5000;
+    EXPECT_EQ(crumb::kv_ranges::of(100000, spanned).count(), 1u);
 }
 
 // Heads go through the pages in blocks whose states fit into a cache: more heads than that, and a part of one

@@ -1,5 +1,6 @@
 // Causal attention with grouped queries over a cache of sinks, codes and a window. Loops:
-//     blocks of rows > kv heads that go together > parts of a page > those heads > a part, by its route
+//     blocks of rows > kv heads that go together > ranges > parts of a page > those heads > a part, by its
+//     route
 //     skipping values: kv heads > all keys, then the values that matter
 #if !defined(CRUMB_THIS_ISA)
 #include <crumb/isa/editor.hpp>
@@ -52,7 +53,7 @@ struct kv_attention_run<isa::CRUMB_THIS_ISA> {
     // Memory is fastest where it is read from end to end, and in short pages all heads lie beside each other.
     // But each head comes with tables and sums, which the first cache holds for one of them: a head goes
     // through a page, or through a few short ones, before the next one does.
-    static void codes_by_heads(const kv_attention_args& args, const range& heads, std::size_t r,
+    static void codes_by_heads(kv_attention_args args, const range& heads, std::size_t r,
                                std::size_t rows) noexcept {
         const auto of = [&](std::size_t h) { return pass(args, h, r, rows, h - heads.begin); };
         for (std::size_t h = heads.begin; h < heads.end; ++h)
@@ -65,11 +66,25 @@ struct kv_attention_run<isa::CRUMB_THIS_ISA> {
                           last_part = end > cache.sinks && end > begin ? parts(end - cache.sinks) : 0,
                           least = args.memory.route() == kv_route::tables ? args.memory.parts() : 1,
                           step = least < cache.page.parts() ? cache.page.parts() : least;
+        // The part that the next range begins with.
+        std::size_t later = args.ranges - 1, cut = first_part + args.range_tokens / kv_part_tokens;
+        const auto next_range = [&] {
+            for (std::size_t h = heads.begin; h < heads.end; ++h)
+                of(h).finish();
+            args.partials += args.partial_step;
+            for (std::size_t h = heads.begin; h < heads.end; ++h)
+                of(h).restart();
+            --later;
+            cut += args.range_tokens / kv_part_tokens;
+        };
         kv_parts here, next;
         if (first_part < last_part)
             next = cache.parts(first_part, heads.begin);
         for (std::size_t p = first_part, stop = p; p < last_part; p = stop) {
+            if (later != 0 && p == cut)
+                next_range();
             stop = p + step < last_part ? p + step : last_part;
+            stop = later != 0 && cut < stop ? cut : stop;
             for (std::size_t h = heads.begin; h < heads.end; ++h)
                 for (std::size_t i = p; i < stop; ++i) {
                     here = next;
@@ -85,9 +100,17 @@ struct kv_attention_run<isa::CRUMB_THIS_ISA> {
                                  end < t + kv_part_tokens ? end : t + kv_part_tokens, next);
                 }
         }
+        // Ranges may end within the window.
+        std::size_t t = begin;
+        for (; later != 0; next_range()) {
+            const std::size_t until = cache.sinks + cut * kv_part_tokens;
+            for (std::size_t h = heads.begin; h < heads.end; ++h)
+                of(h).window(t, until, false);
+            t = until;
+        }
         for (std::size_t h = heads.begin; h < heads.end; ++h) {
             const pass p = of(h);
-            p.window(h + 1 < heads.end);
+            p.window(t, last, h + 1 < heads.end);
             p.finish();
         }
     }
@@ -98,7 +121,7 @@ struct kv_attention_run<isa::CRUMB_THIS_ISA> {
         for (std::size_t h = heads.begin; h < heads.end; ++h) {
             pass p(args, h, r, rows, 0);
             p.start(false);
-            p.window(false);
+            p.window(p.first(args.cache.sinks), p.last(), false);
             const kv_scan<I> scan = p.scan();
             const kv_skip_report report = kv_skip<I>(p, scan, args).run();
             if (args.skipped != nullptr)
@@ -126,6 +149,12 @@ struct kv_attention_run<isa::CRUMB_THIS_ISA> {
             if (args.memory.route() == kv_route::tables)
                 scan().begin();
         }
+        /// Begins again with the same queries and tables, behind the sinks.
+        void restart() const noexcept {
+            base::begin();
+            if (args.memory.route() == kv_route::tables)
+                scan().restart();
+        }
         void finish() const noexcept {
             if (args.memory.route() == kv_route::tables)
                 scan().end();
@@ -141,10 +170,11 @@ struct kv_attention_run<isa::CRUMB_THIS_ISA> {
                         more ? cache.sink_keys.from(before + cache.sinks) : kv_rows<half>{});
         }
 
-        /// `more`: whether the next head's window is read next.
-        void window(bool more) const noexcept {
-            const std::size_t first = cache.sinks + cache.coded, end = last();
-            const std::size_t before = base::kv_head * cache.slots, begin = base::first(cache.sinks);
+        /// Tokens begin .. end - 1, as far as they are in the window. `more`: whether the next head's window
+        /// is read next.
+        void window(std::size_t begin, std::size_t end, bool more) const noexcept {
+            const std::size_t first = cache.sinks + cache.coded;
+            const std::size_t before = base::kv_head * cache.slots;
             for (std::size_t t = first > begin ? first : begin; t < end;) {
                 // Up to where the window begins again at its first slot.
                 const std::size_t slot = (t - cache.sinks) % cache.slots;

@@ -90,6 +90,9 @@ struct kv_attention_args : attention_query_args {
     const pq_scans* scans = nullptr;   ///< of the route by tables
     kv_scratch memory;                 ///< of `scratch`; knows the route
     kv_error* errors = nullptr;        ///< per row and head, or null
+    std::size_t ranges = 1;            ///< of tokens, each with partial results of its own
+    std::size_t range_tokens = 0;      ///< of all of them but the last; whole parts, sinks aside
+    std::size_t partial_step = 0;      ///< floats from the partial results of a range to the next
     float epsilon = 0;                 ///< share of a query's weights whose values may be left out
     float* skip_scratch = nullptr;     ///< kv_skip_scratch::floats(), or null: all values are read
     kv_skip_report* skipped = nullptr; ///< with skip_scratch: per kv head, or null

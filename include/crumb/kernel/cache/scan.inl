@@ -52,6 +52,13 @@ struct kv_scan<isa::CRUMB_THIS_ISA> {
             queries[i] = carved.at(at.tables(own, i));
             pq_table_run<I>::run({codec, args.head_size, pass.q + i * pass.padded,
                                   cache.tables(pass.kv_head, true), &queries[i]});
+        }
+        restart();
+    }
+    /// Begins again with the same tables: nothing is summed.
+    CRUMB_INLINE void restart() const noexcept {
+        const kv_codec& codec = cache.keys().codec();
+        for (std::size_t i = 0; i < pass.queries; ++i) {
             states[i] = {-__builtin_inff(), codec.residual ? 0.0f : 1.0f, 0};
             float* sums = at.sums(own, i);
             for (std::size_t c = 0; c < at.sum_floats(); c += lanes)

@@ -3,6 +3,7 @@
 
 #include <crumb/op/attention.hpp>
 #include <crumb/op/cache/kv_cache.hpp>
+#include <crumb/op/cache/kv_ranges.hpp>
 
 namespace crumb::inline CRUMB_ABI {
 
@@ -85,8 +86,8 @@ class kv_attention {
     }
 
     /// The whole result for `part`. q and y: row r is the token at part.position + r, heads * head_size
-    /// floats. The rows' keys and values have been written to the layer. `scratch`: scratch_bytes(rows of the
-    /// part), aligned. Refuses caches of other options than the plan's, tokens that have not been written,
+    /// floats. The rows' keys and values have been written to the layer. `scratch`: scratch_bytes(rows of q),
+    /// aligned. Refuses caches of other options than the plan's, tokens that have not been written,
     /// codes of tokens that a row must not see, NaN and infinite queries, y unchanged. Threads may run
     /// disjoint parts.
     status run(const matrix_view<const float>& q, const kv_cache& cache, std::size_t layer,
@@ -165,6 +166,43 @@ class kv_attention {
             {layer, split.tokens, {}, reinterpret_cast<float*>(split.partials.data() + stride * split.index)},
             scratch, part);
     }
+    /// Like `partial`, for ranges first .. last - 1 of `of` in one pass, which makes what it needs of the
+    /// queries once: range i into partial result i of `partials`, partial_bytes(rows of the part, of.count())
+    /// bytes, whose row 0 is the part's first. All rows of the part have the same ranges. Refuses what `run`
+    /// refuses, ranges of another position, errors that are asked for, and too little memory.
+    status partials(const matrix_view<const float>& q, const kv_cache& cache, std::size_t layer,
+                    const kv_ranges& of, const range& ranges, std::span<std::byte> memory,
+                    std::span<std::byte> scratch, const kv_attention_part& part = {}) const noexcept {
+        const range rows = part.rows.within(q.rows);
+        const std::size_t position =
+            part.position == kv_attention_part::this_step ? cache.length() : part.position;
+        const auto ranges_of = [&](std::size_t row) {
+            return kv_ranges::of(position + row, cache.options(), of.shortest());
+        };
+        if (rows.size() != 0 &&
+            !(ranges_of(rows.begin).goes_with(of) && ranges_of(rows.end - 1).goes_with(of)))
+            return status::error(errc::invalid_argument,
+                                 "kv_attention: rows at %zu to %zu do not have %zu ranges of %zu tokens",
+                                 position + rows.begin, position + rows.end, of.count(), of.tokens());
+        if (ranges.begin >= ranges.end || ranges.end > of.count() || part.errors != nullptr)
+            return status::error(errc::invalid_argument, "kv_attention: ranges %zu to %zu of %zu%s",
+                                 ranges.begin, ranges.end, of.count(),
+                                 part.errors != nullptr ? ", whose errors are not known" : "");
+        const std::size_t stride = partial_bytes(rows.size(), 1);
+        if (const status s = check_buffer(memory, stride * of.count(), "kv_attention: partials"); !s)
+            return s;
+        kernel::kv_attention_args args;
+        args.ranges = ranges.size();
+        args.range_tokens = of.tokens();
+        args.partial_step = stride / sizeof(float);
+        range tokens = of.tokens(ranges.begin, ranges.end);
+        // The last range of a row ends with the row.
+        tokens.end = ranges.end == of.count() ? position + rows.end : tokens.end;
+        // Kernels count rows from the first of q.
+        const auto first = reinterpret_cast<std::uintptr_t>(memory.data()) + stride * ranges.begin -
+                           partial_row_bytes() * rows.begin;
+        return start(args, q, cache, {layer, tokens, {}, reinterpret_cast<float*>(first)}, scratch, part);
+    }
     /// y from the first `splits` partial results, which together cover the tokens, as attention::merge.
     void merge(std::span<const std::byte> partials, std::size_t splits, const matrix_view<float>& y,
                const attention_part& part = {}) const noexcept {
@@ -174,6 +212,9 @@ class kv_attention {
   private:
     std::size_t head_size() const noexcept { return shape().head_size; }
     std::size_t group() const noexcept { return dense_.group(); }
+    std::size_t partial_row_bytes() const noexcept {
+        return shape().heads * (head_size() + 2) * sizeof(float);
+    }
     kernel::kv_scratch memory(std::size_t rows, std::size_t kv_heads) const noexcept {
         return {head_size(), codec_, rows * group(), kv_heads, mode_};
     }
@@ -218,8 +259,9 @@ class kv_attention {
             return status::error(errc::invalid_argument,
                                  "kv_attention: token %zu must not see the %zu tokens that are codes",
                                  position + args.rows.begin, layer.sinks + layer.coded);
-        if (const status s = check_buffer(scratch, scratch_bytes(args.rows.size()), "kv_attention: scratch");
-            !s)
+        // How codes are read is up to the step, so that parts of its rows give the same bits as all of them.
+        args.row_block = dense_.row_block(q.rows);
+        if (const status s = check_buffer(scratch, scratch_bytes(q.rows), "kv_attention: scratch"); !s)
             return s;
         const range columns = {args.kv_heads.begin * group() * head_size(),
                                args.kv_heads.end * group() * head_size()};
