@@ -328,6 +328,59 @@ TEST_P(Kv, BatchesDoNotChangeABitBetweenEncodings) {
     }
 }
 
+// Blocks are encoded while tokens are decoded, by threads that wait for others. From which length on they are
+// read as codes is up to their position: so are all logits, however many threads there are, and however many
+// items are left when a block is due.
+TEST_P(Kv, EncodesBesideDecodingWithoutChangingABit) {
+    const auto text = random_tokens(240, 5);
+    for (const char* name : {"pq4", "kivi4:window=0", "q8_0:sinks=0:window=100"}) {
+        const kv_type kv = parsed(name);
+        const auto books = train(kv.codec);
+        std::vector<float> expected;
+        for (const std::size_t threads : {1, 2, 3}) {
+            auto s = lm::session::make(model_, lm::team(threads, together), kv, context, 128, *books.view());
+            ASSERT_TRUE(s.ok()) << s.message();
+            std::vector<lm::encoded_block> blocks;
+            s->trace_encoding([&](const lm::encoded_block& b) { blocks.push_back(b); });
+            const auto logits = run(*s, text, {1});
+            if (expected.empty())
+                expected = logits;
+            EXPECT_EQ(logits, expected) << name << ": " << threads << " threads";
+            // Beside decoding as long as a window has the block; without one it is due at once.
+            ASSERT_EQ(blocks.empty(), kv.window == 0) << name;
+            for (const lm::encoded_block& b : blocks) {
+                EXPECT_EQ(b.first, kv.sinks + 64 * static_cast<std::size_t>(&b - blocks.data())) << name;
+                EXPECT_EQ(b.coded, b.first + 64 + kv.window) << name;
+                EXPECT_GE(b.begun, b.first + 64) << name;
+                EXPECT_LT(b.begun, b.coded) << name;
+                EXPECT_EQ(b.items, model_.shape().layers * model_.shape().kv_heads) << name;
+                EXPECT_EQ(threads == 1 ? b.between : b.beside, b.items) << name << ", token " << b.first;
+            }
+            // A piece that ends where a block is due leaves no step in between.
+            blocks.clear();
+            s->reset();
+            const std::size_t before = kv.sinks + 64, due = before + kv.window;
+            fed(*s, std::span(text).first(before), 0);
+            fed(*s, std::span(text).subspan(before, kv.window), 0);
+            const auto rest = run(*s, std::span(text).subspan(due, 20), {1});
+            EXPECT_EQ(s->cached(0).cache.coded(), 64u);
+            for (const lm::encoded_block& b : blocks)
+                EXPECT_LT(b.beside + b.between, b.items) << name;
+            // Given up and begun again.
+            if (kv.window > 2) {
+                s->reset();
+                fed(*s, std::span(text).first(before), 0);
+                fed(*s, std::span(text).subspan(before, 1), 0);
+                s->rewind(before - 1);
+                fed(*s, std::span(text).subspan(before - 1, 2), 0);
+                EXPECT_EQ(s->cached(0).cache.coded(), 0u);
+                fed(*s, std::span(text).subspan(before + 1, kv.window - 1), 0);
+                EXPECT_EQ(run(*s, std::span(text).subspan(due, 20), {1}), rest) << name;
+            }
+        }
+    }
+}
+
 // A step may come down to one part at any barrier, and so may encoding at its start.
 TEST_P(Kv, GoingOnAloneDoesNotChangeABit) {
     const auto text = random_tokens(102, 5);

@@ -295,6 +295,74 @@ TEST_P(Session, ReportsItsCache) {
 INSTANTIATE_TEST_SUITE_P(All, Session, testing::ValuesIn(shapes),
                          [](const auto& test) { return std::string(test.param.name); });
 
+/// Three kv heads: two and four threads share heads, by ranges of 256 tokens.
+class SessionDepth : public testing::TestWithParam<const char*> {
+  protected:
+    static constexpr std::size_t prompt = 500, steps = 40;
+
+    std::vector<float> run(const std::vector<std::int32_t>& text, const lm::team& threads,
+                           std::size_t shortest, std::size_t batch = 128) const {
+        auto s = lm::session::make(*model_, threads, *kv_type::parse(GetParam()), 600, batch);
+        EXPECT_TRUE(s.ok()) << s.message();
+        s->shortest_range(shortest);
+        std::vector<float> out;
+        const auto feed = [&](std::size_t first, std::size_t n) {
+            const auto logits = fed(*s, std::span(text).subspan(first, n), n);
+            out.insert(out.end(), logits.begin(), logits.end());
+        };
+        feed(0, prompt);
+        for (std::size_t i = 0; i < steps; ++i)
+            feed(prompt + i, 1);
+        return out;
+    }
+
+    temporary_file file_{tiny_model({.width = 24, .heads = 6, .kv_heads = 3, .context = 600}).file()};
+    crumb::result<lm::model> model_ = lm::model::load(file_.path(), {});
+    std::vector<std::int32_t> text_ = random_tokens(prompt + steps, 5);
+};
+
+TEST_P(SessionDepth, ThreadsThatShareHeadsDoNotChangeABit) {
+    ASSERT_TRUE(model_.ok()) << model_.message();
+    const auto expected = run(text_, lm::team(1), 256);
+    for (const std::size_t threads : {2, 4})
+        EXPECT_EQ(run(text_, lm::team(threads, together), 256), expected) << threads << " threads";
+    if (kv_type::parse(GetParam())->codec.is_uncoded()) {
+        EXPECT_EQ(run(text_, lm::team(2, together), 256, 3), expected) << "small batches";
+    }
+    // Ranges are summed in an order of their own.
+    const auto whole = run(text_, lm::team(1), 4096);
+    EXPECT_NE(whole, expected);
+    const std::ptrdiff_t before = 511 * 256;
+    EXPECT_TRUE(std::equal(whole.begin(), whole.begin() + before, expected.begin()));
+}
+
+TEST_P(SessionDepth, GoingOnAloneAmongSharedHeadsDoesNotChangeABit) {
+    ASSERT_TRUE(model_.ok()) << model_.message();
+    const kv_type kv = *kv_type::parse(GetParam());
+    const std::vector<std::int32_t> text(text_.begin(), text_.begin() + 521);
+    const auto start = [&](const lm::team& threads) {
+        auto s = lm::session::make(*model_, threads, kv, 600, 520);
+        EXPECT_TRUE(s.ok()) << s.message();
+        s->shortest_range(256);
+        fed(*s, std::span(text).first(520), 0);
+        return std::move(*s);
+    };
+    lm::session one = start(lm::team(1));
+    const auto logits = fed(one, std::span(text).subspan(520), 1);
+    const std::vector<float> expected(logits.begin(), logits.end());
+    nth_decision when;
+    lm::session s = start(lm::team(2, when.function()));
+    const std::size_t all = when.for_each([&] {
+        s.rewind(520);
+        const auto again = fed(s, std::span(text).subspan(520), 1);
+        EXPECT_TRUE(std::equal(again.begin(), again.end(), expected.begin())) << "from decision " << when.n;
+    });
+    EXPECT_GE(all, 1 + 6 * model_->shape().layers);
+}
+
+INSTANTIATE_TEST_SUITE_P(Codecs, SessionDepth, testing::Values("f16", "q8_0", "kivi4"),
+                         [](const auto& test) { return std::string(test.param); });
+
 TEST(SessionLimits, AContextIsChecked) {
     const temporary_file file(tiny_model({.context = 48}).file());
     const auto m = lm::model::load(file.path(), {});

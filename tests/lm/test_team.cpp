@@ -57,6 +57,22 @@ TEST(Team, NobodyPassesABarrierEarly) {
     }
 }
 
+TEST(Team, AllButTheLastAtABarrierAreIdleOnce) {
+    for (const std::size_t size : {2, 4}) {
+        const lm::team t(size, together);
+        lm::pace pace;
+        std::atomic<std::size_t> idle = 0;
+        constexpr std::size_t barriers = 50;
+        t.step(pace, 1, [&](std::size_t part, std::size_t) {
+            for (std::size_t i = 0; i < barriers; ++i) {
+                auto once = [&]() noexcept { ++idle; };
+                t.barrier(part, once);
+            }
+        });
+        EXPECT_EQ(idle, barriers * (size - 1));
+    }
+}
+
 TEST(Team, SleepersWakeUp) {
     const lm::team t(3, together);
     lm::pace pace;

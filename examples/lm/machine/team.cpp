@@ -258,9 +258,10 @@ struct team::crew {
             throw left{};
     }
 
-    std::size_t meet_others() {
+    std::size_t meet_others(void (*idle)(void*), void* of) {
         const std::uint32_t before = passed.value();
-        arrive();
+        if (!arrive() && idle != nullptr)
+            idle(of);
         go_on(before);
         return size;
     }
@@ -275,10 +276,14 @@ struct team::crew {
         job.raise();
     }
 
-    void wait() noexcept {
+    void wait(void (*idle)(void*) = nullptr, void* of = nullptr) noexcept {
         const std::uint32_t before = passed.value();
+        if (arrive())
+            return;
+        if (idle != nullptr)
+            idle(of);
         // What is over at once costs no look at the clock.
-        if (arrive() || passed.passes(before, std::min(spins, short_wait)))
+        if (passed.passes(before, std::min(spins, short_wait)))
             return;
         const balance::time from = now();
         if (!alone)
@@ -381,12 +386,12 @@ struct team::crew {
         account(now());
     }
 
-    std::size_t meet() {
+    std::size_t meet(void (*idle)(void*), void* of) {
         if (parts == 1)
             return 1;
         if (alone)
             deadline.store(alone() ? 1 : 0, std::memory_order_relaxed);
-        wait();
+        wait(idle, of);
         if (!leave.load(std::memory_order_relaxed))
             return parts;
         if (failed.load(std::memory_order_relaxed))
@@ -417,6 +422,8 @@ void team::step_all(pace& of, std::size_t items, function call, void* task) cons
     crew_->step(of, items, call, task);
 }
 
-std::size_t team::meet(std::size_t part) const { return part == 0 ? crew_->meet() : crew_->meet_others(); }
+std::size_t team::meet(std::size_t part, void (*idle)(void*), void* of) const {
+    return part == 0 ? crew_->meet(idle, of) : crew_->meet_others(idle, of);
+}
 
 } // namespace lm

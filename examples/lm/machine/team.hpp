@@ -82,7 +82,14 @@ class team {
 
     /// Inside `step`: waits until every part has come here. Returns the number of parts that go on, of which
     /// this is one: all or 1.
-    std::size_t barrier(std::size_t part) const { return size_ == 1 ? 1 : meet(part); }
+    std::size_t barrier(std::size_t part) const { return size_ == 1 ? 1 : meet(part, nullptr, nullptr); }
+    /// The same; every part but the last to come calls idle(), which must not throw, before it waits. What
+    /// falls out does so too: nobody waits for the end of it.
+    template <class F>
+    std::size_t barrier(std::size_t part, F& idle) const {
+        static_assert(noexcept(idle()));
+        return size_ == 1 ? 1 : meet(part, [](void* f) { (*static_cast<F*>(f))(); }, &idle);
+    }
 
   private:
     using function = void (*)(void*, std::size_t, std::size_t);
@@ -93,7 +100,7 @@ class team {
     struct crew;
     void run_all(function call, void* task) const;
     void step_all(pace& of, std::size_t items, function call, void* task) const;
-    std::size_t meet(std::size_t part) const;
+    std::size_t meet(std::size_t part, void (*idle)(void*), void* of) const;
 
     std::size_t size_;
     std::shared_ptr<crew> crew_;

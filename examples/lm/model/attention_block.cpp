@@ -1,5 +1,7 @@
 #include "model/session_state.hpp"
 
+#include <algorithm>
+
 namespace lm {
 
 /// RMSNorm of every head in some channels of all rows, in place.
@@ -39,9 +41,9 @@ void session::state::project(const model_layer& l, std::size_t layer, const matr
     }
     require_finite({layer, pass_place::stage::queries}, is_fused ? "attn_qkv.weight" : "attn_q.weight", to.q,
                    q_channels, length);
-    keep(layer, to, kv_heads);
     if (cache_observer && threads.size() == 1)
-        cache_observer(layer, to.k, to.v);
+        cache_observer({layer, to.q, to.k, to.v});
+    keep(layer, to, kv_heads);
     s.own.watch.lap(section::floats);
 }
 
@@ -73,8 +75,11 @@ status session::state::attend(std::size_t layer, const projections& of, const ma
                               share& s, const crumb::kv_attention_part& part) {
     const layer_group& group = caches->group_of(layer);
     const std::size_t index = caches->index_of(layer);
-    if (kv.skip == 0 || s.rows != 1 || !group.is_whole())
+    if (kv.skip == 0 || s.rows != 1 || !group.is_whole()) {
+        if (ranges_of(layer, s.rows - 1).count() > 1)
+            return attend_ranges(layer, of, out, s, part);
         return group.attend->run(of.q, *group.cache, index, out, s.own.scratch, part);
+    }
     std::vector<crumb::kv_skip_report>& reports = s.own.reports;
     const status done = group.attend->run_skipping(
         of.q, *group.cache, index, out, s.own.scratch,
@@ -86,6 +91,56 @@ status session::state::attend(std::size_t layer, const projections& of, const ma
     return done;
 }
 
+status session::state::attend_ranges(std::size_t layer, const projections& of, const matrix_view<float>& out,
+                                     share& s, const crumb::kv_attention_part& part) {
+    const layer_group& group = caches->group_of(layer);
+    const crumb::kv_attention& plan = *group.attend;
+    const range rows = part.rows.within(s.rows);
+    const std::size_t most = rows_with_partials();
+    for (std::size_t r = rows.begin, end = r; r < rows.end; r = end) {
+        const crumb::kv_ranges ranges = ranges_of(layer, r);
+        for (end = r + 1; end < rows.end && end - r < most && ranges_of(layer, end).goes_with(ranges);)
+            ++end;
+        const std::span<std::byte> memory = s.rows == 1 ? partials.bytes() : s.own.partials.bytes();
+        if (const status done =
+                plan.partials(of.q, *group.cache, caches->index_of(layer), ranges, {0, ranges.count()},
+                              memory, s.own.scratch, {.rows = {r, end}, .kv_heads = part.kv_heads});
+            !done)
+            return done;
+        plan.merge(memory, ranges.count(), crumb::matrix(out.row(r), end - r, out.cols, out.stride),
+                   {.kv_heads = part.kv_heads});
+    }
+    return {};
+}
+
+// Ranges of all heads lie one behind another, and every thread takes an equal part of them, by their tokens.
+status session::state::attend_shared(std::size_t layer, const projections& of, share& s,
+                                     const crumb::kv_ranges& ranges) {
+    const layer_group& group = caches->group_of(layer);
+    const std::size_t heads = m.shape().kv_heads, count = ranges.count();
+    const std::size_t all = heads * (length + 1);
+    const auto owner = [&](std::size_t head, std::size_t i) {
+        const range tokens = ranges.tokens(i, i + 1);
+        return (head * (length + 1) + (tokens.begin + tokens.end) / 2) * s.parts / all;
+    };
+    for (std::size_t head = 0; head < heads; ++head) {
+        std::size_t first = 0;
+        while (first < count && owner(head, first) < s.part)
+            ++first;
+        std::size_t last = first;
+        while (last < count && owner(head, last) == s.part)
+            ++last;
+        if (first == last)
+            continue;
+        if (const status done =
+                group.attend->partials(of.q, *group.cache, caches->index_of(layer), ranges, {first, last},
+                                       partials.bytes(), s.own.scratch, {.kv_heads = {head, head + 1}});
+            !done)
+            return done;
+    }
+    return {};
+}
+
 void session::state::attention_block(const model_layer& l, std::size_t layer, share& s) {
     const auto& d = m.shape();
     const auto h = residual(s.rows);
@@ -93,24 +148,37 @@ void session::state::attention_block(const model_layer& l, std::size_t layer, sh
                            ? prepared(s, h, l.attention_norm, l.attention_norm_bias, {&l.qkv})
                            : prepared(s, h, l.attention_norm, l.attention_norm_bias, {&l.q, &l.k, &l.v});
     const projections to = projections_of(l, s.rows);
+    const auto out = crumb::matrix(attended.data(), s.rows, d.attention_width());
     // Attention over heads that a thread has projected itself needs nobody else's results.
     const auto heads_of = [&] { return crumb::split(d.kv_heads, s.parts, s.part); };
+    const auto report = [&](const crumb::kv_attention_part& part, const status& done) {
+        if (!done)
+            failure.report({layer, pass_place::stage::attention, part.rows.begin, part.kv_heads.begin}, done);
+    };
     crumb::kv_attention_part part = {.kv_heads = heads_of()};
     const std::size_t group = d.heads / d.kv_heads;
     const std::size_t most = (d.kv_heads + s.parts - 1) / s.parts;
     if (most * s.parts * 8 <= d.kv_heads * 9) {
         project(l, layer, input, s, to, {part.kv_heads.begin * group, part.kv_heads.end * group},
                 part.kv_heads);
+        report(part, attend(layer, to, out, s, part));
     } else {
         project(l, layer, input, s, to, crumb::split(d.heads, s.parts, s.part), part.kv_heads);
         wait(s);
-        part = s.rows > 1 ? crumb::kv_attention_part{.rows = s.mine}
-                          : crumb::kv_attention_part{.kv_heads = heads_of()};
+        const crumb::kv_ranges ranges = ranges_of(layer, 0);
+        if (s.rows == 1 && kv.skip == 0 && ranges.count() > 1 && s.parts > 1) {
+            report({}, attend_shared(layer, to, s, ranges));
+            s.own.watch.lap(section::attention);
+            wait(s);
+            part = {.kv_heads = heads_of()};
+            caches->group_of(layer).attend->merge(partials.bytes(), ranges.count(), out,
+                                                  {.kv_heads = part.kv_heads});
+        } else {
+            part = s.rows > 1 ? crumb::kv_attention_part{.rows = s.mine}
+                              : crumb::kv_attention_part{.kv_heads = heads_of()};
+            report(part, attend(layer, to, out, s, part));
+        }
     }
-    const auto out = crumb::matrix(attended.data(), s.rows, d.attention_width());
-    if (const status attended_to = attend(layer, to, out, s, part); !attended_to)
-        failure.report({layer, pass_place::stage::attention, part.rows.begin, part.kv_heads.begin},
-                       attended_to);
     s.own.watch.lap(section::attention);
     wait(s);
     add(s, l.output, prepared(s, out, {&l.output}), l.attention_post_norm, section::output,

@@ -9,7 +9,7 @@
 namespace lm {
 
 /// The kinds of work of a forward pass.
-enum class section { qkv, output, up, down, vocabulary, attention, floats, quantization, waiting };
+enum class section { qkv, output, up, down, vocabulary, attention, floats, quantization, encoding, waiting };
 inline constexpr std::string_view section_names[] = {"queries, keys, values",
                                                      "attention output",
                                                      "feed-forward up and gate",
@@ -18,6 +18,7 @@ inline constexpr std::string_view section_names[] = {"queries, keys, values",
                                                      "attention",
                                                      "norms, rotary, cache",
                                                      "activation quantization",
+                                                     "encoding the cache",
                                                      "waiting for threads"};
 inline constexpr std::size_t sections = std::size(section_names);
 

@@ -38,6 +38,7 @@ result<session> session::make(const model& m, team threads, const kv_type& kv, s
     if (!caches)
         return caches.error();
     s->caches.emplace(std::move(*caches));
+    s->encoder.emplace(*s->caches);
     const auto ops = crumb::float_ops::plan();
     if (!ops)
         return ops.error();
@@ -113,6 +114,12 @@ status session::state::grow(std::size_t tokens) {
     const auto& d = m.shape();
     if (const status grown = caches->grow(tokens); !grown)
         return grown;
+    if (partials.size() == 0 && tokens >= 2 * shortest_range) {
+        const crumb::kv_attention& plan = *caches->groups().front().attend;
+        partials = buffer(plan.partial_bytes(1, crumb::kv_ranges::max_count));
+        for (worker& w : workers)
+            w.partials = buffer(plan.partial_bytes(rows_with_partials(), crumb::kv_ranges::max_count));
+    }
     if (tokens <= capacity)
         return {};
     const std::size_t more = std::min(context, std::max(tokens, 2 * capacity));
@@ -134,18 +141,16 @@ status session::state::grow(std::size_t tokens) {
     return {};
 }
 
-void session::state::encode() {
-    for (layer_group& g : caches->groups())
-        if (const auto e = g.cache->begin_encoding()) {
-            threads.step(encoding, e.items, [&](std::size_t part, std::size_t parts) {
-                g.cache->encode(e, workers[part].scratch.bytes(), crumb::split(e.items, parts, part));
-            });
-            g.cache->end_encoding(e);
-        }
-}
-
 void session::reset() noexcept { rewind(0); }
-void session::rewind(std::size_t length) noexcept { state_->length = state_->caches->truncate(length); }
+void session::rewind(std::size_t length) noexcept {
+    if (length >= state_->length)
+        return;
+    state_->encoder->drop();
+    state_->length = state_->caches->truncate(length);
+}
+void session::trace_encoding(std::function<void(const encoded_block&)> f) {
+    state_->encoder->trace(std::move(f));
+}
 void session::count_ffn(bool missed) noexcept {
     state_->ffn_counted = true;
     state_->ffn_misses = missed;
@@ -156,6 +161,7 @@ ffn_counts session::ffn() const noexcept {
     c.tokens /= std::max<std::size_t>(state_->m.shape().layers, 1);
     return c;
 }
+void session::shortest_range(std::size_t tokens) noexcept { state_->shortest_range = tokens; }
 void session::precision(int bits) noexcept { state_->bits = bits; }
 std::size_t session::length() const noexcept { return state_->length; }
 std::size_t session::context() const noexcept { return state_->context; }
@@ -227,13 +233,17 @@ result<std::span<const float>> session::feed(std::span<const std::int32_t> token
         s.threads.step(batch.size() == 1 ? s.one_row : s.many_rows, batch.size(),
                        [&](std::size_t part, std::size_t parts) { s.forward(batch, rows, part, parts); });
         if (!s.failure.error()) {
+            s.encoder->drop();
             s.length = s.caches->truncate(s.length);
             return s.failure.error();
         }
         if (const status advanced = s.caches->advance(batch.size()); !advanced)
             return advanced;
         s.length += batch.size();
-        s.encode();
+        s.workers.front().watch.start();
+        s.encoder->advance(s.length, s.threads,
+                           [&](std::size_t part) { return s.workers[part].scratch.bytes(); });
+        s.workers.front().watch.lap(section::encoding);
         if (rows < wanted)
             collected.insert(collected.end(), s.logits.begin(),
                              s.logits.begin() + static_cast<std::ptrdiff_t>(rows * vocabulary));
@@ -259,8 +269,7 @@ double session::kv_bytes_per_token() const noexcept {
     return bytes;
 }
 
-void session::observe_cache(
-    std::function<void(std::size_t, const matrix_view<const float>&, const matrix_view<const float>&)> f) {
+void session::observe_cache(std::function<void(const attention_inputs&)> f) {
     state_->cache_observer = std::move(f);
 }
 

@@ -2,6 +2,7 @@
 #pragma once
 
 #include "machine/team.hpp"
+#include "model/cache_encoder.hpp"
 #include "model/kv.hpp"
 #include "model/model.hpp"
 #include "model/profile.hpp"
@@ -55,6 +56,10 @@ class session {
     /// highest one at first.
     void precision(int bits) noexcept;
 
+    /// Tokens of the shortest ranges that threads share where they share a head, a multiple of 256; before
+    /// the first token. Logits depend on it in their last bits.
+    void shortest_range(std::size_t tokens) noexcept;
+
     /// Appends tokens and returns the logits behind the last `wanted` of them: wanted x vocabulary finite
     /// floats, valid until the next call. Refuses tokens that do not fit into the context or are none of the
     /// vocabulary. A number that is not finite ends the pass: the error names the tensor, the layer and the
@@ -82,11 +87,18 @@ class session {
                                     std::size_t parts)>
                      f);
 
-    /// Calls f(layer, keys, values) with what is written to the cache in every batch from now on: keys turned
-    /// by their positions; rows of kv_heads * head_size. An empty function ends that. One thread only.
-    void observe_cache(std::function<void(std::size_t, const crumb::matrix_view<const float>&,
-                                          const crumb::matrix_view<const float>&)>
-                           f);
+    /// Queries, keys and values of a layer, before keys and values are written to the cache: queries and keys
+    /// turned by their positions, heads side by side.
+    struct attention_inputs {
+        std::size_t layer;
+        crumb::matrix_view<const float> queries, keys, values;
+    };
+    /// Calls f with those of every layer in every batch from now on. An empty function ends that. One thread
+    /// only.
+    void observe_cache(std::function<void(const attention_inputs&)> f);
+
+    /// Calls f for every block of tokens that became codes beside decoding, from now on.
+    void trace_encoding(std::function<void(const encoded_block&)> f);
 
     /// Begins to measure (or stops), with all times 0.
     void profile(bool on) noexcept;

@@ -1,10 +1,12 @@
 // What a session has, and a forward pass over it.
 #pragma once
 
+#include "model/cache_encoder.hpp"
 #include "model/first_failure.hpp"
 #include "model/layer_caches.hpp"
 #include "model/session.hpp"
 
+#include <algorithm>
 #include <initializer_list>
 #include <vector>
 
@@ -24,8 +26,9 @@ struct session::state {
 
     /// What a thread has for itself.
     struct worker {
-        buffer scratch; ///< of attention
-        buffer copies;  ///< quantized copies of one row
+        buffer scratch;  ///< of attention
+        buffer partials; ///< of some rows of a batch, over ranges of tokens
+        buffer copies;   ///< quantized copies of one row
         std::vector<float> row;
         stopwatch watch;
         buffer weights; ///< of all coded tokens, if values may be left unread
@@ -63,7 +66,8 @@ struct session::state {
     kv_type kv;
     std::size_t context = 0, batch = 0, length = 0;
     int bits = 0; ///< of nested matrices
-    pace one_row, many_rows, encoding;
+    std::size_t shortest_range = crumb::kv_ranges::min_tokens;
+    pace one_row, many_rows;
     std::optional<crumb::float_ops> ops;
     std::optional<layer_caches> caches;
     first_failure failure;
@@ -71,14 +75,15 @@ struct session::state {
     std::vector<crumb::rope_table> ropes; ///< of `model_shape::ropes`
     std::size_t capacity = 0;             ///< tokens that there are rotations for
     std::vector<worker> workers;
+    std::optional<cache_encoder> encoder; ///< with scratch memory of the workers
     buffer copies;
+    buffer partials;    ///< of one row, over ranges of tokens, by threads that share heads
     buffer ffn_scratch; ///< of folded networks
     std::vector<crumb::folded_ffn_counters> ffn_counters;
     bool ffn_counted = false, ffn_misses = false;
     ffn_counts ffn;
     std::function<void(const matrix&, const matrix_view<const float>&, std::size_t, std::size_t)> observer;
-    std::function<void(std::size_t, const matrix_view<const float>&, const matrix_view<const float>&)>
-        cache_observer;
+    std::function<void(const session::attention_inputs&)> cache_observer;
     batch_floats hidden, x, q, k, v, attended, added, up, gate;
     std::vector<float> logits;
 
@@ -87,21 +92,32 @@ struct session::state {
         return crumb::matrix(hidden.data(), rows, m.shape().width);
     }
 
+    /// The ranges of tokens that a row of the batch sees in a layer.
+    crumb::kv_ranges ranges_of(std::size_t layer, std::size_t row) const {
+        return crumb::kv_ranges::of(length + row, caches->group_of(layer).cache->options(), shortest_range);
+    }
+    /// Rows of a batch that attend to ranges of tokens together: as many as share a pass.
+    std::size_t rows_with_partials() const {
+        const std::size_t group = m.shape().heads / m.shape().kv_heads;
+        return std::min(batch, std::max<std::size_t>(1, crumb::kernel::attention_queries / group));
+    }
     /// Reports the first number of some columns that is not finite. `tensor` has made it, row 0 is token
     /// `first`.
     void require_finite(pass_place at, const char* tensor, const matrix_view<const float>& of, range part,
                         std::size_t first);
     /// Keys and values of kv heads [heads) of all rows to the cache.
     void keep(std::size_t layer, const projections& of, range heads);
-    /// Encodes what is older than the window.
-    void encode();
 
     /// Makes room for `tokens` tokens: pages of the cache, rotations, weights of all coded tokens.
     status grow(std::size_t tokens);
 
     /// Whatever has been derived from `parts`, `part` and `mine` is out of date behind this.
-    void wait(share& s) const {
-        if (const std::size_t parts = threads.barrier(s.part); parts != s.parts) {
+    void wait(share& s) {
+        auto idle = [&]() noexcept {
+            if (encoder->encode_one(s.own.scratch.bytes()))
+                s.own.watch.lap(section::encoding);
+        };
+        if (const std::size_t parts = threads.barrier(s.part, idle); parts != s.parts) {
             s.parts = parts;
             s.take(s.rows);
         }
@@ -124,6 +140,11 @@ struct session::state {
     projections projections_of(const model_layer& l, std::size_t rows);
     status attend(std::size_t layer, const projections& of, const matrix_view<float>& out, share& s,
                   const crumb::kv_attention_part& part);
+    /// Attention of some rows and kv heads that have ranges of tokens: one thread takes all of them.
+    status attend_ranges(std::size_t layer, const projections& of, const matrix_view<float>& out, share& s,
+                         const crumb::kv_attention_part& part);
+    /// This thread's ranges of heads that threads share, into `partials`.
+    status attend_shared(std::size_t layer, const projections& of, share& s, const crumb::kv_ranges& ranges);
     void attention_block(const model_layer& l, std::size_t layer, share& s);
     void project(const model_layer& l, std::size_t layer, const matrix_input& input, share& s,
                  const projections& to, range heads, range kv_heads);

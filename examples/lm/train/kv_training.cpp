@@ -9,6 +9,29 @@ namespace lm {
 using crumb::result;
 using crumb::status;
 
+namespace {
+
+/// What a layer's values are multiplied with: the rows of its output matrix.
+status weigh_values(const model& m, std::size_t layer, crumb::kv_samples& samples) {
+    const auto tensor = m.file().get_tensor("blk." + std::to_string(layer) + ".attn_output.weight");
+    if (!tensor)
+        return tensor.error();
+    const auto rows = tensor_rows::open(**tensor, m.extras());
+    if (!rows)
+        return rows.error();
+    std::vector<float> row(rows->size());
+    for (std::size_t r = 0; r < rows->rows(); ++r) {
+        rows->read(r, row.data());
+        if (const status s =
+                samples.weigh(layer, false, crumb::matrix<const float>(row.data(), 1, row.size()));
+            !s)
+            return s;
+    }
+    return {};
+}
+
+} // namespace
+
 result<crumb::kv_samples> collect_samples(const model& m, const kv_training& how,
                                           const stage_function& progress) {
     const model_shape& d = m.shape();
@@ -24,11 +47,16 @@ result<crumb::kv_samples> collect_samples(const model& m, const kv_training& how
     if (!samples)
         return samples.error();
     status error;
-    s->observe_cache([&](std::size_t layer, const crumb::matrix_view<const float>& k,
-                         const crumb::matrix_view<const float>& v) {
-        if (const status added = samples->add(layer, k, v); !added)
-            error = added;
+    s->observe_cache([&](const session::attention_inputs& in) {
+        const status added = samples->add(in.layer, in.keys, in.values);
+        const status weighed = how.weighted ? samples->weigh(in.layer, true, in.queries) : status();
+        for (const status& each : {added, weighed})
+            if (!each)
+                error = each;
     });
+    for (std::size_t layer = 0; how.weighted && layer < d.layers; ++layer)
+        if (const status weighed = weigh_values(m, layer, *samples); !weighed)
+            return weighed;
     const std::size_t windows = text->size() / window;
     for (std::size_t w = 0; w < windows; ++w) {
         s->reset();
@@ -47,6 +75,7 @@ result<crumb::kv_codebooks> train_codebooks(const crumb::kv_samples& samples, co
                                             const kv_training& how, const stage_function& progress) {
     crumb::kv_training_options options;
     options.sharing = how.sharing;
+    options.weighted = how.weighted;
     options.seed = how.seed;
     const team threads(how.threads);
     options.for_each = [&](std::size_t n, const std::function<void(std::size_t)>& f) {

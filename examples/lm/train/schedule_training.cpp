@@ -117,10 +117,9 @@ result<std::vector<prompt_features>> cache_features(study& prompts, std::size_t 
     std::vector<prompt_features> out(prompts.prompts());
     const status done = prompts.for_each_prompt(
         "features", [&](session& s, std::span<const std::int32_t> prompt, std::size_t i) -> status {
-            s.observe_cache([&](std::size_t at, const crumb::matrix_view<const float>& k,
-                                const crumb::matrix_view<const float>& v) {
-                if (at == layer)
-                    out[i].add(k, v);
+            s.observe_cache([&](const session::attention_inputs& in) {
+                if (in.layer == layer)
+                    out[i].add(in.keys, in.values);
             });
             s.reset();
             s.precision(s.of().precisions()->parent);

@@ -169,9 +169,11 @@ class kv_cache {
     }
 
     // ---- encoding ----
-    /// Tokens that wait to be encoded: whole blocks of 64, older than the window.
-    std::size_t encodable() const noexcept {
-        const std::size_t settled = sinks() + options().window, n = length();
+    /// Tokens that wait to be encoded: whole blocks of 64, older than the window but for its `ahead` oldest
+    /// tokens.
+    std::size_t encodable(std::size_t ahead = 0) const noexcept {
+        const std::size_t settled = sinks() + options().window - std::min(ahead, options().window);
+        const std::size_t n = length();
         if (is_uncoded() || n <= settled)
             return 0;
         const std::size_t end = (n - settled) / kv_block_tokens * kv_block_tokens, done = coded();
@@ -184,11 +186,13 @@ class kv_cache {
         std::size_t items = 0;             ///< pairs of a layer and a kv head
         explicit operator bool() const noexcept { return tokens != 0; }
     };
-    /// Begins to encode all waiting tokens; empty if there are none or another encoding has not ended.
-    encoding begin_encoding() noexcept {
-        if (encodable() == 0 || storage_.count().encoding.exchange(true, std::memory_order_acquire))
+    /// Begins to encode all waiting tokens; empty if there are none or another encoding has not ended. With
+    /// `ahead`, a block can be encoded while it is still in the window; attention reads its halves until
+    /// `end_encoding`, which the caller leaves until it is older than that.
+    encoding begin_encoding(std::size_t ahead = 0) noexcept {
+        if (encodable(ahead) == 0 || storage_.count().encoding.exchange(true, std::memory_order_acquire))
             return {};
-        const encoding e{coded(), encodable(), options().layers * options().kv_heads};
+        const encoding e{coded(), encodable(ahead), options().layers * options().kv_heads};
         storage_.reach(e.first + e.tokens);
         if (!e)
             storage_.count().encoding.store(false, std::memory_order_release);
@@ -223,6 +227,10 @@ class kv_cache {
     /// Makes the codes part of the cache; after all parts are encoded.
     void end_encoding(const encoding& e) noexcept {
         storage_.count().coded.store(e.first + e.tokens, std::memory_order_release);
+        storage_.count().encoding.store(false, std::memory_order_release);
+    }
+    /// Gives an encoding up, in whose parts no thread is at work: its tokens wait again.
+    void drop_encoding(const encoding&) noexcept {
         storage_.count().encoding.store(false, std::memory_order_release);
     }
     /// The three steps above in this thread; returns the number of tokens encoded.
