@@ -124,17 +124,13 @@ struct pq_avx2 {
         const __m256i pairs = _mm256_maddubs_epi16(weights, values);
         s = _mm256_add_epi32(s, _mm256_madd_epi16(pairs, _mm256_set1_epi16(1)));
     }
-    static CRUMB_INLINE void add_to(float* sums, float factor, dots s) noexcept {
-        const __m128i four = _mm_add_epi32(_mm256_castsi256_si128(s), _mm256_extracti128_si256(s, 1));
-        const __m128 two = _mm_cvtepi32_ps(_mm_add_epi32(four, _mm_unpackhi_epi64(four, four)));
-        auto* to = reinterpret_cast<__m64*>(sums);
-        const __m128 old = _mm_loadl_pi(_mm_setzero_ps(), to);
-        _mm_storel_pi(to, _mm_fmadd_ps(_mm_set1_ps(factor), two, old));
-    }
-    static CRUMB_INLINE void add_to(float* sums, float factor, dots a, dots b) noexcept {
-        const __m256i both = _mm256_add_epi32(_mm256_unpacklo_epi64(a, b), _mm256_unpackhi_epi64(a, b));
-        const __m128i four = _mm_add_epi32(_mm256_castsi256_si128(both), _mm256_extracti128_si256(both, 1));
-        _mm_storeu_ps(sums, _mm_fmadd_ps(_mm_set1_ps(factor), _mm_cvtepi32_ps(four), _mm_loadu_ps(sums)));
+    /// sums[c][i] += factor * (lane i of s[c]), of 1, 2 or 4 channels.
+    template <int Channels>
+    static CRUMB_INLINE void add_to(float* sums, float factor, const dots* s) noexcept {
+        CRUMB_UNROLL
+        for (int i = 0; i < Channels; ++i)
+            _mm256_storeu_ps(sums + 8 * i, _mm256_fmadd_ps(_mm256_set1_ps(factor), _mm256_cvtepi32_ps(s[i]),
+                                                           _mm256_loadu_ps(sums + 8 * i)));
     }
 
   private:

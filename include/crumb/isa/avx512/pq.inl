@@ -136,25 +136,27 @@ struct pq_avx512 {
     static CRUMB_INLINE void dot(dots& s, reg weights, reg values) noexcept {
         s = _mm512_dpbusd_epi32(s, weights, values);
     }
-    /// sums[i] += factor * (half of the lanes of s).
-    static CRUMB_INLINE void add_to(float* sums, float factor, dots s) noexcept {
-        const __m128i four = four_of(s);
-        const __m128 two = _mm_cvtepi32_ps(_mm_add_epi32(four, _mm_unpackhi_epi64(four, four)));
-        auto* to = reinterpret_cast<__m64*>(sums);
-        const __m128 old = _mm_loadl_pi(_mm_setzero_ps(), to);
-        _mm_storel_pi(to, _mm_fmadd_ps(_mm_set1_ps(factor), two, old));
-    }
-    /// The same for two channels.
-    static CRUMB_INLINE void add_to(float* sums, float factor, dots a, dots b) noexcept {
-        const __m128i four =
-            four_of(_mm512_add_epi32(_mm512_unpacklo_epi64(a, b), _mm512_unpackhi_epi64(a, b)));
-        _mm_storeu_ps(sums, _mm_fmadd_ps(_mm_set1_ps(factor), _mm_cvtepi32_ps(four), _mm_loadu_ps(sums)));
+    /// sums[c][i] += factor * (lanes i and i + 8 of s[c]), of 1, 2 or 4 channels.
+    template <int Channels>
+    static CRUMB_INLINE void add_to(float* sums, float factor, const dots* s) noexcept {
+        if constexpr (Channels == 1) {
+            const __m256i eight =
+                _mm256_add_epi32(_mm512_castsi512_si256(s[0]), _mm512_extracti64x4_epi64(s[0], 1));
+            _mm256_storeu_ps(sums, _mm256_fmadd_ps(_mm256_set1_ps(factor), _mm256_cvtepi32_ps(eight),
+                                                   _mm256_loadu_ps(sums)));
+        } else {
+            CRUMB_UNROLL
+            for (int i = 0; i < Channels; i += 2)
+                _mm512_storeu_ps(sums + 8 * i, _mm512_fmadd_ps(_mm512_set1_ps(factor),
+                                                               _mm512_cvtepi32_ps(pair(s[i], s[i + 1])),
+                                                               _mm512_loadu_ps(sums + 8 * i)));
+        }
     }
 
   private:
-    static CRUMB_INLINE __m128i four_of(__m512i s) noexcept {
-        const __m256i halves = _mm256_add_epi32(_mm512_castsi512_si256(s), _mm512_extracti64x4_epi64(s, 1));
-        return _mm_add_epi32(_mm256_castsi256_si128(halves), _mm256_extracti128_si256(halves, 1));
+    /// Sums of the halves of a, then those of b.
+    static CRUMB_INLINE __m512i pair(__m512i a, __m512i b) noexcept {
+        return _mm512_add_epi32(_mm512_shuffle_i64x2(a, b, 0x44), _mm512_shuffle_i64x2(a, b, 0xee));
     }
     template <int Bit>
     static CRUMB_INLINE __mmask64 bit(reg raw) noexcept {

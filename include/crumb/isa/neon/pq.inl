@@ -111,12 +111,12 @@ struct pq_neon {
         const int16x8_t pairs = vmull_s8(vget_low_s8(w), vget_low_s8(v));
         s = vpadalq_s16(s, vmlal_high_s8(pairs, w, v));
     }
-    static CRUMB_INLINE void add_to(float* sums, float factor, dots s) noexcept {
-        const int32x2_t two = vpadd_s32(vget_low_s32(s), vget_high_s32(s));
-        vst1_f32(sums, vfma_n_f32(vld1_f32(sums), vcvt_f32_s32(two), factor));
-    }
-    static CRUMB_INLINE void add_to(float* sums, float factor, dots a, dots b) noexcept {
-        vst1q_f32(sums, vfmaq_n_f32(vld1q_f32(sums), vcvtq_f32_s32(vpaddq_s32(a, b)), factor));
+    /// sums[c][i] += factor * (lane i of s[c]).
+    template <int Channels>
+    static CRUMB_INLINE void add_to(float* sums, float factor, const dots* s) noexcept {
+        CRUMB_UNROLL
+        for (int i = 0; i < Channels; ++i)
+            vst1q_f32(sums + 8 * i, vfmaq_n_f32(vld1q_f32(sums + 8 * i), vcvtq_f32_s32(s[i]), factor));
     }
 };
 

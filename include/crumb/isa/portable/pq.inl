@@ -109,17 +109,16 @@ struct pq_portable {
         for (int i = 0; i < width; ++i)
             s.lane[i % lanes] += weights.byte[i] * static_cast<std::int8_t>(values.byte[i]);
     }
-    static CRUMB_INLINE void add_to(float* sums, float factor, const dots& s) noexcept {
-        for (int i = 0; i < 2; ++i) {
-            std::int32_t sum = 0;
-            for (int k = i; k < lanes; k += 2)
-                sum += s.lane[k];
-            sums[i] += factor * static_cast<float>(sum);
-        }
-    }
-    static CRUMB_INLINE void add_to(float* sums, float factor, const dots& a, const dots& b) noexcept {
-        add_to(sums, factor, a);
-        add_to(sums + 2, factor, b);
+    /// sums[c][i] += factor * (lanes i, i + 4, ... of s[c]).
+    template <int Channels>
+    static CRUMB_INLINE void add_to(float* sums, float factor, const dots* s) noexcept {
+        for (int c = 0; c < Channels; ++c)
+            for (int i = 0; i < 4; ++i) {
+                std::int32_t sum = 0;
+                for (int k = i; k < lanes; k += 4)
+                    sum += s[c].lane[k];
+                sums[8 * c + i] += factor * static_cast<float>(sum);
+            }
     }
 
   private:

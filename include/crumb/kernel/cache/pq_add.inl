@@ -44,7 +44,8 @@ struct pq_add_run<isa::CRUMB_THIS_ISA> {
     static void finish(const pq_finish_args& args) noexcept {
         for (std::size_t c = 0; c < args.head_size; ++c) {
             const float* s = args.sums + c * pq_sums;
-            args.out[c] += args.scales[c] * (s[0] + s[1]);
+            args.out[c] +=
+                args.scales[c] * (((s[0] + s[1]) + (s[2] + s[3])) + ((s[4] + s[5]) + (s[6] + s[7])));
         }
     }
 
@@ -52,7 +53,8 @@ struct pq_add_run<isa::CRUMB_THIS_ISA> {
     template <pq_kind Kind>
     struct adder {
         using L = pq_lookup<I, Kind>;
-        static constexpr int most = L::loops ? 1 : I::registers >= 32 ? 4 : 2; ///< planes of a pass
+        /// Planes of a pass: what is looked up serves all of them.
+        static constexpr int most = L::loops ? 1 : 4;
 
         static bool meet(std::size_t end, std::size_t begin) noexcept {
             return L::last_unit(end) > L::first_unit(begin);
@@ -62,7 +64,7 @@ struct pq_add_run<isa::CRUMB_THIS_ISA> {
             const std::uint8_t* ahead = args.codes.ahead;
             for (std::size_t p = 0; p < args.count; ahead = nullptr) {
                 const std::size_t left = args.count - p;
-                if (most >= 4 && left >= 4)
+                if (most >= 4 && left >= 3)
                     p += add_planes<most >= 4 ? 4 : 1>(args, p, ahead);
                 else if (most >= 2 && left >= 2)
                     p += add_planes<most >= 2 ? 2 : 1>(args, p, ahead);
@@ -71,10 +73,13 @@ struct pq_add_run<isa::CRUMB_THIS_ISA> {
             }
         }
 
-        /// Channels of a pass: their sums and tables fit into registers.
+        /// Channels of a pass: their sums fit into registers, and their tables, unless they are small and lie
+        /// in the first cache.
         static constexpr int channels(int dims, int planes) noexcept {
+            const bool held = P::holds_tables || L::table_registers > 2;
             int n = dims;
-            while (n > 1 && n * (planes + L::table_registers) > I::registers - 7)
+            while (n > 1 && (n * planes > I::registers / 2 ||
+                             (held && n * (planes + L::table_registers) > I::registers - 7)))
                 n /= 2;
             return n;
         }
@@ -107,7 +112,11 @@ struct pq_add_run<isa::CRUMB_THIS_ISA> {
             pq_plane planes[unsigned(Planes)];
             alignas(64) std::uint8_t weights[L::split ? Planes : 1][kv_part_tokens];
             for (int i = 0; i < Planes; ++i) {
-                planes[i] = args.planes[p + static_cast<std::size_t>(i)];
+                const std::size_t at = p + static_cast<std::size_t>(i);
+                // Fewer than a pass has room for: the last one is summed again, and not stored.
+                planes[i] = args.planes[at < args.count ? at : args.count - 1];
+                if (at >= args.count)
+                    planes[i].sums = nullptr;
                 if constexpr (L::split) {
                     order_weights(planes[i].weights, weights[i]);
                     planes[i].weights = weights[i];
@@ -233,13 +242,13 @@ struct pq_add_run<isa::CRUMB_THIS_ISA> {
             CRUMB_INLINE void end(pq_plane* planes) const noexcept {
                 CRUMB_UNROLL
                 for (int p = 0; p < Planes; ++p) {
+                    if (Planes > 2 && planes[p].sums == nullptr)
+                        continue;
+                    typename P::dots of[unsigned(Channels)];
                     CRUMB_UNROLL
-                    for (int i = 0; i + 2 <= Channels; i += 2)
-                        P::add_to(planes[p].sums + static_cast<std::size_t>(i) * pq_sums, planes[p].factor,
-                                  sums[i * Planes + p], sums[(i + 1) * Planes + p]);
-                    if constexpr (Channels % 2 == 1)
-                        P::add_to(planes[p].sums + (Channels - 1) * pq_sums, planes[p].factor,
-                                  sums[(Channels - 1) * Planes + p]);
+                    for (int i = 0; i < Channels; ++i)
+                        of[i] = sums[i * Planes + p];
+                    P::template add_to<Channels>(planes[p].sums, planes[p].factor, of);
                     planes[p].sums += Channels * pq_sums;
                 }
             }

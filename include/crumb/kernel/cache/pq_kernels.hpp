@@ -90,9 +90,9 @@ struct pq_score_args {
     float* out = nullptr;  ///< [count][256]: only those of the blocks are written
 };
 
-/// Floats that a channel of values is summed in. Few, because each part reads and writes those of all
-/// channels.
-inline constexpr std::size_t pq_sums = 2;
+/// Floats that a channel of values is summed in: what is left of a register after its halves are added, since
+/// each further step costs about as much as the dot instruction of 64 tokens. Narrow registers use fewer.
+inline constexpr std::size_t pq_sums = 8;
 
 /// Weights of a part's tokens for one sum of values.
 struct pq_plane {
