@@ -23,6 +23,10 @@ struct cache_size {
 constexpr cache_size sizes[] = {{32, 32, 4096},  {32, 32, 32768},      {32, 8, 8192},        {32, 8, 32768},
                                 {32, 8, 131072}, {32, 32, 32768, 256}, {32, 32, 32768, 4096}};
 
+/// What threads share by ranges of tokens.
+constexpr cache_size shared_sizes[] = {
+    {32, 8, 8192}, {32, 8, 32768}, {9, 3, 4352}, {9, 3, 8192}, {4, 1, 8192}};
+
 /// A cache of random codes in as many layers as the working set takes, and the queries of a step.
 struct fixture {
     fixture(const named_kv_codec& c, const cache_size& s)
@@ -232,6 +236,72 @@ void skipping_row(benchmark::State& state, const named_kv_codec& codec, const ca
         state.counters["vs_run"] = median(vs_run);
 }
 
+/// The same step by the ranges of tokens that threads share: all of them by one thread, in turns with a plain
+/// step, and the longer part of two threads, by ranges and by whole heads.
+template <class Isa>
+void ranges_row(benchmark::State& state, const named_kv_codec& codec, const cache_size& size) {
+    if (!isa_supported(isa_index(Isa::name)))
+        return skip(state, std::string("this CPU lacks ") + Isa::name);
+    task t(fixture_of(codec, size), Isa::name);
+    if (!t.error.empty())
+        return fail(state, t.error);
+    const kv_ranges ranges = kv_ranges::of(t.f.position(), t.f.options);
+    const buffer partials(t.plan->partial_bytes(1, ranges.count()));
+    const auto take = [&](range heads, range of) {
+        must(t.plan->partials(matrix<const float>(t.f.q.data(), 1, t.f.q.size()), *t.f.cache, t.layer, ranges,
+                              of, partials.bytes(), t.scratch,
+                              {.kv_heads = heads, .position = t.f.position()}));
+    };
+    const auto merge = [&](range heads) {
+        t.plan->merge(partials.bytes(), ranges.count(), matrix(t.f.y.data(), 1, t.f.y.size()),
+                      {.kv_heads = heads});
+    };
+    const auto next = [&] { t.layer = t.layer + 1 == t.f.options.layers ? 0 : t.layer + 1; };
+    const std::vector<float> want = [&] {
+        t.layer = 0;
+        t.run();
+        return t.f.y;
+    }();
+    const auto step = [&] {
+        take({0, size.kv_heads}, {0, ranges.count()});
+        merge({0, size.kv_heads});
+        next();
+    };
+    t.layer = 0;
+    step();
+    for (std::size_t i = 0; i < want.size(); ++i)
+        if (!(std::fabs(t.f.y[i] - want[i]) <= 1e-3f))
+            return fail(state, "wrong result: " + std::to_string(t.f.y[i]) + " instead of " +
+                                   std::to_string(want[i]));
+    // Half of the tokens of all heads, and their half of the merge.
+    const std::size_t half = size.kv_heads / 2;
+    const auto shared = [&] {
+        if (half != 0)
+            take({0, half}, {0, ranges.count()});
+        if (size.kv_heads % 2 != 0)
+            take({half, half + 1}, {0, (ranges.count() + 1) / 2});
+        merge({0, (size.kv_heads + 1) / 2});
+        next();
+    };
+    const auto by_heads = [&] {
+        must(t.plan->run(matrix<const float>(t.f.q.data(), 1, t.f.q.size()), *t.f.cache, t.layer,
+                         matrix(t.f.y.data(), 1, t.f.y.size()), t.scratch,
+                         {.kv_heads = {0, (size.kv_heads + 1) / 2}, .position = t.f.position()}));
+        next();
+    };
+    std::vector<double> vs_run, vs_heads;
+    const double seconds = sample(state, 1, step, [&](double s) {
+        vs_run.push_back(seconds_of([&] { t.run(); }) / s);
+        const double part = seconds_of(shared);
+        vs_heads.push_back(seconds_of(by_heads) / part);
+    });
+    state.counters["bytes_per_second"] = t.f.bytes / seconds;
+    if (!vs_run.empty()) {
+        state.counters["vs_run"] = median(vs_run);
+        state.counters["two_threads_vs_heads"] = median(vs_heads);
+    }
+}
+
 template <class Isa>
 void row(benchmark::State& state, const named_kv_codec& codec, const cache_size& size) {
     if (!isa_supported(isa_index(Isa::name)))
@@ -280,6 +350,14 @@ void register_attention() {
             for (const named_kv_codec& codec : plain_pq_codecs)
                 add(codec, size);
         }
+        for (const cache_size& size : shared_sizes)
+            for (const named_kv_codec& codec : kv_codecs)
+                if (codec.codec.kind != kv_kind::f32)
+                    benchmark::RegisterBenchmark(
+                        row_name((std::string(codec.name) + ":ranges").c_str(), Isa::name, size).c_str(),
+                        [=](benchmark::State& state) { ranges_row<Isa>(state, codec, size); })
+                        ->UseManualTime()
+                        ->Unit(benchmark::kMicrosecond);
     });
 }
 

@@ -566,6 +566,32 @@ TEST_P(Kv, CalibratedFilesHoldTheirCodebooks) {
     EXPECT_NE((*lm::read_codebooks(third, codecs[1]))->identity(),
               (*lm::read_codebooks(second, codecs[1]))->identity());
 
+    // Weighted by queries and output matrices, they have a metric, and other entries.
+    o.weighted = true;
+    o.seed = 1;
+    o.model = file_.path();
+    ASSERT_TRUE(lm::calibrate(o).ok()) << lm::calibrate(o).message();
+    const lm::model weighted = load(out.path());
+    const auto with = lm::read_codebooks(weighted, codecs[1]);
+    ASSERT_TRUE(with.ok() && with->has_value()) << with.message();
+    EXPECT_EQ((*with)->metric.size(), (*with)->scales.size() * 2);
+    EXPECT_NE((*with)->entries, train(codecs[1]).entries);
+    const auto& metric = (*with)->metric;
+    EXPECT_NE(*std::min_element(metric.begin(), metric.end()), *std::max_element(metric.begin(), metric.end()));
+
+    // Loading takes default ones if it is told to, unless the file has some.
+    for (const std::string& path : {both.path(), file_.path()}) {
+        lm::common_options common;
+        common.model = path;
+        common.kv = {codecs[0]};
+        common.threads = 1;
+        common.default_codebooks = true;
+        const auto loaded = lm::load(common, 0, 1);
+        ASSERT_TRUE(loaded.ok()) << loaded.message();
+        EXPECT_EQ(loaded->codebooks->sets == 1, path == file_.path());
+        EXPECT_EQ(loaded->codebooks->identity() == train(codecs[0]).identity(), path == both.path());
+    }
+
     // Loading takes the file's codebooks, or trains some.
     for (const std::string& path : {both.path(), file_.path()}) {
         lm::common_options common;

@@ -175,7 +175,10 @@ status bench(const bench_options& o) {
     const auto isa = crumb::choose_isa();
     if (!isa)
         return isa.error();
-    auto loaded = open_model(o, o.depth + std::max(o.prompt, o.generate), 512);
+    // Speed depends on no codebook's entries.
+    load_options fast = o;
+    fast.default_codebooks = true;
+    auto loaded = open_model(fast, o.depth + std::max(o.prompt, o.generate), 512);
     if (!loaded)
         return loaded.error();
     const model& m = *loaded->weights;

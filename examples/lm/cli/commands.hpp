@@ -20,6 +20,7 @@ namespace lm {
 struct common_options : load_options {
     precision_option precision; ///< of nested weights
     bool json = false;
+    bool trace = false; ///< tell how blocks of the cache become codes
 };
 
 struct generate_options : common_options {
@@ -62,6 +63,7 @@ struct calibrate_options {
     std::string schedule;          ///< static or learned instead of codebooks; or empty
     std::optional<ffn_recipe> ffn; ///< folded networks instead of codebooks
     crumb::kv_sharing sharing = crumb::kv_sharing::none;
+    bool weighted = false;   ///< codebooks, by queries and output matrices
     std::string text;        ///< a file, or `self`
     std::size_t chunks = 64; ///< windows of text
     std::uint64_t seed = 1;
@@ -81,6 +83,7 @@ struct synth_options {
     std::string like, arch; ///< one of them
     std::string out;
     ggml_type weights = ggml_type::q4_0;
+    std::uint32_t context = 0; ///< 0: the shape's
     std::uint64_t seed = 1;
 };
 

@@ -42,6 +42,8 @@ status generate(const generate_options& o) {
         return started;
     session& s = *loaded->run;
     s.count_ffn(false);
+    if (o.trace)
+        trace_encoding(s);
 
     std::optional<schedule_source> source;
     std::optional<decoder> steps;

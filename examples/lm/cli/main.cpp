@@ -77,6 +77,8 @@ void add_common(CLI::App* app, lm::common_options& o) {
                    "What attention and feed-forward matrices are quantized to", is_run);
     app->add_flag("--cache", o.cache,
                   "Pack the weights into MODEL.packed, if that is not there yet, and use it as it is mapped");
+    app->add_flag("--default-codebooks", o.default_codebooks,
+                  "For a pq cache: codebooks that know nothing of the model, unless its file has some");
     lm::add_choice(
         app, "--ffn", o.ffn, lm::choices<lm::ffn_type>(lm::ffn_names),
         "Feed-forward networks: as they are, folded (see calibrate), or folded for single tokens only");
@@ -127,6 +129,7 @@ int run(int argc, char** argv) {
     generate->add_option("-n", g.tokens, "Most tokens to generate")
         ->check(lm::natural)
         ->capture_default_str();
+    generate->add_flag("--trace", g.trace, "Tell on stderr how blocks of the cache become codes");
     add_sampling(generate, g.how);
     auto* as_chat =
         generate->add_flag("--chat", g.chat, "The prompt is a message to a model of conversations");
@@ -260,6 +263,9 @@ int run(int argc, char** argv) {
                                                             {"layers", crumb::kv_sharing::layers},
                                                             {"all", crumb::kv_sharing::all}},
                    "What has codebooks in common");
+    auto* weighted = calibrate->add_flag(
+        "--weighted", c.weighted,
+        "Codebooks: errors of keys count by the queries, those of values by the output matrix");
     calibrate->add_option("--text", c.text, "Text file to train on, or 'self': a text that the model writes")
         ->required();
     calibrate->add_option("--chunks", c.chunks, "Windows of 512 tokens to train on")
@@ -289,6 +295,8 @@ int run(int argc, char** argv) {
         "--arch", s.arch,
         "Instead: a small model of this architecture, whose weights make all that is particular to "
         "it tell");
+    synth->add_option("--ctx", s.context, "Tokens of the model's context, instead of the shape's")
+        ->check(CLI::Range(1, 1 << 26));
     lm::add_choice(synth, "--weights", s.weights,
                    std::map<std::string, lm::ggml_type>{{"f32", lm::ggml_type::f32},
                                                         {"f16", lm::ggml_type::f16},
@@ -302,6 +310,8 @@ int run(int argc, char** argv) {
         if (calibrate->parsed() && (kv->count() + schedule->count() != 0) == (ffn->count() != 0))
             throw CLI::ValidationError(
                 "calibrate", "either --kv (codebooks for the cache) or --schedule, or --ffn is required");
+        if (weighted->count() != 0 && schedule->count() + ffn->count() != 0)
+            throw CLI::ValidationError("--weighted", "is for codebooks of the cache");
         if (synth->parsed() && s.like.empty() == s.arch.empty())
             throw CLI::ValidationError("synth", "either --like or --arch is required");
         if (!s.arch.empty() && synth->count("--weights") == 0)

@@ -39,4 +39,14 @@ result<loaded_model> open_against(const std::string& against, const model& other
     });
 }
 
+void trace_encoding(session& s) {
+    s.trace_encoding([](const encoded_block& b) {
+        complain(
+            "tokens %zu to %zu are codes from token %zu on: of %zu pieces %zu were encoded within the steps "
+            "since token %zu, %zu between them, %zu now",
+            b.first, b.first + crumb::kv_block_tokens - 1, b.coded, b.items, b.beside, b.begun, b.between,
+            b.items - b.beside - b.between);
+    });
+}
+
 } // namespace lm

@@ -15,4 +15,7 @@ crumb::result<loaded_model> open_model(const load_options& options, std::size_t 
 crumb::result<loaded_model> open_against(const std::string& against, const model& other,
                                          const load_options& options, std::size_t context, std::size_t batch);
 
+/// Prints a line on stderr for every block of the cache that becomes codes.
+void trace_encoding(session& s);
+
 } // namespace lm

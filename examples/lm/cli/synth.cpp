@@ -13,9 +13,11 @@ status synth(const synth_options& o) {
         return s;
     const bool is_small = !o.arch.empty();
     const std::string& name = is_small ? o.arch : o.like;
-    const auto shape = is_small ? find_small_shape(name) : find_shape(name);
+    auto shape = is_small ? find_small_shape(name) : find_shape(name);
     if (!shape)
         return shape.error();
+    if (o.context != 0)
+        shape->context = o.context;
     const auto file = synthesize(*shape, name, o.weights, o.seed);
     if (!file)
         return file.error();

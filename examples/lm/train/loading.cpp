@@ -6,6 +6,8 @@
 #include "train/packing.hpp"
 #include "train/quantizer.hpp"
 
+#include <crumb/offline/cache/default_codebooks.hpp>
+
 namespace lm {
 
 using crumb::errc;
@@ -23,7 +25,10 @@ result<crumb::kv_codebooks> codebooks_for(const model& m, const load_options& o,
         return std::move(**stored);
     if (events.notice)
         events.notice(m.path() + " has no codebooks of " + codec_name(o.kv.codec) +
-                      ": training them on text that the model writes");
+                      (o.default_codebooks ? ": taking default ones, which know nothing of the model"
+                                           : ": training them on text that the model writes"));
+    if (o.default_codebooks)
+        return crumb::default_kv_codebooks(o.kv.codec, m.shape().head_size);
     kv_training how;
     how.text = "self";
     how.chunks = 16;

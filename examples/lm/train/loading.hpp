@@ -21,6 +21,7 @@ struct load_options {
     ffn_type ffn = ffn_type::dense;
     bool ffn_by_lists = false;            ///< see `model_options`
     std::size_t threads = 0;              ///< 0: all
+    bool default_codebooks = false;       ///< of the cache, where the file has none: none are trained
     bool cache = false;                   ///< packs the weights into a file beside the model, or uses that
     std::size_t calibration_windows = 16; ///< of random tokens, for weights that are quantized on the way
 };
@@ -39,7 +40,7 @@ struct loaded_model {
 };
 
 /// The model without a session. Weights that are not rounded one by one are quantized on random tokens;
-/// codebooks of the cache that the file lacks are trained on text that the model writes.
+/// codebooks of the cache that the file lacks are trained on text that the model writes, or default ones.
 crumb::result<loaded_model> load(const load_options& options, const load_events& events = {});
 /// Its session. A context of 0 is the model's; of another one it is checked that there is memory for it.
 crumb::status start(loaded_model& model, const load_options& options, std::size_t context, std::size_t batch);

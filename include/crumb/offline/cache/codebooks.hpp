@@ -75,6 +75,48 @@ class kv_codebook_trainer {
         return out;
     }
 
+    /// The entries of a sub-space, [entries][dims], trained on its points: centroids, or low and high ones.
+    static result<std::vector<float>> centers_of(const kv_codec& codec,
+                                                 const matrix_view<const float>& points, std::uint64_t seed,
+                                                 std::size_t max_rounds = 10) {
+        kmeans_options k;
+        k.centroids = codec.entries();
+        // A few centroids converge slowly, and their rounds are cheap.
+        const bool few = k.centroids <= 64 && !codec.additive;
+        k.max_rounds = few ? max_rounds * std::max<std::size_t>(1, 128 / k.centroids) : max_rounds;
+        k.tolerance = k.centroids <= 64 ? 1e-5 : 1e-4;
+        k.seed = seed;
+        if (!codec.additive) {
+            auto clusters = kmeans(points, k);
+            if (!clusters)
+                return clusters.error();
+            return std::move(clusters->centroids);
+        }
+        auto tables = train_additive_tables(points, k);
+        if (!tables)
+            return tables.error();
+        std::vector<float> centers = std::move(tables->low);
+        centers.insert(centers.end(), tables->high.begin(), tables->high.end());
+        return centers;
+    }
+    /// A channel (counted through all sets, keys before values) on the int8 grid: the largest number, or sum
+    /// of two, is at most 127.
+    static void store(kv_codebooks& out, std::size_t channel, const Eigen::VectorXd& values) {
+        constexpr Eigen::Index low = additive_tables::entries;
+        const bool additive = out.codec.additive;
+        const double max =
+            additive ? values.head(low).cwiseAbs().maxCoeff() + values.tail(low).cwiseAbs().maxCoeff()
+                     : values.cwiseAbs().maxCoeff();
+        // Two numbers may both be rounded up.
+        const auto scale = static_cast<float>(max / (additive ? 126 : 127));
+        out.scales[channel] = scale;
+        std::int8_t* to = out.entries.data() + channel * out.codec.entries();
+        for (Eigen::Index e = 0; e < values.size(); ++e)
+            to[e] = scale > 0 ? static_cast<std::int8_t>(
+                                    std::clamp<long>(std::lrint(values[e] / double{scale}), -127, 127))
+                              : std::int8_t{0};
+    }
+
   private:
     struct member {
         std::size_t layer, head;
@@ -168,52 +210,19 @@ class kv_codebook_trainer {
                     sum += w(index(a), index(b)) * double{x_[r * size_ + j * dims + b]};
                 points[r * dims + a] = static_cast<float>(sum);
             }
-        kmeans_options k;
-        k.centroids = out_.codec.entries();
-        // A few centroids converge slowly, and their rounds are cheap.
-        const bool few = k.centroids <= 64 && !out_.codec.additive;
-        k.max_rounds = few ? o_.max_rounds * std::max<std::size_t>(1, 128 / k.centroids) : o_.max_rounds;
-        k.tolerance = k.centroids <= 64 ? 1e-5 : 1e-4;
-        k.seed = (o_.seed * 2 * out_.sets + n_) * size_ + j;
         // More points make training longer and codebooks no better.
-        const std::size_t step = std::max<std::size_t>(1, rows / (256 * k.centroids));
+        const std::size_t step = std::max<std::size_t>(1, rows / (256 * out_.codec.entries()));
         const matrix_view<const float> view{points.data(), (rows + step - 1) / step, dims, step * dims};
-        std::vector<float> centers;
-        if (out_.codec.additive) {
-            auto tables = train_additive_tables(view, k);
-            if (!tables)
-                return tables.error();
-            centers = std::move(tables->low);
-            centers.insert(centers.end(), tables->high.begin(), tables->high.end());
-        } else {
-            auto clusters = kmeans(view, k);
-            if (!clusters)
-                return clusters.error();
-            centers = std::move(clusters->centroids);
-        }
+        const auto centers =
+            centers_of(out_.codec, view, (o_.seed * 2 * out_.sets + n_) * size_ + j, o_.max_rounds);
+        if (!centers)
+            return centers.error();
         using row_major = Eigen::Matrix<float, Eigen::Dynamic, Eigen::Dynamic, Eigen::RowMajor>;
-        const Eigen::Map<const row_major> c(centers.data(), index(k.centroids), index(dims));
+        const Eigen::Map<const row_major> c(centers->data(), index(out_.codec.entries()), index(dims));
         const Eigen::MatrixXd back = w.triangularView<Eigen::Upper>().solve(c.cast<double>().transpose());
         for (std::size_t i = 0; i < dims; ++i)
-            store(j * dims + i, back.row(index(i)).transpose());
+            store(out_, n_ * size_ + j * dims + i, back.row(index(i)).transpose());
         return {};
-    }
-
-    /// A channel on the int8 grid: the largest number, or sum of two, is at most 127.
-    void store(std::size_t channel, const Eigen::VectorXd& values) {
-        constexpr Eigen::Index low = additive_tables::entries;
-        const bool additive = out_.codec.additive;
-        const double max =
-            additive ? values.head(low).cwiseAbs().maxCoeff() + values.tail(low).cwiseAbs().maxCoeff()
-                     : values.cwiseAbs().maxCoeff();
-        // Two numbers may both be rounded up.
-        const auto scale = static_cast<float>(max / (additive ? 126 : 127));
-        out_.scales[n_ * size_ + channel] = scale;
-        std::int8_t* to = out_.entries.data() + (n_ * size_ + channel) * out_.codec.entries();
-        for (Eigen::Index e = 0; e < values.size(); ++e)
-            to[e] = scale > 0 ? static_cast<std::int8_t>(
-                                    std::clamp<long>(std::lrint(values[e] / double{scale}), -127, 127))
-                              : std::int8_t{0};
     }
 
     static Eigen::Index index(std::size_t i) noexcept { return static_cast<Eigen::Index>(i); }
