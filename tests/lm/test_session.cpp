@@ -403,4 +403,41 @@ TEST(SessionLimits, AnUnknownIsaIsNamed) {
         << m.message();
 }
 
+TEST_P(Session, PartsMakeThePass) {
+    const temporary_file file(tiny_model(GetParam()).file());
+    const auto m = lm::model::load(file.path(), {weight_type::f32, activation_type::f32});
+    ASSERT_TRUE(m.ok()) << m.message();
+    auto s = lm::session::make(*m, lm::team(2), kv_type::f16, 32, 32);
+    ASSERT_TRUE(s.ok()) << s.message();
+    const auto tokens = random_tokens(20, 5);
+    const auto logits = fed(*s, tokens, 20);
+    const std::vector<float> expected(logits.begin(), logits.end());
+
+    const auto& d = m->shape();
+    std::vector<float> stream(20 * d.width), inner(20 * std::max(d.attention_width(), d.hidden)),
+        out(20 * d.vocabulary);
+    const auto h = crumb::matrix(stream.data(), 20, d.width);
+    const auto run = [&](lm::pass_part part, std::size_t layer, const auto& from, const auto& to) {
+        const auto done = s->run(part, layer, from, to);
+        EXPECT_TRUE(done.ok()) << done.message();
+    };
+    ASSERT_TRUE(s->embed(tokens, h).ok());
+    for (std::size_t i = 0; i < d.layers; ++i) {
+        const auto attended = crumb::matrix(inner.data(), 20, d.attention_width());
+        run(lm::pass_part::attention, i, h, attended);
+        run(lm::pass_part::add_attention, i, attended, h);
+        const auto activated = crumb::matrix(inner.data(), 20, d.hidden);
+        run(lm::pass_part::network, i, h, activated);
+        run(lm::pass_part::add_network, i, activated, h);
+    }
+    run(lm::pass_part::output_input, 0, h, h);
+    run(lm::pass_part::output, 0, h, crumb::matrix(out.data(), 20, d.vocabulary));
+    EXPECT_EQ(out, expected);
+
+    EXPECT_FALSE(s->run(lm::pass_part::attention, d.layers, h, h).ok());
+    EXPECT_FALSE(s->run(lm::pass_part::network, 0, h, crumb::matrix(out.data(), 20, d.hidden + 1)).ok());
+    EXPECT_FALSE(s->embed({}, crumb::matrix(stream.data(), 0, d.width)).ok());
+    EXPECT_FALSE(s->embed(std::vector<std::int32_t>{256}, crumb::matrix(stream.data(), 1, d.width)).ok());
+}
+
 } // namespace

@@ -27,8 +27,9 @@ std::map<std::string, Enum> choices(std::span<const std::string_view> names, std
 /// An option whose value is one of a list of names; another value is an error that prints the list, unless
 /// `first` says something better about it.
 template <class Enum>
-void add_choice(CLI::App* app, const std::string& name, Enum& value, const std::map<std::string, Enum>& names,
-                const std::string& help, const CLI::Validator& first = CLI::Validator("")) {
+CLI::Option* add_choice(CLI::App* app, const std::string& name, Enum& value,
+                        const std::map<std::string, Enum>& names, const std::string& help,
+                        const CLI::Validator& first = CLI::Validator("")) {
     std::vector<std::string> valid;
     std::string shown;
     for (const auto& [text, each] : names) {
@@ -37,8 +38,9 @@ void add_choice(CLI::App* app, const std::string& name, Enum& value, const std::
             shown = text;
     }
     // A value that the checks refuse does not get here.
-    app->add_option_function<std::string>(
-           name, [&value, names](const std::string& text) { value = names.at(text); }, help)
+    return app
+        ->add_option_function<std::string>(
+            name, [&value, names](const std::string& text) { value = names.at(text); }, help)
         ->check(first)
         ->check(CLI::IsMember(valid))
         ->default_str(shown);

@@ -52,6 +52,29 @@ std::map<std::string, lm::weight_type> quantized_weights() {
     return out;
 }
 
+/// What the vocabulary's matrices become: as they are, or formats that are chosen level by level.
+std::map<std::string, lm::weight_type> vocabulary_types() {
+    std::map<std::string, lm::weight_type> out{{"stored", lm::weight_type::stored}};
+    for (std::size_t i = 0; i < lm::weight_names.size(); ++i)
+        if (const auto type = static_cast<lm::weight_type>(i);
+            lm::is_leveled(type) || type == lm::weight_type::q5_0)
+            out.emplace(lm::name_of(type), type);
+    return out;
+}
+
+/// A number of bytes: 62400000, 62.4MB.
+std::uint64_t bytes_of(const std::string& text) {
+    constexpr std::pair<std::string_view, double> units[] = {{"", 1}, {"kB", 1e3}, {"MB", 1e6}, {"GB", 1e9}};
+    const std::size_t digits = std::min(text.find_first_not_of("0123456789."), text.size());
+    double number = 0;
+    for (const auto& [name, factor] : units)
+        if (text.substr(digits) == name && CLI::detail::lexical_cast(text.substr(0, digits), number) &&
+            number * factor < 1e18)
+            return static_cast<std::uint64_t>(number * factor);
+    throw CLI::ValidationError("--size",
+                               text + " is not a number of bytes, such as 62400000, 62.4MB or 1.5GB");
+}
+
 std::string names_of(const std::map<std::string, lm::weight_type>& names) {
     std::string out;
     for (const auto& each : names)
@@ -187,32 +210,44 @@ int run(int argc, char** argv) {
     lm::quantize_options q;
     auto* quantize = app.add_subcommand("quantize", "Write a model with quantized matrices");
     quantize->add_option("model", q.model, "GGUF file, architecture llama or gpt2")->required();
-    quantize
-        ->add_option_function<std::string>(
-            "--weights",
-            [&q](const std::string& text) {
-                const auto known = quantized_weights();
-                if (const auto found = known.find(text); found != known.end()) {
-                    q.weights = found->second;
-                    return;
-                }
-                const bool is_nested = lm::nested_type::is_meant(text);
-                const auto nested = lm::nested_type::parse(text);
-                if (!is_nested || !nested)
-                    throw CLI::ValidationError(
-                        "--weights", is_nested ? nested.message()
-                                               : text + " is none of " + names_of(quantized_weights()) +
-                                                     ", nested:<seed>-<parent>[:codebook|:uniform]");
-                q.weights = lm::weight_type::nested;
-                q.nested = *nested;
-            },
-            "What attention and feed-forward matrices become: " + names_of(quantized_weights()) +
-                ", nested:<seed>-<parent>[:codebook|:uniform] with 2 to 4 bits")
-        ->default_str("cb2s");
-    lm::add_choice(quantize, "--vocabulary", q.vocabulary,
-                   std::map<std::string, lm::weight_type>{{"q8_0", lm::weight_type::q8_0},
-                                                          {"stored", lm::weight_type::stored}},
-                   "What the embedding and the output matrix become");
+    auto* weights =
+        quantize
+            ->add_option_function<std::string>(
+                "--weights",
+                [&q](const std::string& text) {
+                    const auto known = quantized_weights();
+                    if (const auto found = known.find(text); found != known.end()) {
+                        q.weights = found->second;
+                        return;
+                    }
+                    const bool is_nested = lm::nested_type::is_meant(text);
+                    const auto nested = lm::nested_type::parse(text);
+                    if (!is_nested || !nested)
+                        throw CLI::ValidationError(
+                            "--weights", is_nested ? nested.message()
+                                                   : text + " is none of " + names_of(quantized_weights()) +
+                                                         ", nested:<seed>-<parent>[:codebook|:uniform]");
+                    q.weights = lm::weight_type::nested;
+                    q.nested = *nested;
+                },
+                "What attention and feed-forward matrices become: " + names_of(quantized_weights()) +
+                    ", nested:<seed>-<parent>[:codebook|:uniform] with 2 to 4 bits")
+            ->default_str("cb2s");
+    auto* vocabulary = lm::add_choice(quantize, "--vocabulary", q.vocabulary, vocabulary_types(),
+                                      "What the embedding and the output matrix become");
+    auto* bits =
+        quantize
+            ->add_option("--bits", q.bits,
+                         "Instead of --weights and --vocabulary: formats by matrix, with so many bits per "
+                         "weight of all matrices at most")
+            ->check(CLI::Range(0.5, 32.0));
+    auto* size = quantize->add_option_function<std::string>(
+        "--size", [&q](const std::string& text) { q.size = bytes_of(text); },
+        "The same for a file of so many bytes at most, as 70MB");
+    for (CLI::Option* given : {weights, vocabulary, size})
+        bits->excludes(given);
+    for (CLI::Option* given : {weights, vocabulary})
+        size->excludes(given);
     quantize->add_option(
         "--calibrate", q.calibrate,
         "Text file to measure inputs on, or 'self': a text that the model writes; without it, "
@@ -220,6 +255,23 @@ int run(int argc, char** argv) {
     quantize->add_option("--chunks", q.chunks, "Windows of 512 tokens to calibrate on")
         ->check(CLI::Range(1, 1 << 20))
         ->capture_default_str();
+    quantize
+        ->add_option_function<std::string>(
+            "--towards",
+            [&q](const std::string& text) {
+                q.towards.reset();
+                if (text == "off")
+                    return;
+                double share = 0;
+                if (!CLI::detail::lexical_cast(text, share) || !(share >= 0 && share <= 1))
+                    throw CLI::ValidationError("--towards",
+                                               text + " is neither a number from 0 to 1 nor off");
+                q.towards = share;
+            },
+            "How far weights go towards the full model's outputs on the inputs of the quantized model, 0 to "
+            "1; off: "
+            "on the full model's inputs")
+        ->default_str("0.5");
     quantize->add_option("--sweeps", q.sweeps, "Passes that choose every group again, given all others")
         ->check(CLI::Range(0, 100))
         ->capture_default_str();

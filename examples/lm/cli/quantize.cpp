@@ -1,13 +1,71 @@
 #include "cli/commands.hpp"
 #include "cli/open_model.hpp"
+#include "cli/program.hpp"
 #include "cli/report.hpp"
 #include "gguf/output_file.hpp"
 
+#include <algorithm>
 #include <chrono>
+#include <map>
 
 namespace lm {
 
 using crumb::status;
+
+namespace {
+
+/// "ffn_up" of "blk.3.ffn_up.weight".
+std::string kind_of(const std::string& tensor) {
+    const std::size_t end = tensor.rfind('.'), begin = tensor.rfind('.', end - 1);
+    return begin == std::string::npos ? tensor.substr(0, end) : tensor.substr(begin + 1, end - begin - 1);
+}
+
+/// Rows are kinds of matrices, columns formats: how many matrices of a kind have become what.
+void print_formats(const std::vector<quantized_matrix>& matrices) {
+    std::map<std::string, double> bits; // of formats, by the matrices that have them
+    std::map<std::string, std::map<std::string, std::size_t>> counts;
+    std::vector<std::string> kinds;
+    for (const quantized_matrix& each : matrices) {
+        const std::string kind = kind_of(each.tensor);
+        if (!counts.contains(kind))
+            kinds.push_back(kind);
+        ++counts[kind][each.type];
+        bits[each.type] = 8.0 * static_cast<double>(each.bytes) / static_cast<double>(each.weights);
+    }
+    std::vector<std::string> formats;
+    for (const auto& each : bits)
+        formats.push_back(each.first);
+    std::stable_sort(formats.begin(), formats.end(),
+                     [&](const std::string& a, const std::string& b) { return bits[a] < bits[b]; });
+    print("%-12s", "matrices");
+    for (const std::string& format : formats)
+        print(" %8s", format.c_str());
+    print("\n");
+    for (const std::string& kind : kinds) {
+        print("%-12s", kind.c_str());
+        for (const std::string& format : formats)
+            print(" %8zu", counts[kind][format]);
+        print("\n");
+    }
+}
+
+/// Says what an already quantized source means.
+void warn_of_few_bits(const model& m) {
+    std::size_t bytes = 0, weights = 0;
+    for (const named_matrix& each : m.matrices())
+        if (const auto t = m.file().get_tensor(each.name)) {
+            bytes += (*t)->data.size();
+            weights += each.m->n() * each.m->k();
+        }
+    const double bits = 8.0 * static_cast<double>(bytes) / static_cast<double>(weights);
+    if (bits < 7)
+        complain("%s: its matrices have %.2f bits per weight already; what they have lost stays lost, so "
+                 "quantize the "
+                 "model in 8 bits or more if there is one",
+                 m.path().c_str(), bits);
+}
+
+} // namespace
 
 status quantize(const quantize_options& o) {
     using clock = std::chrono::steady_clock;
@@ -22,6 +80,7 @@ status quantize(const quantize_options& o) {
     auto loaded = open_model(full, 0, 512);
     if (!loaded)
         return loaded.error();
+    warn_of_few_bits(*loaded->weights);
     stage_progress progress;
     const stage_function stages = std::ref(progress);
     const auto made = quantize_model(o, *loaded->weights, *loaded->run, stages);
@@ -31,11 +90,16 @@ status quantize(const quantize_options& o) {
         return s;
     progress.clear();
     const double seconds = std::chrono::duration<double>(clock::now() - start).count();
-    const double bits = 8.0 * static_cast<double>(made->bytes) / static_cast<double>(made->weights);
-    print("%s: %s, %.3f bits per weight, %.2f MB of matrices, %.1f s\n", o.out.c_str(),
-          o.weights == weight_type::nested ? o.nested.name().c_str()
-                                           : weight_names[static_cast<std::size_t>(o.weights)].data(),
-          bits, static_cast<double>(made->bytes) / 1e6, seconds);
+    const double bits = 8.0 * static_cast<double>(made->bytes()) / static_cast<double>(made->weights());
+    std::string formats(name_of(o.weights));
+    if (o.chooses_formats()) {
+        print_formats(made->matrices);
+        formats = "formats by matrix";
+    } else if (o.weights == weight_type::nested) {
+        formats = o.nested.name();
+    }
+    print("%s: %s, %.3f bits per weight, %.2f MB of matrices, %.1f s\n", o.out.c_str(), formats.c_str(), bits,
+          static_cast<double>(made->bytes()) / 1e6, seconds);
     return {};
 }
 

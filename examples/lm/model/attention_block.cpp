@@ -141,7 +141,8 @@ status session::state::attend_shared(std::size_t layer, const projections& of, s
     return {};
 }
 
-void session::state::attention_block(const model_layer& l, std::size_t layer, share& s) {
+/// What `attn_output` reads, from the residual stream.
+matrix_view<float> session::state::attention(const model_layer& l, std::size_t layer, share& s) {
     const auto& d = m.shape();
     const auto h = residual(s.rows);
     const auto input = l.qkv.n() != 0
@@ -181,7 +182,12 @@ void session::state::attention_block(const model_layer& l, std::size_t layer, sh
     }
     s.own.watch.lap(section::attention);
     wait(s);
-    add(s, l.output, prepared(s, out, {&l.output}), l.attention_post_norm, section::output,
+    return out;
+}
+
+void session::state::add_attended(const model_layer& l, std::size_t layer, const matrix_view<float>& from,
+                                  share& s) {
+    add(s, l.output, prepared(s, from, {&l.output}), l.attention_post_norm, section::output,
         {layer, pass_place::stage::output}, "attn_output.weight");
 }
 

@@ -3,9 +3,8 @@
 
 namespace lm {
 
-void session::state::ffn_block(const model_layer& l, std::size_t layer, share& s) {
-    if (l.folded)
-        return folded_block(l, layer, s);
+/// What `ffn_down` reads, from the residual stream.
+matrix_view<float> session::state::network(const model_layer& l, std::size_t layer, share& s) {
     const auto& d = m.shape();
     const auto h = residual(s.rows);
     const gate_type gate_of = d.traits.gate;
@@ -33,7 +32,12 @@ void session::state::ffn_block(const model_layer& l, std::size_t layer, share& s
                    length);
     s.own.watch.lap(section::up);
     wait(s);
-    add(s, l.down, prepared(s, inner, {&l.down}), l.ffn_post_norm, section::down,
+    return inner;
+}
+
+void session::state::add_activated(const model_layer& l, std::size_t layer, const matrix_view<float>& from,
+                                   share& s) {
+    add(s, l.down, prepared(s, from, {&l.down}), l.ffn_post_norm, section::down,
         {layer, pass_place::stage::down}, "ffn_down.weight");
 }
 

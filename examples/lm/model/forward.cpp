@@ -73,22 +73,31 @@ void session::state::forward(std::span<const std::int32_t> tokens, std::size_t w
         wait(s);
     }
     for (std::size_t i = 0; i < d.layers; ++i) {
-        attention_block(m.layers()[i], i, s);
-        ffn_block(m.layers()[i], i, s);
+        const model_layer& l = m.layers()[i];
+        add_attended(l, i, attention(l, i, s), s);
+        if (l.folded)
+            folded_block(l, i, s);
+        else
+            add_activated(l, i, network(l, i, s), s);
     }
     if (wanted == 0)
         return;
     const auto last = crumb::matrix<const float>(h.row(s.rows - wanted), wanted, d.width);
     s.take(wanted);
-    const auto input = prepared(s, last, m.output_norm(), m.output_norm_bias(), {&m.output()});
-    const auto all = crumb::matrix(logits.data(), wanted, d.vocabulary);
+    write_logits(prepared(s, last, m.output_norm(), m.output_norm_bias(), {&m.output()}),
+                 crumb::matrix(logits.data(), wanted, d.vocabulary), s, length + tokens.size() - wanted);
+}
+
+/// Logits of rows, of which the first one is token `first`: this thread's channels.
+void session::state::write_logits(const matrix_input& from, const matrix_view<float>& to, share& s,
+                                  std::size_t first) {
+    const auto& d = m.shape();
     const range channels = s.split(d.vocabulary);
-    m.output().run(input, all, channels, bits);
-    for (std::size_t r = 0; d.logit_cap != 0 && r < wanted; ++r)
+    m.output().run(from, to, channels, bits);
+    for (std::size_t r = 0; d.logit_cap != 0 && r < to.rows; ++r)
         for (std::size_t i = channels.begin; i < channels.end; ++i)
-            all.row(r)[i] = d.logit_cap * std::tanh(all.row(r)[i] / d.logit_cap);
-    require_finite({d.layers, pass_place::stage::vocabulary}, m.output_tensor(), all, channels,
-                   length + tokens.size() - wanted);
+            to.row(r)[i] = d.logit_cap * std::tanh(to.row(r)[i] / d.logit_cap);
+    require_finite({d.layers, pass_place::stage::vocabulary}, m.output_tensor(), to, channels, first);
     s.own.watch.lap(section::vocabulary);
 }
 

@@ -21,6 +21,20 @@ struct ffn_counts {
     double bytes = 0;                  ///< read by these tokens, if each of them had come alone
 };
 
+/// What a pass over a model consists of, layer by layer: see `session::run`. `x_input` is the norm in front
+/// of matrices, `x` what `attn_output` or `ffn_down` reads, `add_x` adds their products to the residual
+/// stream, `output` gives logits.
+enum class pass_part {
+    attention_input,
+    attention,
+    add_attention,
+    network_input,
+    network,
+    add_network,
+    output_input,
+    output
+};
+
 /// One sequence: its key-value cache and the buffers of a forward pass. The model must outlive it.
 class session {
   public:
@@ -66,6 +80,15 @@ class session {
     /// token where it appears first, the same for every number of threads, and the batch that it is in is not
     /// appended.
     crumb::result<std::span<const float>> feed(std::span<const std::int32_t> tokens, std::size_t wanted);
+
+    /// Writes the residual stream of tokens as it starts, one row each.
+    crumb::status embed(std::span<const std::int32_t> tokens, const crumb::matrix_view<float>& to);
+    /// Runs one part of one layer (the output has none) for a whole sequence of at most a batch, whose
+    /// rows begin at position 0; the session forgets its own. `from` and `to` are rows of the residual
+    /// stream, or of what `attn_output` or `ffn_down` reads. `from` of parts that multiply only is what they
+    /// multiply. The same numbers as in `feed`; refuses folded networks.
+    crumb::status run(pass_part part, std::size_t layer, const crumb::matrix_view<const float>& from,
+                      const crumb::matrix_view<float>& to);
 
     /// Bytes that the cache takes now, of all layers.
     double kv_bytes() const noexcept;

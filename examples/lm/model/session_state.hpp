@@ -137,6 +137,7 @@ struct session::state {
     void embed(std::span<const std::int32_t> tokens, range rows);
     void forward(std::span<const std::int32_t> tokens, std::size_t wanted, std::size_t part,
                  std::size_t parts);
+    void write_logits(const matrix_input& from, const matrix_view<float>& to, share& s, std::size_t first);
     projections projections_of(const model_layer& l, std::size_t rows);
     status attend(std::size_t layer, const projections& of, const matrix_view<float>& out, share& s,
                   const crumb::kv_attention_part& part);
@@ -145,12 +146,16 @@ struct session::state {
                          const crumb::kv_attention_part& part);
     /// This thread's ranges of heads that threads share, into `partials`.
     status attend_shared(std::size_t layer, const projections& of, share& s, const crumb::kv_ranges& ranges);
-    void attention_block(const model_layer& l, std::size_t layer, share& s);
+    matrix_view<float> attention(const model_layer& l, std::size_t layer, share& s);
+    void add_attended(const model_layer& l, std::size_t layer, const matrix_view<float>& from, share& s);
     void project(const model_layer& l, std::size_t layer, const matrix_input& input, share& s,
                  const projections& to, range heads, range kv_heads);
-    void ffn_block(const model_layer& l, std::size_t layer, share& s);
+    matrix_view<float> network(const model_layer& l, std::size_t layer, share& s);
+    void add_activated(const model_layer& l, std::size_t layer, const matrix_view<float>& from, share& s);
     void activate(const matrix_view<float>& gates, const matrix_view<float>& ups,
                   const matrix_view<float>& inner) const;
+    void run(pass_part part, std::size_t layer, const matrix_view<const float>& from,
+             const matrix_view<float>& to, std::size_t index, std::size_t parts);
     void folded_block(const model_layer& l, std::size_t layer, share& s);
 };
 

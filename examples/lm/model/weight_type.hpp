@@ -48,6 +48,13 @@ template <class F>
 void with_leveled_format(weight_type type, F&& f) {
     with_format(type, f, crumb::format_list{});
 }
+/// The same, and for q5_0, whose codes may be chosen so.
+template <class F>
+void with_chosen_format(weight_type type, F&& f) {
+    with_leveled_format(type, f);
+    if (type == weight_type::q5_0)
+        f(std::type_identity<crumb::q5_0>());
+}
 
 inline bool is_leveled(weight_type type) noexcept {
     bool out = false;

@@ -87,6 +87,7 @@ result<loaded_model> load(const load_options& asked, const load_events& events) 
         how.vocabulary = weight_type::stored;
         how.chunks = options.calibration_windows;
         how.sweeps = 0;
+        how.towards.reset();
         auto file = quantized_file(how, *source->weights, *source->run, events.progress);
         if (!file)
             return file.error();

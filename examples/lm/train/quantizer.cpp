@@ -1,15 +1,19 @@
 #include "train/quantizer.hpp"
 
 #include "model/input_text.hpp"
+#include "train/format_plan.hpp"
+#include "train/quantized_tensors.hpp"
+#include "train/stream_pair.hpp"
 #include "train/training_set.hpp"
 
 #include <crumb/offline/nested/feedback.hpp>
 #include <crumb/offline/nested/training.hpp>
 #include <crumb/offline/weights/store.hpp>
+#include <crumb/offline/weights/target.hpp>
 
 #include <algorithm>
 #include <cstring>
-#include <unordered_set>
+#include <set>
 
 namespace lm {
 
@@ -20,55 +24,22 @@ namespace {
 
 /// Bytes of second moments that are kept at a time; layers beyond that are calibrated in further passes.
 constexpr std::size_t max_moment_bytes = std::size_t{2} << 30;
+/// Tokens on which the costs of errors are measured.
+constexpr std::size_t measured_tokens = 256;
+/// What is added to H for the vocabulary's matrix, whose rows are read as they are too where it is the
+/// embedding.
+double vocabulary_damping = std::getenv("VD") ? atof(std::getenv("VD")) : 0.1;
 
-/// A tensor as it will be written.
-struct output_tensor {
-    ggml_type type;
-    std::vector<std::uint64_t> dims;
-    std::size_t size; ///< in bytes
-    buffer memory;
-    std::span<const std::byte> bytes() const { return memory.bytes().first(size); }
-};
-
-template <class F>
-result<output_tensor> written(const crumb::quantized<F>& q) {
-    output_tensor out;
-    // Blocks that other programs read as well. GGUF has none of rows that end within a block.
-    if (ggml_type_of<F> && q.k % crumb::block_inputs<F> == 0) {
-        out.type = *ggml_type_of<F>;
-        out.dims = {q.k, q.n};
-        out.size = q.blocks.size() * sizeof(typename F::block);
-        out.memory = buffer(out.size);
-        std::memcpy(out.memory.bytes().data(), q.blocks.data(), out.size);
-    } else {
-        out.type = ggml_type::i8;
-        out.size = crumb::packed_bytes<F>(q.n, q.k);
-        out.dims = {out.size};
-        out.memory = buffer(out.size);
-        const auto packed = crumb::pack(q, out.memory.bytes());
-        if (!packed)
-            return packed.error();
-    }
-    return out;
-}
-
-result<output_tensor> written(const crumb::nested_quantized& q) {
-    output_tensor out;
-    out.type = ggml_type::i8;
-    out.size = crumb::nested_packed_bytes(q.n, q.k, q.levels.parent);
-    out.dims = {out.size};
-    out.memory = buffer(out.size);
-    const auto packed = crumb::pack(q, out.memory.bytes());
-    if (!packed)
-        return packed.error();
-    return out;
+crumb::matrix_view<const double> view(const stream_inputs::sums& of) {
+    return crumb::matrix<const double>(of.data(), static_cast<std::size_t>(of.rows()),
+                                       static_cast<std::size_t>(of.cols()));
 }
 
 /// Everything that quantizing one model needs.
 class converter {
   public:
-    converter(const quantization& how, const model& m, session& s, const stage_function& progress)
-        : o_(how), m_(m), s_(s), progress_(progress) {}
+    converter(const quantization& how, model& m, session& s, const stage_function& progress)
+        : o_(how), m_(m), s_(s), progress_(progress), tensors_(m) {}
 
     /// Puts keys and tensors into `writer`, which refers to this object.
     status run(gguf_writer& writer) {
@@ -77,19 +48,51 @@ class converter {
                 return status::error(crumb::errc::unsupported,
                                      "the weights are nested, with corrections that no other format keeps: "
                                      "quantize the model that they were made from");
-        source_ = &m_.extras();
-        if (!is_nested() && !is_leveled(o_.weights)) {
-            if (const status s = round(); !s)
-                return s;
-            return collect(writer);
-        }
+        status s = o_.chooses_formats() || is_nested() || is_leveled(o_.weights) ? calibrate() : round();
+        if (s && !is_calibrated_)
+            s = convert_vocabulary({});
+        return s ? tensors_.collect(writer) : s;
+    }
+    std::vector<quantized_matrix> matrices() const { return tensors_.matrices(); }
+
+  private:
+    bool is_nested() const noexcept { return o_.weights == weight_type::nested && !o_.chooses_formats(); }
+
+    std::size_t layers_at_once() const {
+        const auto& d = m_.shape();
+        const std::size_t each = (3 * d.width * d.width + d.hidden * d.hidden) * sizeof(double);
+        return std::max<std::size_t>(1, max_moment_bytes / each);
+    }
+
+    status calibrate() {
         const std::size_t window = std::min<std::size_t>(m_.shape().context, 512);
         const auto text = calibration_text(o_.calibrate, m_, s_, window, o_.chunks, o_.seed, progress_);
         if (!text)
             return text.error();
+        const std::size_t widest =
+            std::max(m_.shape().attention_width(), std::max(m_.shape().width, m_.shape().hidden));
+        if (!o_.calibrate.empty() && text->size() < widest)
+            return status::error(
+                crumb::errc::invalid_argument,
+                "%zu tokens to calibrate on: the widest matrix reads %zu numbers, so many tokens are "
+                "needed at least",
+                text->size(), widest);
         calibration calibrated(m_, s_, *text, window);
         if (const status s = train(calibrated); !s)
             return s;
+        if (o_.chooses_formats()) {
+            auto plan = plan_formats(o_, m_, s_, tensors_, importance_,
+                                     std::span(*text).first(std::min(window, measured_tokens)), progress_);
+            if (!plan)
+                return plan.error();
+            plan_ = std::move(*plan);
+        }
+        if (o_.towards && !is_nested()) {
+            is_calibrated_ = true;
+            if (const status s = convert_vocabulary(*text); !s)
+                return s;
+            return convert_towards(*text, window);
+        }
         const std::size_t layers = m_.layers().size(), step = layers_at_once();
         for (std::size_t first = 0; first < layers; first += step) {
             const crumb::range part{first, std::min(first + step, layers)};
@@ -101,49 +104,59 @@ class converter {
             if (const status s = convert(part, *moments); !s)
                 return s;
         }
-        return collect(writer);
-    }
-    std::size_t bytes() const noexcept { return bytes_; }
-    std::size_t weights() const noexcept { return weights_; }
-
-  private:
-    std::size_t layers_at_once() const {
-        const auto& d = m_.shape();
-        const std::size_t each = (3 * d.width * d.width + d.hidden * d.hidden) * sizeof(double);
-        return std::max<std::size_t>(1, max_moment_bytes / each);
+        return {};
     }
 
-    bool is_nested() const noexcept { return o_.weights == weight_type::nested; }
+    /// What a tensor becomes.
+    weight_type type_of(std::string_view tensor) const {
+        if (!o_.chooses_formats())
+            return find_role(tensor) ? o_.weights : o_.vocabulary;
+        const auto found = plan_.find(tensor);
+        return found == plan_.end() ? weight_type::stored : found->second;
+    }
 
-    /// Trains the levels of the format, if it needs such: even ones need no importance either, which costs a
+    /// Trains the levels of the formats that need such: even ones need no importance either, which costs a
     /// pass over the text.
     status train(calibration& calibrated) {
         levels_ = crumb::nested_levels::uniform(o_.nested.seed, o_.nested.parent);
-        bool is_needed = is_nested() && !o_.nested.uniform;
-        with_leveled_format(o_.weights,
-                            [&]<class F>(std::type_identity<F>) { is_needed = crumb::needs_codebooks<F>; });
-        if (!is_needed)
+        std::set<weight_type> types;
+        const auto add = [&](weight_type type) {
+            with_leveled_format(type, [&]<class F>(std::type_identity<F>) {
+                if (crumb::needs_codebooks<F>)
+                    types.insert(type);
+            });
+        };
+        if (o_.chooses_formats()) {
+            std::for_each(std::begin(planned_types), std::end(planned_types), add);
+        } else {
+            add(o_.weights);
+            add(o_.vocabulary);
+        }
+        const bool nested_is_trained = is_nested() && !o_.nested.uniform;
+        if (types.empty() && !nested_is_trained)
             return {};
-        const auto importance = calibrated.mean_squares(one_stage(progress_, "calibration"));
+        auto importance = calibrated.mean_squares(one_stage(progress_, "calibration"));
         if (!importance)
             return importance.error();
+        importance_ = std::move(*importance);
         const progress_function trained_part = one_stage(progress_, "codebooks");
-        const auto set = training_set::read(m_.file(), *importance, *source_);
+        const auto set = training_set::read(m_.file(), importance_, m_.extras());
         if (!set)
             return set.error();
-        if (is_nested()) {
+        if (nested_is_trained) {
             const auto trained = crumb::train_nested(
                 set->matrices,
                 {.seed = o_.nested.seed, .parent = o_.nested.parent, .progress = trained_part});
             if (!trained)
                 return trained.error();
             levels_ = trained->levels;
-            return {};
         }
-        auto trained = train_codebooks(*set, o_.weights, trained_part);
-        if (!trained)
-            return trained.error();
-        trained_ = std::move(*trained);
+        for (const weight_type type : types) {
+            auto trained = train_codebooks(*set, type, trained_part);
+            if (!trained)
+                return trained.error();
+            tensors_.set_codebooks(type, std::move(*trained));
+        }
         return {};
     }
 
@@ -152,7 +165,7 @@ class converter {
         const progress_function progress = one_stage(progress_, "matrices");
         const auto matrices = m_.matrices();
         for (const named_matrix& each : matrices) {
-            const auto floats = to_floats(**m_.file().get_tensor(each.name), *source_);
+            const auto floats = to_floats(**m_.file().get_tensor(each.name), m_.extras());
             if (!floats)
                 return floats.error();
             const auto w = crumb::matrix<const float>(floats->data(), each.m->n(), each.m->k());
@@ -160,17 +173,17 @@ class converter {
                                      name_of(o_.weights).data());
             with_format(o_.weights, [&]<class F>(std::type_identity<F>) {
                 if constexpr (crumb::rounding_format<F>)
-                    s = round<F>(each, w);
+                    s = round<F>(each.name, w);
             });
             if (!s)
                 return status::error(s.code(), "tensor %s: %s", each.name.c_str(), s.message());
             if (progress)
-                progress(outputs_.size(), matrices.size());
+                progress(tensors_.size(), matrices.size());
         }
         return {};
     }
     template <class F>
-    status round(const named_matrix& each, const crumb::matrix_view<const float>& w) {
+    status round(const std::string& tensor, const crumb::matrix_view<const float>& w) {
         const std::size_t blocks = (w.cols + crumb::block_inputs<F> - 1) / crumb::block_inputs<F>;
         crumb::quantized<F> q;
         q.n = w.rows;
@@ -191,7 +204,7 @@ class converter {
         for (const status& s : each_part)
             if (!s)
                 return s;
-        return write(each, q);
+        return write(tensor, q);
     }
 
     status convert(crumb::range layers, const std::vector<crumb::second_moments<double>>& moments) {
@@ -208,20 +221,79 @@ class converter {
                 const auto& inputs = moments[input - layers.begin * matrix_role::inputs];
                 mean_ = inputs.mean();
                 const auto h = is_nested() ? inputs.centered() : inputs.matrix();
-                const std::size_t k = each.m->k();
-                const auto view = crumb::matrix<const double>(h.data(), k, k);
                 if (const status s =
-                        is_nested() ? assign(system, crumb::feedback_system::make(view, nested_damping))
-                                    : assign(flat, crumb::error_feedback::make(view, {.sweeps = o_.sweeps}));
+                        is_nested()
+                            ? assign(system, crumb::feedback_system::make(view(h), nested_damping))
+                            : assign(flat, crumb::error_feedback::make(view(h), {.sweeps = o_.sweeps}));
                     !s)
                     return s;
             }
-            const status s = is_nested() ? convert_nested(each, *system) : convert(each, *flat);
+            const auto floats = to_floats(**m_.file().get_tensor(each.name), m_.extras());
+            if (!floats)
+                return floats.error();
+            const auto w = crumb::matrix<const float>(floats->data(), each.m->n(), each.m->k());
+            const status s =
+                is_nested() ? convert_nested(each.name, w, *system) : convert(each.name, w, *flat);
             if (!s)
                 return status::error(s.code(), "tensor %s: %s", each.name.c_str(), s.message());
             if (progress)
-                progress(outputs_.size(), matrices.size());
+                progress(tensors_.size(), matrices.size());
         }
+        return {};
+    }
+    /// Layer after layer on what the matrices read in the model that is quantized so far.
+    status convert_towards(std::span<const std::int32_t> text, std::size_t window) {
+        const auto embedding = tensors_.rows("token_embd.weight");
+        if (!embedding)
+            return embedding.error();
+        auto streams = stream_pair::make(m_, s_, text, window, *embedding);
+        if (!streams)
+            return streams.error();
+        const progress_function progress = one_stage(progress_, "matrices");
+        const auto matrices = m_.matrices();
+        for (std::size_t i = 0; i < matrices.size();) {
+            const matrix_role role = matrices[i].role;
+            const auto inputs = streams->inputs(role.layer, role.reads);
+            if (!inputs)
+                return inputs.error();
+            const auto h = inputs->h.matrix();
+            const auto feedback = crumb::error_feedback::make(view(h), {.sweeps = o_.sweeps});
+            if (!feedback)
+                return feedback.error();
+            const auto shifted = crumb::shifted_weights::make(view(h));
+            if (!shifted)
+                return shifted.error();
+            for (; i < matrices.size() && matrices[i].role.input() == role.input(); ++i) {
+                const named_matrix& each = matrices[i];
+                if (type_of(each.name) == weight_type::stored)
+                    continue;
+                auto floats = to_floats(**m_.file().get_tensor(each.name), m_.extras());
+                if (!floats)
+                    return floats.error();
+                const auto w = crumb::matrix(floats->data(), each.m->n(), each.m->k());
+                status s = shifted->shift(w, view(inputs->cross), view(inputs->behind), *o_.towards);
+                if (s)
+                    s = convert(each.name, w, *feedback);
+                if (s)
+                    s = replace(each);
+                if (!s)
+                    return status::error(s.code(), "tensor %s: %s", each.name.c_str(), s.message());
+                if (progress)
+                    progress(i + 1, matrices.size());
+            }
+        }
+        return {};
+    }
+    /// Runs the model with what a matrix has become from now on.
+    status replace(const named_matrix& each) {
+        const std::span<float> to = m_.floats(each);
+        const auto rows = tensors_.rows(each.name);
+        if (!rows)
+            return rows.error();
+        if (to.size() != rows->rows() * rows->size())
+            return status::error(crumb::errc::unsupported, "the model's own weights are not floats");
+        for (std::size_t r = 0; r < rows->rows(); ++r)
+            rows->read(r, to.data() + r * rows->size());
         return {};
     }
     template <class T>
@@ -244,146 +316,122 @@ class converter {
         return {};
     }
     template <class Quantized>
-    status write(const named_matrix& each, const Quantized& q) {
+    status write(const std::string& tensor, const Quantized& q) {
         auto out = written(q);
-        if (!out)
-            return out.error();
-        keep(each.name, std::move(*out), each.m->n() * each.m->k());
-        return {};
+        if (out)
+            tensors_.keep(tensor, std::move(*out));
+        return out.error();
     }
-    status convert(const named_matrix& each, const crumb::error_feedback& quantizer) {
-        const auto floats = to_floats(**m_.file().get_tensor(each.name), *source_);
-        if (!floats)
-            return floats.error();
-        const auto w = crumb::matrix<const float>(floats->data(), each.m->n(), each.m->k());
+    status convert(const std::string& tensor, const crumb::matrix_view<const float>& w,
+                   const crumb::error_feedback& quantizer) {
+        const weight_type type = type_of(tensor);
         status error;
-        with_leveled_format(o_.weights, [&]<class F>(std::type_identity<F>) {
-            auto q = crumb::leveled_matrix::zeros(crumb::levels_of<F>(trained_), w.rows, w.cols);
+        with_chosen_format(type, [&]<class F>(std::type_identity<F>) {
+            auto q =
+                crumb::leveled_matrix::zeros(crumb::levels_of<F>(tensors_.codebooks(type)), w.rows, w.cols);
             error = quantize_rows(quantizer, w, q);
             if (error)
-                error = write(each, crumb::store<F>(q));
+                error = write(tensor, crumb::store<F>(q));
         });
         return error;
     }
-    status convert_nested(const named_matrix& each, const crumb::feedback_system& system) {
-        const auto floats = to_floats(**m_.file().get_tensor(each.name), *source_);
-        if (!floats)
-            return floats.error();
-        const auto w = crumb::matrix<const float>(floats->data(), each.m->n(), each.m->k());
+    status convert_nested(const std::string& tensor, const crumb::matrix_view<const float>& w,
+                          const crumb::feedback_system& system) {
         auto q = crumb::nested_quantized::zeros(levels_, w.rows, w.cols);
         if (const status s = quantize_rows(crumb::nested_feedback(system, {.sweeps = o_.sweeps}), w, q); !s)
             return s;
         if (const status s = crumb::correct_means(w, mean_, q); !s)
             return s;
-        return write(each, q);
-    }
-    void keep(const std::string& name, output_tensor&& tensor, std::size_t weights) {
-        bytes_ += tensor.size;
-        weights_ += weights;
-        outputs_.emplace(name, std::move(tensor));
+        return write(tensor, q);
     }
 
-    /// Embedding and output matrix: 8 bits, unless their rows are no multiple of a block.
-    status keep_vocabulary() {
+    /// Embedding and output matrix, unless they stay as they are: to 8 bits by rounding, to less with error
+    /// feedback on what the output matrix reads in `text`.
+    status convert_vocabulary(std::span<const std::int32_t> text) {
+        std::optional<crumb::error_feedback> feedback;
         for (const char* name : {"token_embd.weight", "output.weight"}) {
             const gguf_tensor* t = m_.file().find_tensor(name);
-            if (t == nullptr)
+            if (t == nullptr || type_of(name) == weight_type::stored)
                 continue;
             const matrix_shape shape = shape_of(*t);
-            if (o_.vocabulary != weight_type::q8_0 || shape.k % crumb::group_size != 0) {
-                bytes_ += t->data.size();
-                weights_ += shape.n * shape.k;
+            const bool is_rounded = type_of(name) == weight_type::q8_0;
+            if (is_rounded && shape.k % crumb::group_size != 0)
                 continue;
-            }
-            const auto floats = to_floats(*t, *source_);
+            const auto floats = to_floats(*t, m_.extras());
             if (!floats)
                 return floats.error();
-            const auto q =
-                crumb::quantize<crumb::q8_0>(crumb::matrix<const float>(floats->data(), shape.n, shape.k));
-            if (!q)
-                return q.error();
-            auto out = written(*q);
-            if (!out)
-                return out.error();
-            keep(name, std::move(*out), shape.n * shape.k);
+            const auto w = crumb::matrix<const float>(floats->data(), shape.n, shape.k);
+            status s;
+            if (is_rounded) {
+                s = round<crumb::q8_0>(name, w);
+            } else {
+                const bool is_output = name == std::string_view(m_.output_tensor()) && !text.empty();
+                s = is_output ? assign(feedback, output_feedback(text, shape.k))
+                              : assign(feedback, crumb::error_feedback::independent(shape.k, {}));
+                if (s)
+                    s = convert(name, w, *feedback);
+            }
+            if (!s)
+                return status::error(s.code(), "tensor %s: %s", name, s.message());
         }
         return {};
     }
-    /// The trained set, and the source's own for tensors that stay packed as they are.
-    status collect_codebooks(gguf_writer& writer) const {
-        for (const gguf_tensor& t : m_.file().tensors()) {
-            const auto packed = find_packed(t);
-            if (!packed || outputs_.contains(std::string(t.name)))
-                continue;
-            const auto entries = source_->codebooks(name_of(packed->type));
-            if (entries.empty())
-                continue;
-            // A file has one set per format.
-            if (packed->type == o_.weights && !is_nested())
-                return status::error(crumb::errc::unsupported,
-                                     "tensor %.*s stays as it is, in format %s: other codebooks of that "
-                                     "format cannot be in the same file",
-                                     static_cast<int>(std::min<std::size_t>(t.name.size(), 64)),
-                                     t.name.data(), name_of(packed->type).data());
-            writer.set_array(matrix_extras::codebook_key(name_of(packed->type)), entries);
+    /// Error feedback on what the output matrix reads in the full model.
+    result<crumb::error_feedback> output_feedback(std::span<const std::int32_t> text, std::size_t k) {
+        const progress_function progress = one_stage(progress_, "inputs of the vocabulary");
+        const std::size_t window = std::min<std::size_t>(m_.shape().context, 512);
+        crumb::second_moments<double> moments(k);
+        status error;
+        std::vector<status> each_part(s_.threads().size());
+        s_.observe([&](const matrix& reader, const crumb::matrix_view<const float>& x, std::size_t part,
+                       std::size_t parts) {
+            if (&reader == &m_.output() && each_part[part])
+                each_part[part] = moments.add(x, part, parts);
+        });
+        // A few thousand tokens are many for one matrix.
+        const std::size_t windows = std::min<std::size_t>(text.size() / window, 16);
+        for (std::size_t w = 0; w < windows && error; ++w) {
+            s_.reset();
+            if (const auto fed = s_.feed(text.subspan(w * window, window), window); !fed && error)
+                error = fed.error();
+            for (const status& s : each_part)
+                if (!s && error)
+                    error = s;
+            if (progress)
+                progress(w + 1, windows);
         }
-        if (!trained_.empty())
-            writer.set_array(matrix_extras::codebook_key(name_of(o_.weights)),
-                             std::span<const std::int8_t>(trained_));
-        return {};
-    }
-    status collect(gguf_writer& writer) {
-        if (const status s = keep_vocabulary(); !s)
-            return s;
-        for (const gguf_value& value : m_.file().values())
-            if (value.key != "general.file_type" && !value.key.starts_with(matrix_extras::codebook_key("")))
-                writer.set(value);
-        if (const status s = collect_codebooks(writer); !s)
-            return s;
-        // What belongs to a tensor that has become another.
-        std::unordered_set<std::string> dropped;
-        for (const auto& [weight, tensor] : outputs_) {
-            dropped.insert(matrix_extras::scale_name(weight));
-            dropped.insert(matrix_extras::input_scale_name(weight));
-        }
-        for (const gguf_tensor& t : m_.file().tensors()) {
-            if (dropped.contains(std::string(t.name)))
-                continue;
-            if (const auto found = outputs_.find(std::string(t.name)); found != outputs_.end())
-                writer.add_tensor(t.name, found->second.type, found->second.dims, found->second.bytes());
-            else
-                writer.add_tensor(t);
-        }
-        return {};
+        s_.observe({});
+        if (!error)
+            return error;
+        const auto h = moments.matrix();
+        return crumb::error_feedback::make(view(h), {.damping = vocabulary_damping, .sweeps = o_.sweeps});
     }
 
     const quantization& o_;
-    const model& m_;
+    model& m_;
     session& s_;
     const stage_function& progress_;
-    const matrix_extras* source_ = nullptr; ///< of the matrices that are read
-    std::vector<std::int8_t> trained_;      ///< of the format that is written; empty if it needs none
-    crumb::nested_levels levels_;           ///< of nested weights
-    std::vector<float> mean_;               ///< of the inputs of the matrix that is quantized
-    std::unordered_map<std::string, output_tensor> outputs_;
-    std::size_t bytes_ = 0, weights_ = 0;
+    quantized_tensors tensors_;
+    importances importance_;
+    format_plan plan_;            ///< if formats are chosen
+    crumb::nested_levels levels_; ///< of nested weights
+    std::vector<float> mean_;     ///< of the inputs of the matrix that is quantized
+    bool is_calibrated_ = false;  ///< the vocabulary has been converted
 };
 
 } // namespace
 
-result<quantized_model> quantize_model(const quantization& how, const model& m, session& s,
+result<quantized_model> quantize_model(const quantization& how, model& m, session& s,
                                        const stage_function& progress) {
     const auto c = std::make_shared<converter>(how, m, s, progress);
-    quantized_model out{c, gguf_writer(3, crumb::alignment)};
+    quantized_model out{c, gguf_writer(3, crumb::alignment), {}};
     if (const status error = c->run(out.file); !error)
         return error;
-    out.bytes = c->bytes();
-    out.weights = c->weights();
+    out.matrices = c->matrices();
     return out;
 }
 
-result<buffer> quantized_file(const quantization& how, const model& m, session& s,
-                              const stage_function& progress) {
+result<buffer> quantized_file(const quantization& how, model& m, session& s, const stage_function& progress) {
     const auto made = quantize_model(how, m, s, progress);
     if (!made)
         return made.error();

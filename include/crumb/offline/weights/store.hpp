@@ -23,8 +23,9 @@ level_set levels_of(std::span<const std::int8_t> codebooks = {}) {
                     codebooks[codes::entry(static_cast<int>(i), static_cast<unsigned>(t))];
         return s;
     } else {
-        constexpr int min = std::max(F::codes::minimum, -127);
-        return uniform_levels(min, 1, static_cast<std::size_t>(F::codes::maximum - min + 1));
+        constexpr int min = std::max(F::codes::minimum - code_offset_of<F>, -127);
+        return uniform_levels(min, 1,
+                              static_cast<std::size_t>(F::codes::maximum - code_offset_of<F> - min + 1));
     }
 }
 

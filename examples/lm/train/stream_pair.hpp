@@ -1,0 +1,56 @@
+// The residual streams of a model in full precision and as it is quantized so far, layer by layer.
+#pragma once
+
+#include "model/progress.hpp"
+#include "model/session.hpp"
+
+#include <crumb/offline/common/second_moments.hpp>
+
+#include <functional>
+#include <vector>
+
+namespace lm {
+
+/// Sums over calibration inputs z of the quantized model and z' of the full one, where matrices of a layer
+/// read the same numbers.
+struct stream_inputs {
+    using sums = Eigen::Matrix<double, Eigen::Dynamic, Eigen::Dynamic, Eigen::RowMajor>;
+    crumb::second_moments<double> h; ///< z z^T
+    sums cross;                      ///< (z' - z) z^T
+    sums behind; ///< d z^T, d what the residual stream lacks before their product is added; or empty
+};
+
+/// Both streams over all windows of a text. Walks through a model whose matrices become quantized ones: those
+/// that read `inputs(layer, reads)` are replaced before the next call. Memory for all tokens: two streams,
+/// and twice what the widest matrix reads.
+class stream_pair {
+  public:
+    /// `text` has whole windows of `window` tokens, which are a batch of the session at most. `embedding` is
+    /// that of the quantized model.
+    static crumb::result<stream_pair> make(model& m, session& s, std::span<const std::int32_t> text,
+                                           std::size_t window, const tensor_rows& embedding);
+
+    std::size_t windows() const noexcept { return tokens_ / window_; }
+    /// The inputs of a layer by `matrix_role::reads`. Layers and their inputs come in order; between two
+    /// calls the matrices of the first one are quantized.
+    crumb::result<stream_inputs> inputs(std::size_t layer, std::size_t reads,
+                                        const progress_function& progress = {});
+
+  private:
+    using view = crumb::matrix_view<float>;
+    stream_pair(model& m, session& s, std::size_t tokens, std::size_t window);
+    view rows(buffer& of, std::size_t window, std::size_t width) const {
+        return crumb::matrix(of.as<float>() + window * window_ * width, window_, width);
+    }
+    crumb::status add(stream_inputs& to, std::size_t window, const view& full, const view& quantized,
+                      bool is_behind);
+
+    model& m_;
+    session& s_;
+    std::size_t tokens_, window_;
+    buffer full_, quantized_;             ///< streams
+    buffer full_inner_, quantized_inner_; ///< what the matrices that write to the streams read
+    std::vector<float> transposed_[3], product_;
+};
+
+} // namespace lm

@@ -1,0 +1,140 @@
+// Quantizing towards the full model, with formats by matrix, and the vocabulary in few bits.
+#include "cli/commands.hpp"
+#include "eval/evaluate.hpp"
+#include "tiny_model.hpp"
+
+#include <gtest/gtest.h>
+
+#include <filesystem>
+
+namespace {
+
+using namespace lm::test;
+using lm::activation_type;
+using lm::weight_type;
+
+/// Deep enough that errors of layers add up, with a text that is as the test's: random bytes.
+class Towards : public testing::TestWithParam<bool> {
+  protected:
+    tiny_shape shape() const {
+        return {.width = 64, .hidden = 96, .layers = 5, .heads = 4, .kv_heads = 2, .tied = GetParam()};
+    }
+    lm::quantize_options options() const {
+        lm::quantize_options o;
+        o.model = source_.path();
+        o.weights = weight_type::cb2s;
+        o.calibrate = text_.path();
+        o.chunks = 24;
+        o.threads = 2;
+        o.out = out_.path();
+        return o;
+    }
+    /// Mean KL divergence of what `o` writes from the source.
+    double divergence(const lm::quantize_options& o) const {
+        const auto done = lm::quantize(o);
+        EXPECT_TRUE(done.ok()) << done.message();
+        const auto q = lm::model::load(out_.path(), {weight_type::stored, activation_type::f32});
+        const auto f = lm::model::load(source_.path(), {weight_type::f32, activation_type::f32});
+        if (!q || !f) {
+            ADD_FAILURE() << q.message() << f.message();
+            return 0;
+        }
+        auto a = lm::session::make(*q, lm::team(1), lm::kv_type::f16, 48, 48);
+        auto b = lm::session::make(*f, lm::team(1), lm::kv_type::f16, 48, 48);
+        const auto e = lm::evaluate(*a, &*b, random_tokens(8 * 48, 3), 48, 0, {});
+        EXPECT_TRUE(e.ok()) << e.message();
+        return e->kl;
+    }
+    static bytes text() {
+        bytes out;
+        for (const std::int32_t t : random_tokens(24 * 48, 11))
+            out.push_back(static_cast<std::byte>(t));
+        return out;
+    }
+
+    const temporary_file source_{tiny_model(shape()).file()};
+    const temporary_file text_{text()}, out_{bytes()};
+};
+
+TEST_P(Towards, TheFullModelIsNearer) {
+    auto o = options();
+    const double towards = divergence(o);
+    o.towards.reset();
+    const double on_its_own_inputs = divergence(o);
+    EXPECT_LT(towards, on_its_own_inputs);
+}
+
+TEST_P(Towards, ThreadsDoNotChangeAByte) {
+    auto o = options();
+    o.vocabulary = weight_type::cb4;
+    ASSERT_TRUE(lm::quantize(o).ok());
+    const auto first = lm::gguf::open(out_.path());
+    ASSERT_TRUE(first.ok());
+    const temporary_file other{bytes()};
+    o.threads = 1;
+    o.out = other.path();
+    ASSERT_TRUE(lm::quantize(o).ok());
+    const auto second = lm::gguf::open(other.path());
+    ASSERT_TRUE(second.ok());
+    ASSERT_EQ(first->tensors().size(), second->tensors().size());
+    for (const lm::gguf_tensor& t : first->tensors()) {
+        const auto* same = second->find_tensor(t.name);
+        ASSERT_NE(same, nullptr);
+        EXPECT_TRUE(std::equal(t.data.begin(), t.data.end(), same->data.begin(), same->data.end())) << t.name;
+    }
+}
+
+TEST_P(Towards, SizesAreKeptAndMoreBytesAreNearer) {
+    auto o = options();
+    o.sweeps = 0;
+    double last = 1e9;
+    std::uint64_t full = 0;
+    for (const auto& bits : {2.6, 3.5, 5.0, 9.0}) {
+        o.bits = bits;
+        const double kl = divergence(o);
+        EXPECT_LT(kl, last) << bits;
+        last = kl;
+        const auto m = lm::model::load(out_.path(), {});
+        ASSERT_TRUE(m.ok()) << m.message();
+        EXPECT_LE(m->bits_per_weight(), bits);
+        full = std::filesystem::file_size(out_.path());
+    }
+    // A file of 5 bits, by its size.
+    o.bits = 5.0;
+    ASSERT_TRUE(lm::quantize(o).ok());
+    const auto size = std::filesystem::file_size(out_.path());
+    ASSERT_LT(size, full);
+    o.bits.reset();
+    o.size = size + size / 20;
+    ASSERT_TRUE(lm::quantize(o).ok());
+    EXPECT_LE(std::filesystem::file_size(out_.path()), *o.size);
+    EXPECT_GT(std::filesystem::file_size(out_.path()), size * 8 / 10);
+}
+
+TEST_P(Towards, SaysTheSmallestSize) {
+    auto o = options();
+    o.sweeps = 0;
+    o.bits = 1.5;
+    const auto few = lm::quantize(o);
+    EXPECT_NE(std::string(few.message()).find("no choice of formats has 1.500 bits per weight: "),
+              std::string::npos)
+        << few.message();
+    o.bits.reset();
+    o.size = 1000;
+    const std::string small = lm::quantize(o).message();
+    EXPECT_NE(small.find("no choice of formats makes a file of 0.00 MB: "), std::string::npos) << small;
+}
+
+TEST_P(Towards, RefusesTextShorterThanTheWidestMatrix) {
+    auto o = options();
+    o.chunks = 1;
+    EXPECT_STREQ(
+        lm::quantize(o).message(),
+        "48 tokens to calibrate on: the widest matrix reads 96 numbers, so many tokens are needed at least");
+}
+
+INSTANTIATE_TEST_SUITE_P(All, Towards, testing::Bool(), [](const auto& info) {
+    return info.param ? std::string("Tied") : std::string("Untied");
+});
+
+} // namespace
