@@ -522,6 +522,29 @@ TEST_P(Kv, SharedCodebooksServeAllHeads) {
     }
 }
 
+// Turning is undone where halves are read: as long as nothing is encoded, what is left are the roundings of
+// other halves. A byte of q8_0 has three bits less.
+TEST_P(Kv, TurnedKeysMeetTurnedQueries) {
+    lm::kv_training how = training();
+    how.turned = true;
+    const kv_codec codec = kv_codec::pq4();
+    const auto books = lm::train_codebooks(model_, codec, how, {});
+    ASSERT_TRUE(books.ok()) << books.message();
+    ASSERT_TRUE(books->view()->are_turned());
+    lm::session reference = start(kv_type::f16, 64, {});
+    const double of_bytes = divergence(parsed("q8_0"), {}, reference);
+    EXPECT_LT(divergence(parsed("pq4:window=65536"), *books, reference), of_bytes);
+
+    const auto text = random_tokens(110, 5);
+    auto one = start({codec}, 128, *books);
+    const auto expected = run(one, text, {70, 1});
+    auto two = lm::session::make(model_, lm::team(2, together), {codec}, context, 128, *books->view());
+    ASSERT_TRUE(two.ok()) << two.message();
+    EXPECT_EQ(run(*two, text, {70, 1}), expected);
+    one.reset();
+    EXPECT_EQ(run(one, text, {9, 40, 20, 1}), expected);
+}
+
 TEST_P(Kv, CalibratedFilesHoldTheirCodebooks) {
     const kv_codec codecs[] = {kv_codec::pq(2, 8, true, true), kv_codec::pq(2, 4, false, false)};
     const temporary_file out{bytes()}, both{bytes()};
@@ -566,6 +589,19 @@ TEST_P(Kv, CalibratedFilesHoldTheirCodebooks) {
     EXPECT_NE((*lm::read_codebooks(third, codecs[1]))->identity(),
               (*lm::read_codebooks(second, codecs[1]))->identity());
 
+    // Turned ones are read back with their matrices.
+    o.turned = true;
+    o.seed = 1;
+    o.model = file_.path();
+    ASSERT_TRUE(lm::calibrate(o).ok()) << lm::calibrate(o).message();
+    {
+        const lm::model turned = load(out.path());
+        const auto with = lm::read_codebooks(turned, codecs[1]);
+        ASSERT_TRUE(with.ok() && with->has_value()) << with.message();
+        EXPECT_TRUE((*with)->view()->are_turned());
+    }
+    o.turned = false;
+
     // Weighted by queries and output matrices, they have a metric, and other entries.
     o.weighted = true;
     o.seed = 1;
@@ -577,7 +613,8 @@ TEST_P(Kv, CalibratedFilesHoldTheirCodebooks) {
     EXPECT_EQ((*with)->metric.size(), (*with)->scales.size() * 2);
     EXPECT_NE((*with)->entries, train(codecs[1]).entries);
     const auto& metric = (*with)->metric;
-    EXPECT_NE(*std::min_element(metric.begin(), metric.end()), *std::max_element(metric.begin(), metric.end()));
+    EXPECT_NE(*std::min_element(metric.begin(), metric.end()),
+              *std::max_element(metric.begin(), metric.end()));
 
     // Loading takes default ones if it is told to, unless the file has some.
     for (const std::string& path : {both.path(), file_.path()}) {

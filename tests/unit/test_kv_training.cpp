@@ -1,5 +1,6 @@
 // Codebooks of a cache: k-means, additive tables, samples, training, and the scalar codec.
 #include <crumb/offline/cache/codebooks.hpp>
+#include <crumb/offline/cache/default_codebooks.hpp>
 
 #include <gtest/gtest.h>
 
@@ -505,6 +506,119 @@ TEST(KvCodebooks, WeightedErrorsKeepScores) {
     const auto weighted = trained(s, codec, {.weighted = true});
     EXPECT_EQ(weighted.metric.size(), 2 * size * 2);
     EXPECT_LT(score_error(weighted), 0.6 * score_error(trained(s, codec)));
+}
+
+/// Rows whose channels are sums of the others, and some of them strong.
+std::vector<float> mixed(std::size_t rows, std::size_t size, unsigned seed, unsigned mixture) {
+    const auto x = gauss(rows * size, seed), by = gauss(size * size, mixture);
+    std::vector<float> out(rows * size);
+    for (std::size_t r = 0; r < rows; ++r)
+        for (std::size_t i = 0; i < size; ++i)
+            for (std::size_t j = 0; j < size; ++j)
+                out[r * size + i] += by[i * size + j] * x[r * size + j] / static_cast<float>(1 + j * j);
+    return out;
+}
+
+// Turned keys and queries have the same products, and so have turned values back in their place.
+TEST(KvCodebooks, TurnsKeepProductsAndLowerTheirErrors) {
+    constexpr std::size_t size = 8, tokens = 4096;
+    const auto k = mixed(tokens, size, 1, 7), q = mixed(400, size, 2, 8);
+    auto s = samples_of({.layers = 1, .kv_heads = 1, .head_size = size}, k, k);
+    const auto codec = kv_codec::pq(2, 4, false, false);
+    EXPECT_FALSE(crumb::train_kv_codebooks(s, codec, {.turned = true}).ok());
+    ASSERT_TRUE(s.weigh(0, true, rows_of(q, size)).ok());
+    ASSERT_TRUE(s.weigh(0, false, rows_of(q, size)).ok());
+    EXPECT_FALSE(crumb::train_kv_codebooks(s, codec, {.weighted = true, .turned = true}).ok());
+    const auto plain = trained(s, codec), weighted = trained(s, codec, {.weighted = true}),
+               turned = trained(s, codec, {.turned = true});
+    EXPECT_FALSE(plain.view()->are_turned());
+    ASSERT_TRUE(turned.view()->are_turned());
+    EXPECT_EQ(turned.turns.size(), 4 * size * size);
+    auto changed = turned;
+    changed.turns[5] += 1;
+    EXPECT_NE(changed.identity(), turned.identity());
+    changed.turns[5] = std::numeric_limits<float>::quiet_NaN();
+    EXPECT_FALSE(changed.view().ok());
+    changed.turns.pop_back();
+    EXPECT_FALSE(changed.view().ok());
+    const auto times = [&](const float* m, const auto* x, bool transposed, double* y) {
+        for (std::size_t i = 0; i < size; ++i) {
+            y[i] = 0;
+            for (std::size_t j = 0; j < size; ++j)
+                y[i] += double{m[transposed ? j * size + i : i * size + j]} * double(x[j]);
+        }
+    };
+    // back^T to (keys) and back to (values) are the identity, but for rounding to floats: of each number by
+    // 2^-24 of it, which the other matrix enlarges.
+    for (const bool keys : {true, false}) {
+        const float *to = turned.view()->turn(0, 0, keys, false),
+                    *back = turned.view()->turn(0, 0, keys, true);
+        for (std::size_t i = 0; i < size; ++i)
+            for (std::size_t j = 0; j < size; ++j) {
+                double sum = 0, most = 0;
+                for (std::size_t n = 0; n < size; ++n) {
+                    const double term =
+                        double{keys ? back[n * size + i] : back[i * size + n]} * double{to[n * size + j]};
+                    sum += term;
+                    most += std::fabs(term);
+                }
+                EXPECT_NEAR(sum, i == j, 4 * 0x1p-24 * most + 1e-9) << i << ", " << j;
+            }
+    }
+    // Errors of scores, and of what comes out.
+    const auto score_error = [&](const kv_codebooks& b, bool keys) {
+        const auto view = *b.view();
+        part_memory p(codec, size, view.tables(0, 0, keys), keys);
+        double sum = 0;
+        for (std::size_t block = 0; block < 4; ++block) {
+            std::vector<float> x(64 * size);
+            for (std::size_t t = 0; t < 64; ++t) {
+                const float* from = k.data() + (block * 64 + t) * size;
+                double y[size];
+                if (view.are_turned())
+                    times(view.turn(0, 0, keys, false), from, false, y);
+                for (std::size_t i = 0; i < size; ++i)
+                    x[t * size + i] = view.are_turned() ? static_cast<float>(y[i]) : from[i];
+            }
+            EXPECT_TRUE(p.part.encode(block, crumb::matrix<const float>(x.data(), 64, size)).ok());
+        }
+        for (std::size_t t = 0; t < 256; ++t) {
+            double y[size], z[size];
+            p.part.decode(t, y);
+            std::copy(y, y + size, z);
+            // The error meets the queries where these are not turned.
+            if (view.are_turned())
+                times(view.turn(0, 0, keys, true), y, keys, z);
+            for (std::size_t n = 0; n < q.size(); n += size) {
+                double score = 0;
+                for (std::size_t i = 0; i < size; ++i)
+                    score += double{q[n + i]} * (z[i] - double{k[t * size + i]});
+                sum += score * score;
+            }
+        }
+        return sum;
+    };
+    for (const bool keys : {true, false}) {
+        EXPECT_LT(score_error(weighted, keys), score_error(plain, keys));
+        EXPECT_LT(score_error(turned, keys), score_error(weighted, keys));
+    }
+}
+
+TEST(KvCodebooks, DefaultOnesNeedNoModel) {
+    for (const auto& [codec, bits] :
+         {std::pair{kv_codec::pq4(), 4}, {kv_codec::pq3(), 3}, {kv_codec::pq2(), 2}})
+        for (const std::size_t size : {64, 128}) {
+            const auto books = crumb::default_kv_codebooks(codec, size);
+            ASSERT_TRUE(books.ok()) << books.message();
+            expect_int8_grid(*books);
+            EXPECT_TRUE(books->view()->serves(100, 100));
+            EXPECT_EQ(books->identity(), crumb::default_kv_codebooks(codec, size)->identity());
+            // Better than a bit less in the best scalar codes for that distribution.
+            EXPECT_LT(relative_error(codec, *books, gauss(size * 1024, 3), size), lloyd_max(bits - 1));
+        }
+    EXPECT_FALSE(crumb::default_kv_codebooks(kv_codec::q8_0(), 64).ok());
+    EXPECT_FALSE(crumb::default_kv_codebooks(kv_codec::pq4(), 65).ok());
+    EXPECT_FALSE(crumb::default_kv_codebooks(kv_codec::pq4(), 0).ok());
 }
 
 TEST(KvCodebooks, ConstantChannelsAndFewTokens) {

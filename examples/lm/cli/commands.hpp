@@ -64,6 +64,7 @@ struct calibrate_options {
     std::optional<ffn_recipe> ffn; ///< folded networks instead of codebooks
     crumb::kv_sharing sharing = crumb::kv_sharing::none;
     bool weighted = false;   ///< codebooks, by queries and output matrices
+    bool turned = false;     ///< likewise, and in coordinates of their own
     std::string text;        ///< a file, or `self`
     std::size_t chunks = 64; ///< windows of text
     std::uint64_t seed = 1;

@@ -8,7 +8,7 @@
 namespace lm {
 
 /// The codebooks that a file has for a codec, whose name is that of the command line, "pq4": tensors
-/// `crumb.kv.<name>.entries`, `.scales` and perhaps `.metric`, keys `.version`, `.head_size`, `.layer_step`,
+/// `crumb.kv.<name>.entries`, `.scales` and perhaps `.metric` or `.turns`, keys `.version`, `.head_size`, `.layer_step`,
 /// `.head_step` and `.sets`. Empty ones for a codec that needs none. Errors: there are none that it needs,
 /// they are damaged, of a version that this program does not read, or not for so many layers and heads of
 /// `head_size` channels. Whether they are of the file's own model is not checked.
@@ -53,7 +53,8 @@ inline crumb::result<crumb::kv_codebooks> read_kv_codebooks(const gguf& file, co
     auto entries = numbers(std::int8_t{}, "entries", channels * codec.entries());
     auto scales = numbers(0.0f, "scales", channels);
     auto metric = numbers(0.0f, "metric", channels * codec.dims);
-    for (const status& s : {entries.error(), scales.error(), metric.error()})
+    auto turns = numbers(0.0f, "turns", 2 * channels * head_size);
+    for (const status& s : {entries.error(), scales.error(), metric.error(), turns.error()})
         if (!s)
             return s;
     if (entries->empty() || scales->empty())
@@ -61,6 +62,7 @@ inline crumb::result<crumb::kv_codebooks> read_kv_codebooks(const gguf& file, co
     books.entries = std::move(*entries);
     books.scales = std::move(*scales);
     books.metric = std::move(*metric);
+    books.turns = std::move(*turns);
     if (const auto view = books.view(); !view)
         return status::error(view.error().code(), "tensors %s: %s", key("*").c_str(), view.message());
     return books;

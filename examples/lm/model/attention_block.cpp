@@ -14,6 +14,25 @@ void session::state::norm_heads(const matrix_view<float>& of, range channels,
     }
 }
 
+void session::state::turn(std::size_t layer, turned what, const matrix_view<float>& of, range rows,
+                          range heads, worker& own) const {
+    if (turns.empty())
+        return;
+    const auto& d = m.shape();
+    const bool is_query = what == turned::queries || what == turned::outputs;
+    const std::size_t group = is_query ? d.heads / d.kv_heads : 1, size = d.head_size;
+    const std::size_t most = own.unturned.size() / size;
+    for (std::size_t h = heads.begin; h < heads.end; ++h) {
+        const auto& by = turns[4 * (layer * d.kv_heads + h / group) + static_cast<std::size_t>(what)];
+        for (std::size_t r = rows.begin; r < rows.end; r += most) {
+            const std::size_t n = std::min(most, rows.end - r);
+            const matrix_view<float> part = {of.row(r) + h * size, n, size, of.stride};
+            for (std::size_t i = 0; i < n; ++i)
+                std::copy_n(part.row(i), size, own.unturned.data() + i * size);
+            by.run(crumb::matrix<const float>(own.unturned.data(), n, size), part);
+        }
+    }
+}
 /// Queries of some heads and keys and values of others: turned by their positions, and into the cache.
 void session::state::project(const model_layer& l, std::size_t layer, const matrix_input& input, share& s,
                              const projections& to, range heads, range kv_heads) {
@@ -43,6 +62,10 @@ void session::state::project(const model_layer& l, std::size_t layer, const matr
                    q_channels, length);
     if (cache_observer && threads.size() == 1)
         cache_observer({layer, to.q, to.k, to.v});
+    const range rows = {0, s.rows};
+    turn(layer, turned::queries, to.q, rows, heads, s.own);
+    turn(layer, turned::keys, to.k, rows, kv_heads, s.own);
+    turn(layer, turned::values, to.v, rows, kv_heads, s.own);
     keep(layer, to, kv_heads);
     s.own.watch.lap(section::floats);
 }
@@ -156,6 +179,12 @@ matrix_view<float> session::state::attention(const model_layer& l, std::size_t l
         if (!done)
             failure.report({layer, pass_place::stage::attention, part.rows.begin, part.kv_heads.begin}, done);
     };
+    const auto turn_back = [&](const crumb::kv_attention_part& part) {
+        const range kv_heads = part.kv_heads.within(d.kv_heads);
+        const std::size_t each = d.heads / d.kv_heads;
+        turn(layer, turned::outputs, out, part.rows.within(s.rows),
+             {kv_heads.begin * each, kv_heads.end * each}, s.own);
+    };
     crumb::kv_attention_part part = {.kv_heads = heads_of()};
     const std::size_t group = d.heads / d.kv_heads;
     const std::size_t most = (d.kv_heads + s.parts - 1) / s.parts;
@@ -163,6 +192,7 @@ matrix_view<float> session::state::attention(const model_layer& l, std::size_t l
         project(l, layer, input, s, to, {part.kv_heads.begin * group, part.kv_heads.end * group},
                 part.kv_heads);
         report(part, attend(layer, to, out, s, part));
+        turn_back(part);
     } else {
         project(l, layer, input, s, to, crumb::split(d.heads, s.parts, s.part), part.kv_heads);
         wait(s);
@@ -174,10 +204,12 @@ matrix_view<float> session::state::attention(const model_layer& l, std::size_t l
             part = {.kv_heads = heads_of()};
             caches->group_of(layer).attend->merge(partials.bytes(), ranges.count(), out,
                                                   {.kv_heads = part.kv_heads});
+            turn_back(part);
         } else {
             part = s.rows > 1 ? crumb::kv_attention_part{.rows = s.mine}
                               : crumb::kv_attention_part{.kv_heads = heads_of()};
             report(part, attend(layer, to, out, s, part));
+            turn_back(part);
         }
     }
     s.own.watch.lap(section::attention);

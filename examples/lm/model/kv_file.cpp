@@ -50,6 +50,7 @@ void write_codebooks(gguf_writer& to, const model& m, const crumb::kv_codebooks&
     add("entries", ggml_type::i8, books.entries);
     add("scales", ggml_type::f32, books.scales);
     add("metric", ggml_type::f32, books.metric);
+    add("turns", ggml_type::f32, books.turns);
 }
 
 } // namespace lm

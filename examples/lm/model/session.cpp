@@ -39,6 +39,15 @@ result<session> session::make(const model& m, team threads, const kv_type& kv, s
         return caches.error();
     s->caches.emplace(std::move(*caches));
     s->encoder.emplace(*s->caches);
+    for (std::size_t i = 0; codebooks.are_turned() && i < d.layers * d.kv_heads; ++i)
+        for (const bool keys : {true, false})
+            for (const bool back : {false, true}) {
+                const auto plan = crumb::dense_linear<float>::plan(crumb::matrix(
+                    codebooks.turn(i / d.kv_heads, i % d.kv_heads, keys, back), d.head_size, d.head_size));
+                if (!plan)
+                    return plan.error();
+                s->turns.push_back(*plan);
+            }
     const auto ops = crumb::float_ops::plan();
     if (!ops)
         return ops.error();
@@ -79,6 +88,7 @@ result<session> session::make(const model& m, team threads, const kv_type& kv, s
         }
         w.copies = buffer(copies(1));
         w.row.resize(d.width);
+        w.unturned.resize(s->turns.empty() ? 0 : std::min<std::size_t>(batch, 16) * d.head_size);
     }
     for (auto* v : {&s->hidden, &s->x, &s->added})
         v->resize(batch * d.width);

@@ -30,6 +30,7 @@ struct session::state {
         buffer partials; ///< of some rows of a batch, over ranges of tokens
         buffer copies;   ///< quantized copies of one row
         std::vector<float> row;
+        std::vector<float> unturned; ///< some rows of a head
         stopwatch watch;
         buffer weights; ///< of all coded tokens, if values may be left unread
         std::vector<crumb::kv_skip_report> reports;
@@ -70,6 +71,8 @@ struct session::state {
     pace one_row, many_rows;
     std::optional<crumb::float_ops> ops;
     std::optional<layer_caches> caches;
+    /// What codebooks turn keys, queries, values and outputs with, of every layer and kv head; or empty.
+    std::vector<crumb::dense_linear<float>> turns;
     first_failure failure;
     std::vector<buffer> rope_memory;
     std::vector<crumb::rope_table> ropes; ///< of `model_shape::ropes`
@@ -105,6 +108,10 @@ struct session::state {
     /// `first`.
     void require_finite(pass_place at, const char* tensor, const matrix_view<const float>& of, range part,
                         std::size_t first);
+    enum class turned { keys, queries, values, outputs };
+    /// Multiplies some rows of some heads with the codebooks' matrices, if they have some.
+    void turn(std::size_t layer, turned what, const matrix_view<float>& of, range rows, range heads,
+              worker& own) const;
     /// Keys and values of kv heads [heads) of all rows to the cache.
     void keep(std::size_t layer, const projections& of, range heads);
 

@@ -49,12 +49,13 @@ result<crumb::kv_samples> collect_samples(const model& m, const kv_training& how
     status error;
     s->observe_cache([&](const session::attention_inputs& in) {
         const status added = samples->add(in.layer, in.keys, in.values);
-        const status weighed = how.weighted ? samples->weigh(in.layer, true, in.queries) : status();
+        const status weighed =
+            how.weighted || how.turned ? samples->weigh(in.layer, true, in.queries) : status();
         for (const status& each : {added, weighed})
             if (!each)
                 error = each;
     });
-    for (std::size_t layer = 0; how.weighted && layer < d.layers; ++layer)
+    for (std::size_t layer = 0; (how.weighted || how.turned) && layer < d.layers; ++layer)
         if (const status weighed = weigh_values(m, layer, *samples); !weighed)
             return weighed;
     const std::size_t windows = text->size() / window;
@@ -76,6 +77,7 @@ result<crumb::kv_codebooks> train_codebooks(const crumb::kv_samples& samples, co
     crumb::kv_training_options options;
     options.sharing = how.sharing;
     options.weighted = how.weighted;
+    options.turned = how.turned;
     options.seed = how.seed;
     const team threads(how.threads);
     options.for_each = [&](std::size_t n, const std::function<void(std::size_t)>& f) {

@@ -16,6 +16,7 @@ struct kv_training {
     std::size_t chunks = 64;
     std::size_t sinks = 4;
     crumb::kv_sharing sharing = crumb::kv_sharing::none;
+    bool turned = false;   ///< likewise, and in coordinates of their own
     bool weighted = false; ///< errors count by what they are multiplied with: queries, the output matrix
     std::uint64_t seed = 1;
     std::size_t threads = 1;

@@ -25,6 +25,8 @@ struct pq_codebook_parts {
     std::span<const std::int8_t> entries; ///< per index: keys, then values: head_size * codec.entries() each
     std::span<const float> scales;        ///< per index: keys, then values, head_size each
     std::span<const float> metric = {};   ///< per index: keys, then values, head_size * dims each; or empty
+    /// Per index: keys, then values, two matrices of head_size rows and columns each, see `turn`; or empty.
+    std::span<const float> turns = {};
 };
 
 /// The largest magnitude of a centroid, of a centroid times its metric, and of the sum of a metric's row: the
@@ -57,7 +59,8 @@ class pq_codebooks {
             std::size_t size, needed;
         } sizes[] = {{"entries", p.entries.size(), entries},
                      {"scales", p.scales.size(), channels},
-                     {"metric", p.metric.size(), p.metric.empty() ? 0 : channels * p.codec.dims}};
+                     {"metric", p.metric.size(), p.metric.empty() ? 0 : channels * p.codec.dims},
+                     {"turns", p.turns.size(), p.turns.empty() ? 0 : 2 * channels * p.head_size}};
         for (const auto& each : sizes)
             if (each.size != each.needed)
                 return status::error(errc::bad_shape, "codebooks: %zu %s, %zu sets of heads of %zu take %zu",
@@ -65,6 +68,8 @@ class pq_codebooks {
         if (const status s = check_floats(p.scales.data(), p.scales.size(), "codebooks, scales"); !s)
             return s;
         if (const status s = check_floats(p.metric.data(), p.metric.size(), "codebooks, metric"); !s)
+            return s;
+        if (const status s = check_floats(p.turns.data(), p.turns.size(), "codebooks, turns"); !s)
             return s;
         for (std::size_t i = 0; i < channels; ++i)
             if (p.scales[i] < 0)
@@ -86,6 +91,15 @@ class pq_codebooks {
     constexpr const kv_codec& codec() const noexcept { return parts_.codec; }
     constexpr std::size_t head_size() const noexcept { return parts_.head_size; }
     constexpr std::size_t sets() const noexcept { return parts_.sets; }
+    /// Whether the entries are of keys and values that the caller turns before it writes them: caches and
+    /// attention know nothing of it.
+    constexpr bool are_turned() const noexcept { return !parts_.turns.empty(); }
+    /// The matrix, row-major, that a head's keys (or values) are multiplied with, as columns; `back`: that
+    /// its queries (or the outputs of attention) are.
+    constexpr const float* turn(std::size_t layer, std::size_t head, bool keys, bool back) const noexcept {
+        const std::size_t i = 2 * (layer * parts_.layer_step + head * parts_.head_step) + (keys ? 0 : 1);
+        return parts_.turns.data() + (2 * i + (back ? 1 : 0)) * parts_.head_size * parts_.head_size;
+    }
     /// Whether there is a set for every layer and head.
     constexpr bool serves(std::size_t layers, std::size_t heads) const noexcept {
         std::size_t of_layers = 0, of_heads = 0;

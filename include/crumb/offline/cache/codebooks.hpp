@@ -2,6 +2,7 @@
 #pragma once
 
 #include <crumb/offline/cache/additive_tables.hpp>
+#include <crumb/offline/cache/kv_turn.hpp>
 #include <crumb/offline/cache/samples.hpp>
 #include <crumb/offline/cache/trained_codebooks.hpp>
 #include <crumb/reference/kv_codec.hpp>
@@ -18,6 +19,10 @@ struct kv_training_options {
     std::uint64_t seed = 1;
     /// Whether the samples' second moments become `pq_tables::metric`. All layers need them then.
     bool weighted = false;
+    /// Whether keys and values are turned first, so that errors count as they do for `weighted`, channels are
+    /// uncorrelated, and strong ones share codes with weak ones: see `kv_turn`. Not with `weighted`; all
+    /// layers need second moments.
+    bool turned = false;
     std::function<void(std::size_t done, std::size_t all)> progress = {}; ///< after every codebook
     /// Calls f(0), ..., f(n - 1) in any order, in parallel if it likes; empty: one after the other. Results
     /// are the same. `progress` is called where f runs, by one thread at a time.
@@ -42,15 +47,19 @@ class kv_codebook_trainer {
         out.sets = (of_layers ? shape.layers : 1) * (of_heads ? shape.kv_heads : 1);
         out.entries.resize(2 * out.sets * shape.head_size * codec.entries());
         out.scales.resize(2 * out.sets * shape.head_size);
+        if (o.weighted && o.turned)
+            return status::error(errc::invalid_argument, "kv codebooks: what is turned has no weights");
         if (o.weighted)
             out.metric.resize(2 * out.sets * shape.head_size * codec.dims);
+        if (o.turned)
+            out.turns.resize(4 * out.sets * shape.head_size * shape.head_size);
         if (const auto view = out.view(); !view)
             return view.error();
         if (o.max_samples == 0)
             return status::error(errc::invalid_argument, "kv codebooks: no samples are allowed");
         for (std::size_t l = 0; l < shape.layers; ++l)
-            if (samples.blocks(l) == 0 ||
-                (o.weighted && !(samples.has_moments(l, true) && samples.has_moments(l, false))))
+            if (samples.blocks(l) == 0 || ((o.weighted || o.turned) &&
+                                           !(samples.has_moments(l, true) && samples.has_moments(l, false))))
                 return status::error(errc::invalid_argument, "kv codebooks: layer %zu has no %s", l,
                                      samples.blocks(l) == 0 ? "whole block of samples" : "second moments");
 
@@ -118,6 +127,7 @@ class kv_codebook_trainer {
     }
 
   private:
+    using matrix_rows = Eigen::Matrix<float, Eigen::Dynamic, Eigen::Dynamic, Eigen::RowMajor>;
     struct member {
         std::size_t layer, head;
     };
@@ -133,6 +143,8 @@ class kv_codebook_trainer {
     }
 
     status run() {
+        if (o_.turned)
+            turn();
         collect();
         const std::size_t dims = out_.codec.dims;
         for (std::size_t j = 0; j < size_ / dims; ++j) {
@@ -150,6 +162,37 @@ class kv_codebook_trainer {
         return {};
     }
 
+    /// Keys or values of a head in a block, turned if they are to be.
+    matrix_rows block(const member& m, std::size_t b) const {
+        const auto block = samples_.block(m.layer, m.head, keys_, b);
+        const Eigen::Map<const matrix_rows> x(block.data(), index(kv_mean_tokens), index(size_));
+        if (!o_.turned)
+            return x;
+        return x * Eigen::Map<const matrix_rows>(turn_of(false), index(size_), index(size_)).transpose();
+    }
+    float* turn_of(bool back) const noexcept {
+        return out_.turns.data() + (2 * n_ + (back ? 1 : 0)) * size_ * size_;
+    }
+    /// Finds the matrices of this codebook's members.
+    void turn() {
+        Eigen::MatrixXd moments = Eigen::MatrixXd::Zero(index(size_), index(size_)), spread = moments;
+        for (const member& m : members_) {
+            moments += moments_of(m, {0, size_});
+            for (std::size_t b = 0; b < samples_.blocks(m.layer); ++b) {
+                const auto block = samples_.block(m.layer, m.head, keys_, b);
+                const Eigen::Map<const matrix_rows> from(block.data(), index(kv_mean_tokens), index(size_));
+                Eigen::MatrixXd x = from.cast<double>();
+                x.rowwise() -= x.colwise().mean().eval();
+                spread.noalias() += x.transpose() * x;
+            }
+        }
+        const kv_turn found = kv_turn::of(moments, spread, out_.codec.dims);
+        const auto store_as = [&](bool back, const Eigen::MatrixXd& m) {
+            Eigen::Map<matrix_rows>(turn_of(back), index(size_), index(size_)) = m.cast<float>();
+        };
+        store_as(false, found.to);
+        store_as(true, keys_ ? Eigen::MatrixXd(found.back.transpose()) : found.back);
+    }
     /// Tokens without their block's mean, divided by their scale: the input of codes.
     void collect() {
         std::size_t blocks = 0;
@@ -162,10 +205,10 @@ class kv_codebook_trainer {
         std::size_t at = 0, taken = 0;
         for (const member& m : members_)
             for (std::size_t b = 0; b < samples_.blocks(m.layer); ++b) {
-                const auto block = samples_.block(m.layer, m.head, keys_, b);
-                reference::kv_part::take_out(out_.codec.residual, matrix(block.data(), kv_mean_tokens, size_),
-                                             mean.data(), matrix(rest.data(), kv_mean_tokens, size_),
-                                             scale.data());
+                const matrix_rows x = block(m, b);
+                reference::kv_part::take_out(
+                    out_.codec.residual, matrix<const float>(x.data(), kv_mean_tokens, size_), mean.data(),
+                    matrix(rest.data(), kv_mean_tokens, size_), scale.data());
                 for (std::size_t t = 0; t < kv_mean_tokens; ++t, ++at) {
                     if (static_cast<double>(at) * static_cast<double>(wanted) <
                         static_cast<double>(taken) * static_cast<double>(all))
@@ -178,21 +221,24 @@ class kv_codebook_trainer {
             }
     }
 
+    /// A member's second moments of some channels, of trace 1 unless they are 0.
+    Eigen::MatrixXd moments_of(const member& m, range channels) const {
+        const Eigen::Index d = index(channels.size());
+        Eigen::MatrixXd one(d, d);
+        for (std::size_t a = channels.begin; a < channels.end; ++a)
+            for (std::size_t b = channels.begin; b < channels.end; ++b)
+                one(index(a - channels.begin), index(b - channels.begin)) =
+                    samples_.moment(m.layer, m.head, keys_, a, b);
+        return one.trace() > 0 ? Eigen::MatrixXd(one / one.trace()) : one;
+    }
     /// Lᵀ of the Cholesky decomposition of the mean second moments, of trace `dims`. A thousandth of the
     /// identity is added, so that directions that no query had keep a weight.
     Eigen::MatrixXd metric(std::size_t j) const {
         const std::size_t dims = out_.codec.dims;
         const Eigen::Index d = index(dims);
         Eigen::MatrixXd sum = Eigen::MatrixXd::Zero(d, d);
-        for (const member& m : members_) {
-            Eigen::MatrixXd one(d, d);
-            for (std::size_t a = 0; a < dims; ++a)
-                for (std::size_t b = 0; b < dims; ++b)
-                    one(index(a), index(b)) =
-                        samples_.moment(m.layer, m.head, keys_, j * dims + a, j * dims + b);
-            if (one.trace() > 0)
-                sum += one / one.trace();
-        }
+        for (const member& m : members_)
+            sum += moments_of(m, {j * dims, (j + 1) * dims});
         if (sum.trace() > 0)
             sum *= static_cast<double>(dims) / sum.trace();
         sum += 1e-3 * Eigen::MatrixXd::Identity(d, d);
@@ -217,8 +263,7 @@ class kv_codebook_trainer {
             centers_of(out_.codec, view, (o_.seed * 2 * out_.sets + n_) * size_ + j, o_.max_rounds);
         if (!centers)
             return centers.error();
-        using row_major = Eigen::Matrix<float, Eigen::Dynamic, Eigen::Dynamic, Eigen::RowMajor>;
-        const Eigen::Map<const row_major> c(centers->data(), index(out_.codec.entries()), index(dims));
+        const Eigen::Map<const matrix_rows> c(centers->data(), index(out_.codec.entries()), index(dims));
         const Eigen::MatrixXd back = w.triangularView<Eigen::Upper>().solve(c.cast<double>().transpose());
         for (std::size_t i = 0; i < dims; ++i)
             store(out_, n_ * size_ + j * dims + i, back.row(index(i)).transpose());

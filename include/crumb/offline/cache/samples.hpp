@@ -92,17 +92,16 @@ class kv_samples {
         if (!rows(with).allFinite())
             return status::error(errc::not_finite, "kv samples: weights of layer %zu are not finite", layer);
         std::vector<double>& sums = layers_[layer].moments[keys ? 0 : 1];
-        sums.resize(shape_.width() * neighbours);
-        const std::size_t size = shape_.head_size, group = with.cols / shape_.width();
-        for (std::size_t r = 0; r < with.rows; ++r)
-            for (std::size_t h = 0; h < group * shape_.kv_heads; ++h) {
-                const float* q = with.row(r) + h * size;
-                double* to = sums.data() + h / group * size * neighbours;
-                for (std::size_t i = 0; i < size; ++i)
-                    for (std::size_t b = 0; b < neighbours; ++b)
-                        if (const std::size_t other = i / neighbours * neighbours + b; other < size)
-                            to[i * neighbours + b] += double{q[i]} * double{q[other]};
-            }
+        sums.resize(shape_.width() * shape_.head_size);
+        const auto size = static_cast<Eigen::Index>(shape_.head_size);
+        const std::size_t group = with.cols / shape_.width();
+        for (std::size_t h = 0; h < group * shape_.kv_heads; ++h) {
+            const auto q =
+                rows(with).middleCols(static_cast<Eigen::Index>(h) * size, size).cast<double>().eval();
+            Eigen::Map<Eigen::MatrixXd>(sums.data() + h / group * shape_.head_size * shape_.head_size, size,
+                                        size)
+                .noalias() += q.transpose() * q;
+        }
         return {};
     }
 
@@ -116,17 +115,14 @@ class kv_samples {
     bool has_moments(std::size_t layer, bool keys) const noexcept {
         return !layers_[layer].moments[keys ? 0 : 1].empty();
     }
-    /// Sum of q[channel] * q[other] over the head's queries, for channels of the same four: both divided by 4
-    /// are equal.
+    /// Sum of q[channel] * q[other] over the head's queries.
     double moment(std::size_t layer, std::size_t head, bool keys, std::size_t channel,
                   std::size_t other) const noexcept {
-        return layers_[layer]
-            .moments[keys ? 0 : 1][(head * shape_.head_size + channel) * neighbours + other % neighbours];
+        const std::size_t size = shape_.head_size;
+        return layers_[layer].moments[keys ? 0 : 1][(head * size + channel) * size + other];
     }
 
   private:
-    /// Channels whose products are kept: the widest sub-space.
-    static constexpr std::size_t neighbours = 4;
     struct layer_samples {
         explicit layer_samples(std::uint64_t seed) : random(seed) {}
         splitmix64 random;

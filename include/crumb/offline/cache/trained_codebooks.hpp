@@ -24,6 +24,7 @@ struct kv_codebooks {
     std::vector<std::int8_t> entries; ///< as in `pq_codebook_parts`
     std::vector<float> scales;
     std::vector<float> metric; ///< or empty
+    std::vector<float> turns;  ///< or empty
 
     /// For a cache; empty if the codec has no codebooks.
     result<pq_codebooks> view() const noexcept {
@@ -36,11 +37,12 @@ struct kv_codebooks {
                                    .sets = sets,
                                    .entries = entries,
                                    .scales = scales,
-                                   .metric = metric});
+                                   .metric = metric,
+                                   .turns = turns});
     }
-    /// Bytes of entries, scales and metric.
+    /// Bytes of all of them.
     std::size_t bytes() const noexcept {
-        return entries.size() + sizeof(float) * (scales.size() + metric.size());
+        return entries.size() + sizeof(float) * (scales.size() + metric.size() + turns.size());
     }
     /// A 64-bit FNV-1a hash over codec, sizes and contents; the same on all machines.
     std::uint64_t identity() const noexcept {
@@ -57,7 +59,7 @@ struct kv_codebooks {
             add(field, 8);
         for (const std::int8_t e : entries)
             add(static_cast<std::uint8_t>(e), 1);
-        for (const auto* floats : {&scales, &metric})
+        for (const auto* floats : {&scales, &metric, &turns})
             for (const float f : *floats)
                 add(std::bit_cast<std::uint32_t>(f), 4);
         return hash;
