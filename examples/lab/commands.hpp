@@ -31,8 +31,14 @@ struct prune_options {
     bool json = false;
 };
 
+struct outliers_options {
+    std::uint64_t seed = 1;
+    bool json = false;
+};
+
 /// Each prints its results to stdout and returns an error or nothing.
 crumb::status schedules(const schedules_options& options);
 crumb::status prune(const prune_options& options);
+crumb::status compare_outliers(const outliers_options& options);
 
 } // namespace lm::lab

@@ -63,11 +63,19 @@ int run(int argc, char** argv) {
     lm::add_threads(prune, p.threads);
     prune->add_flag("--json", p.json, "Print JSON on stdout");
 
+    lm::lab::outliers_options u;
+    auto* outliers = app.add_subcommand(
+        "outliers", "Measure what channels of large numbers do to uniform codes and to product codes");
+    outliers->add_option("--seed", u.seed, "Seed of the numbers")->check(lm::natural)->capture_default_str();
+    outliers->add_flag("--json", u.json, "Print JSON on stdout");
+
     if (const auto ended = lm::parse_arguments(app, argc, argv))
         return *ended;
     lm::limit_threads(t.threads);
     lm::limit_threads(p.threads);
-    return lm::exit_code(schedules->parsed() ? lm::lab::schedules(t) : lm::lab::prune(p));
+    return lm::exit_code(schedules->parsed()  ? lm::lab::schedules(t)
+                         : outliers->parsed() ? lm::lab::compare_outliers(u)
+                                              : lm::lab::prune(p));
 }
 
 } // namespace

@@ -35,6 +35,12 @@ expect_error("--by is required" ${pruned})
 expect_error("nowhere.txt;No such file" ${pruned} --by ria:0.5 --calibrate "${WORK}/nowhere.txt")
 expect_error("a window of 0 tokens is too short" prune "${gpt2}" --text "${text}" --ctx 0 --by magnitude:0.25)
 
+# ---- outliers -------------------------------------------------------------------------------------------
+run(outliers)
+expect_equal("outliers: stderr" "${err}" "")
+expect_contains("outliers" "${out}" "2 of 64 channels" "uniform, a range per token" "product codes, pq4")
+expect_error("--seed" outliers --seed x)
+
 # ---- schedules ------------------------------------------------------------------------------------------
 set(nested "${WORK}/nested.gguf")
 set(learned "${WORK}/learned.gguf")
