@@ -417,21 +417,21 @@ TEST_P(Session, PartsMakeThePass) {
     std::vector<float> stream(20 * d.width), inner(20 * std::max(d.attention_width(), d.hidden)),
         out(20 * d.vocabulary);
     const auto h = crumb::matrix(stream.data(), 20, d.width);
-    const auto run = [&](lm::pass_part part, std::size_t layer, const auto& from, const auto& to) {
+    const auto step = [&](lm::pass_part part, std::size_t layer, const auto& from, const auto& to) {
         const auto done = s->run(part, layer, from, to);
         EXPECT_TRUE(done.ok()) << done.message();
     };
     ASSERT_TRUE(s->embed(tokens, h).ok());
     for (std::size_t i = 0; i < d.layers; ++i) {
         const auto attended = crumb::matrix(inner.data(), 20, d.attention_width());
-        run(lm::pass_part::attention, i, h, attended);
-        run(lm::pass_part::add_attention, i, attended, h);
+        step(lm::pass_part::attention, i, h, attended);
+        step(lm::pass_part::add_attention, i, attended, h);
         const auto activated = crumb::matrix(inner.data(), 20, d.hidden);
-        run(lm::pass_part::network, i, h, activated);
-        run(lm::pass_part::add_network, i, activated, h);
+        step(lm::pass_part::network, i, h, activated);
+        step(lm::pass_part::add_network, i, activated, h);
     }
-    run(lm::pass_part::output_input, 0, h, h);
-    run(lm::pass_part::output, 0, h, crumb::matrix(out.data(), 20, d.vocabulary));
+    step(lm::pass_part::output_input, 0, h, h);
+    step(lm::pass_part::output, 0, h, crumb::matrix(out.data(), 20, d.vocabulary));
     EXPECT_EQ(out, expected);
 
     EXPECT_FALSE(s->run(lm::pass_part::attention, d.layers, h, h).ok());

@@ -35,8 +35,9 @@ void print_formats(const std::vector<quantized_matrix>& matrices) {
     std::vector<std::string> formats;
     for (const auto& each : bits)
         formats.push_back(each.first);
-    std::stable_sort(formats.begin(), formats.end(),
-                     [&](const std::string& a, const std::string& b) { return bits[a] < bits[b]; });
+    std::sort(formats.begin(), formats.end(), [&](const std::string& a, const std::string& b) {
+        return std::pair(bits[a], a) < std::pair(bits[b], b);
+    });
     print("%-12s", "matrices");
     for (const std::string& format : formats)
         print(" %8s", format.c_str());

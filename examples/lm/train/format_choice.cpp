@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <tuple>
 
 namespace lm {
 
@@ -22,9 +23,9 @@ std::vector<std::size_t> hull_of(const std::vector<format_option>& options) {
     std::vector<std::size_t> order(options.size()), hull;
     for (std::size_t i = 0; i < order.size(); ++i)
         order[i] = i;
-    std::stable_sort(order.begin(), order.end(), [&](std::size_t a, std::size_t b) {
-        return options[a].bytes != options[b].bytes ? options[a].bytes < options[b].bytes
-                                                    : options[a].loss < options[b].loss;
+    std::sort(order.begin(), order.end(), [&](std::size_t a, std::size_t b) {
+        return std::tuple(options[a].bytes, options[a].loss, a) <
+               std::tuple(options[b].bytes, options[b].loss, b);
     });
     const auto slope = [&](std::size_t a, std::size_t b) {
         return (options[a].loss - options[b].loss) / static_cast<double>(options[b].bytes - options[a].bytes);
@@ -66,8 +67,9 @@ crumb::result<std::vector<std::size_t>> choose_formats(std::span<const std::vect
         return status::error(errc::invalid_argument, "%llu bytes are needed at least, %llu are there",
                              static_cast<unsigned long long>(used), static_cast<unsigned long long>(budget));
     // Steps of a matrix gain less and less, so that they stay in order.
-    std::stable_sort(steps.begin(), steps.end(),
-                     [](const step& a, const step& b) { return a.gain > b.gain; });
+    std::sort(steps.begin(), steps.end(), [](const step& a, const step& b) {
+        return std::tuple(-a.gain, a.matrix, a.bytes) < std::tuple(-b.gain, b.matrix, b.bytes);
+    });
     std::vector<bool> ended(matrices.size(), false);
     for (const step& s : steps) {
         if (ended[s.matrix] || s.bytes > budget - used) {
