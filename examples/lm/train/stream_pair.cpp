@@ -2,6 +2,8 @@
 
 #include "machine/memory.hpp"
 
+#include <crumb/offline/common/weight_functions.hpp>
+
 #include <algorithm>
 
 namespace lm {
@@ -47,33 +49,29 @@ result<stream_pair> stream_pair::make(model& m, session& s, std::span<const std:
 
 namespace {
 
-/// Columns of rows as rows.
-void transpose(const crumb::matrix_view<const float>& from, std::vector<float>& to) {
-    to.resize(from.rows * from.cols);
-    constexpr std::size_t step = 16;
-    for (std::size_t c = 0; c < from.cols; c += step)
-        for (std::size_t r = 0; r < from.rows; ++r)
-            for (std::size_t i = c; i < std::min(c + step, from.cols); ++i)
-                to[i * from.rows + r] = from.row(r)[i];
+/// Adds a^T b, of rows of the same tokens. The columns of b are a multiple of 16. `product` has room for it.
+void add_product(const team& threads, const crumb::dispatch::weight_functions& functions,
+                 const crumb::matrix_view<const float>& a, const crumb::matrix_view<const float>& b,
+                 std::vector<float>& product, stream_inputs::sums& to) {
+    product.assign(a.cols * b.cols, 0.0f);
+    threads.run([&](std::size_t part, std::size_t parts) {
+        const crumb::range own = crumb::split(a.cols, parts, part);
+        functions.add_product({a.data + own.begin, 1, a.stride, b.data, b.stride,
+                               product.data() + own.begin * b.cols, b.cols, own.size(), b.cols, a.rows});
+        for (std::size_t r = own.begin; r < own.end; ++r)
+            for (Eigen::Index i = 0; i < to.cols(); ++i)
+                to(static_cast<Eigen::Index>(r), i) +=
+                    double{product[r * b.cols + static_cast<std::size_t>(i)]};
+    });
 }
 
-/// Adds a b^T, whose rows have the same length.
-status add_product(const team& threads, const crumb::matrix_view<const float>& a,
-                   const crumb::matrix_view<const float>& b, std::vector<float>& product,
-                   stream_inputs::sums& to) {
-    const auto plan = crumb::dense_linear<float>::plan(b);
-    if (!plan)
-        return plan.error();
-    product.resize(a.rows * b.rows);
-    const auto out = crumb::matrix(product.data(), a.rows, b.rows);
-    threads.run([&](std::size_t part, std::size_t parts) {
-        const crumb::range rows = crumb::split(a.rows, parts, part);
-        plan->run(a, out, {.rows = rows});
-        for (std::size_t r = rows.begin; r < rows.end; ++r)
-            for (std::size_t i = 0; i < b.rows; ++i)
-                to(static_cast<Eigen::Index>(r), static_cast<Eigen::Index>(i)) += double{out.row(r)[i]};
-    });
-    return {};
+/// a - b.
+void subtract(const crumb::matrix_view<const float>& a, const crumb::matrix_view<const float>& b,
+              std::vector<float>& to) {
+    to.resize(a.rows * a.cols);
+    for (std::size_t r = 0; r < a.rows; ++r)
+        for (std::size_t i = 0; i < a.cols; ++i)
+            to[r * a.cols + i] = a.row(r)[i] - b.row(r)[i];
 }
 
 } // namespace
@@ -81,30 +79,32 @@ status add_product(const team& threads, const crumb::matrix_view<const float>& a
 status stream_pair::add(stream_inputs& to, std::size_t w, const view& full, const view& quantized,
                         bool is_behind) {
     std::vector<status> each_part(s_.threads().size());
-    s_.threads().run([&](std::size_t part, std::size_t parts) {
-        each_part[part] = to.h.add(quantized, part, parts);
-    });
+    s_.threads().run(
+        [&](std::size_t part, std::size_t parts) { each_part[part] = to.h.add(quantized, part, parts); });
     for (const status& s : each_part)
         if (!s)
             return s;
-    const std::size_t k = quantized.cols, width = m_.shape().width;
-    transpose(quantized, transposed_[0]);
-    transpose(full, transposed_[1]);
-    for (std::size_t i = 0; i < transposed_[1].size(); ++i)
-        transposed_[1][i] -= transposed_[0][i];
-    const auto z = crumb::matrix<const float>(transposed_[0].data(), k, window_);
-    if (const status s =
-            add_product(s_.threads(), crumb::matrix<const float>(transposed_[1].data(), k, window_), z,
-                        product_, to.cross);
-        !s || !is_behind)
-        return s;
-    const auto f = rows(full_, w, width), q = rows(quantized_, w, width);
-    transpose(f, transposed_[1]);
-    transpose(q, transposed_[2]);
-    for (std::size_t i = 0; i < transposed_[1].size(); ++i)
-        transposed_[1][i] -= transposed_[2][i];
-    return add_product(s_.threads(), crumb::matrix<const float>(transposed_[1].data(), width, window_), z,
-                       product_, to.behind);
+    const auto functions = crumb::choose_weight_functions({});
+    if (!functions)
+        return functions.error();
+    const std::size_t k = quantized.cols, padded = crumb::round_up(k, std::size_t{16});
+    crumb::matrix_view<const float> z = quantized;
+    if (padded != k) {
+        padded_.assign(window_ * padded, 0.0f);
+        for (std::size_t r = 0; r < window_; ++r)
+            std::copy_n(quantized.row(r), k, padded_.data() + r * padded);
+        z = crumb::matrix<const float>(padded_.data(), window_, padded);
+    }
+    subtract(full, quantized, difference_);
+    add_product(s_.threads(), **functions, crumb::matrix<const float>(difference_.data(), window_, k), z,
+                product_, to.cross);
+    if (!is_behind)
+        return {};
+    const std::size_t width = m_.shape().width;
+    subtract(rows(full_, w, width), rows(quantized_, w, width), difference_);
+    add_product(s_.threads(), **functions, crumb::matrix<const float>(difference_.data(), window_, width), z,
+                product_, to.behind);
+    return {};
 }
 
 result<stream_inputs> stream_pair::inputs(std::size_t layer, std::size_t reads,

@@ -50,7 +50,7 @@ class stream_pair {
     std::size_t tokens_, window_;
     buffer full_, quantized_;             ///< streams
     buffer full_inner_, quantized_inner_; ///< what the matrices that write to the streams read
-    std::vector<float> transposed_[3], product_;
+    std::vector<float> padded_, difference_, product_;
 };
 
 } // namespace lm
