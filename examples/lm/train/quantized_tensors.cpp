@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <numeric>
+#include <set>
 #include <unordered_set>
 
 namespace lm {
@@ -31,6 +32,10 @@ result<tensor_rows> quantized_tensors::rows(std::string_view name) const {
 
 /// The sets of formats that are written, and the source's own for tensors that stay packed as they are.
 status quantized_tensors::collect_codebooks(gguf_writer& writer) const {
+    std::set<weight_type> written;
+    for (const auto& [name, tensor] : tensors_)
+        if (const auto packed = find_packed(tensor.as_read(name)))
+            written.insert(packed->type);
     for (const gguf_tensor& t : m_.file().tensors()) {
         const auto packed = find_packed(t);
         if (!packed || tensors_.contains(std::string(t.name)))
@@ -39,7 +44,7 @@ status quantized_tensors::collect_codebooks(gguf_writer& writer) const {
         if (entries.empty())
             continue;
         // A file has one set per format.
-        if (codebooks_.contains(packed->type))
+        if (codebooks_.contains(packed->type) && written.contains(packed->type))
             return status::error(crumb::errc::unsupported,
                                  "tensor %.*s stays as it is, in format %s: other codebooks of that "
                                  "format cannot be in the same file",
@@ -48,7 +53,9 @@ status quantized_tensors::collect_codebooks(gguf_writer& writer) const {
         writer.set_array(matrix_extras::codebook_key(name_of(packed->type)), entries);
     }
     for (const auto& [type, entries] : codebooks_)
-        writer.set_array(matrix_extras::codebook_key(name_of(type)), std::span<const std::int8_t>(entries));
+        if (written.contains(type))
+            writer.set_array(matrix_extras::codebook_key(name_of(type)),
+                             std::span<const std::int8_t>(entries));
     return {};
 }
 

@@ -2,13 +2,11 @@
 
 #include "model/input_text.hpp"
 #include "train/format_plan.hpp"
-#include "train/quantized_tensors.hpp"
+#include "train/matrix_quantizer.hpp"
 #include "train/stream_pair.hpp"
 #include "train/training_set.hpp"
 
-#include <crumb/offline/nested/feedback.hpp>
 #include <crumb/offline/nested/training.hpp>
-#include <crumb/offline/weights/store.hpp>
 #include <crumb/offline/weights/target.hpp>
 
 #include <algorithm>
@@ -28,7 +26,7 @@ constexpr std::size_t max_moment_bytes = std::size_t{2} << 30;
 constexpr std::size_t measured_tokens = 256;
 /// What is added to H for the vocabulary's matrix, whose rows are read as they are too where it is the
 /// embedding.
-double vocabulary_damping = std::getenv("VD") ? atof(std::getenv("VD")) : 0.1;
+constexpr double vocabulary_damping = 0.1;
 
 crumb::matrix_view<const double> view(const stream_inputs::sums& of) {
     return crumb::matrix<const double>(of.data(), static_cast<std::size_t>(of.rows()),
@@ -39,7 +37,7 @@ crumb::matrix_view<const double> view(const stream_inputs::sums& of) {
 class converter {
   public:
     converter(const quantization& how, model& m, session& s, const stage_function& progress)
-        : o_(how), m_(m), s_(s), progress_(progress), tensors_(m) {}
+        : o_(how), m_(m), s_(s), progress_(progress), tensors_(m), quantizer_(s.threads(), tensors_) {}
 
     /// Puts keys and tensors into `writer`, which refers to this object.
     status run(gguf_writer& writer) {
@@ -173,7 +171,7 @@ class converter {
                                      name_of(o_.weights).data());
             with_format(o_.weights, [&]<class F>(std::type_identity<F>) {
                 if constexpr (crumb::rounding_format<F>)
-                    s = round<F>(each.name, w);
+                    s = quantizer_.round<F>(each.name, w);
             });
             if (!s)
                 return status::error(s.code(), "tensor %s: %s", each.name.c_str(), s.message());
@@ -182,44 +180,20 @@ class converter {
         }
         return {};
     }
-    template <class F>
-    status round(const std::string& tensor, const crumb::matrix_view<const float>& w) {
-        const std::size_t blocks = (w.cols + crumb::block_inputs<F> - 1) / crumb::block_inputs<F>;
-        crumb::quantized<F> q;
-        q.n = w.rows;
-        q.k = w.cols;
-        q.blocks.resize(w.rows * blocks);
-        std::vector<status> each_part(s_.threads().size());
-        s_.threads().run([&](std::size_t part, std::size_t parts) {
-            const crumb::range rows = crumb::split(w.rows, parts, part);
-            if (rows.size() == 0)
-                return;
-            const auto mine =
-                crumb::quantize<F>(crumb::matrix<const float>(w.row(rows.begin), rows.size(), w.cols));
-            if (mine)
-                std::copy(mine->blocks.begin(), mine->blocks.end(),
-                          q.blocks.begin() + static_cast<std::ptrdiff_t>(rows.begin * blocks));
-            each_part[part] = mine.error();
-        });
-        for (const status& s : each_part)
-            if (!s)
-                return s;
-        return write(tensor, q);
-    }
-
     status convert(crumb::range layers, const std::vector<crumb::second_moments<double>>& moments) {
         const progress_function progress = one_stage(progress_, "matrices");
         const auto matrices = m_.matrices();
         std::optional<crumb::error_feedback> flat;
         std::optional<crumb::feedback_system> system;
         std::size_t input = ~std::size_t{0};
+        std::vector<float> mean;
         for (const named_matrix& each : matrices) {
             if (each.role.layer < layers.begin || each.role.layer >= layers.end)
                 continue;
             if (each.role.input() != input) {
                 input = each.role.input();
                 const auto& inputs = moments[input - layers.begin * matrix_role::inputs];
-                mean_ = inputs.mean();
+                mean = inputs.mean();
                 const auto h = is_nested() ? inputs.centered() : inputs.matrix();
                 if (const status s =
                         is_nested()
@@ -233,7 +207,9 @@ class converter {
                 return floats.error();
             const auto w = crumb::matrix<const float>(floats->data(), each.m->n(), each.m->k());
             const status s =
-                is_nested() ? convert_nested(each.name, w, *system) : convert(each.name, w, *flat);
+                is_nested() ? quantizer_.convert(each.name, levels_, w,
+                                                 crumb::nested_feedback(*system, {.sweeps = o_.sweeps}), mean)
+                            : quantizer_.convert(each.name, type_of(each.name), w, *flat);
             if (!s)
                 return status::error(s.code(), "tensor %s: %s", each.name.c_str(), s.message());
             if (progress)
@@ -271,9 +247,9 @@ class converter {
                 if (!floats)
                     return floats.error();
                 const auto w = crumb::matrix(floats->data(), each.m->n(), each.m->k());
-                status s = shifted->shift(w, view(inputs->cross), view(inputs->behind), *o_.towards);
+                status s = shift(*shifted, *inputs, w);
                 if (s)
-                    s = convert(each.name, w, *feedback);
+                    s = quantizer_.convert(each.name, type_of(each.name), w, *feedback);
                 if (s)
                     s = replace(each);
                 if (!s)
@@ -283,6 +259,14 @@ class converter {
             }
         }
         return {};
+    }
+    /// Brings weights towards the full model with all threads.
+    status shift(const crumb::shifted_weights& by, const stream_inputs& inputs,
+                 const crumb::matrix_view<float>& w) {
+        return quantizer_.in_parts([&](std::size_t part, std::size_t parts) {
+            return by.shift(w, view(inputs.cross), view(inputs.behind), *o_.towards,
+                            crumb::split(w.rows, parts, part));
+        });
     }
     /// Runs the model with what a matrix has become from now on.
     status replace(const named_matrix& each) {
@@ -303,48 +287,6 @@ class converter {
         to.emplace(std::move(*made));
         return {};
     }
-    /// Quantizes the rows of a matrix into `q` with all threads.
-    template <class Quantizer, class Quantized>
-    status quantize_rows(const Quantizer& quantizer, const crumb::matrix_view<const float>& w, Quantized& q) {
-        std::vector<status> each_part(s_.threads().size());
-        s_.threads().run([&](std::size_t part, std::size_t parts) {
-            each_part[part] = quantizer.quantize(w, q, crumb::split(w.rows, parts, part));
-        });
-        for (const status& s : each_part)
-            if (!s)
-                return s;
-        return {};
-    }
-    template <class Quantized>
-    status write(const std::string& tensor, const Quantized& q) {
-        auto out = written(q);
-        if (out)
-            tensors_.keep(tensor, std::move(*out));
-        return out.error();
-    }
-    status convert(const std::string& tensor, const crumb::matrix_view<const float>& w,
-                   const crumb::error_feedback& quantizer) {
-        const weight_type type = type_of(tensor);
-        status error;
-        with_chosen_format(type, [&]<class F>(std::type_identity<F>) {
-            auto q =
-                crumb::leveled_matrix::zeros(crumb::levels_of<F>(tensors_.codebooks(type)), w.rows, w.cols);
-            error = quantize_rows(quantizer, w, q);
-            if (error)
-                error = write(tensor, crumb::store<F>(q));
-        });
-        return error;
-    }
-    status convert_nested(const std::string& tensor, const crumb::matrix_view<const float>& w,
-                          const crumb::feedback_system& system) {
-        auto q = crumb::nested_quantized::zeros(levels_, w.rows, w.cols);
-        if (const status s = quantize_rows(crumb::nested_feedback(system, {.sweeps = o_.sweeps}), w, q); !s)
-            return s;
-        if (const status s = crumb::correct_means(w, mean_, q); !s)
-            return s;
-        return write(tensor, q);
-    }
-
     /// Embedding and output matrix, unless they stay as they are: to 8 bits by rounding, to less with error
     /// feedback on what the output matrix reads in `text`.
     status convert_vocabulary(std::span<const std::int32_t> text) {
@@ -363,13 +305,13 @@ class converter {
             const auto w = crumb::matrix<const float>(floats->data(), shape.n, shape.k);
             status s;
             if (is_rounded) {
-                s = round<crumb::q8_0>(name, w);
+                s = quantizer_.round<crumb::q8_0>(name, w);
             } else {
                 const bool is_output = name == std::string_view(m_.output_tensor()) && !text.empty();
                 s = is_output ? assign(feedback, output_feedback(text, shape.k))
                               : assign(feedback, crumb::error_feedback::independent(shape.k, {}));
                 if (s)
-                    s = convert(name, w, *feedback);
+                    s = quantizer_.convert(name, type_of(name), w, *feedback);
             }
             if (!s)
                 return status::error(s.code(), "tensor %s: %s", name, s.message());
@@ -412,10 +354,10 @@ class converter {
     session& s_;
     const stage_function& progress_;
     quantized_tensors tensors_;
+    matrix_quantizer quantizer_;
     importances importance_;
     format_plan plan_;            ///< if formats are chosen
     crumb::nested_levels levels_; ///< of nested weights
-    std::vector<float> mean_;     ///< of the inputs of the matrix that is quantized
     bool is_calibrated_ = false;  ///< the vocabulary has been converted
 };
 

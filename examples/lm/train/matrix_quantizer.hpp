@@ -1,0 +1,94 @@
+// Matrices of floats as tensors of formats.
+#pragma once
+
+#include "machine/team.hpp"
+#include "train/quantized_tensors.hpp"
+
+#include <crumb/offline/nested/feedback.hpp>
+#include <crumb/offline/weights/store.hpp>
+
+namespace lm {
+
+/// Quantizes matrices with all threads and keeps what becomes of them.
+class matrix_quantizer {
+  public:
+    matrix_quantizer(const team& threads, quantized_tensors& to) : threads_(threads), to_(to) {}
+
+    /// f(part, parts) in all threads: the first error.
+    template <class F>
+    crumb::status in_parts(const F& f) const {
+        std::vector<crumb::status> each_part(threads_.size());
+        threads_.run([&](std::size_t part, std::size_t parts) { each_part[part] = f(part, parts); });
+        for (const crumb::status& s : each_part)
+            if (!s)
+                return s;
+        return {};
+    }
+
+    /// To a format that rounds by itself.
+    template <class F>
+    crumb::status round(const std::string& tensor, const crumb::matrix_view<const float>& w) {
+        const std::size_t blocks = (w.cols + crumb::block_inputs<F> - 1) / crumb::block_inputs<F>;
+        crumb::quantized<F> q;
+        q.n = w.rows;
+        q.k = w.cols;
+        q.blocks.resize(w.rows * blocks);
+        const crumb::status s = in_parts([&](std::size_t part, std::size_t parts) {
+            const crumb::range rows = crumb::split(w.rows, parts, part);
+            if (rows.size() == 0)
+                return crumb::status();
+            const auto mine =
+                crumb::quantize<F>(crumb::matrix<const float>(w.row(rows.begin), rows.size(), w.cols));
+            if (mine)
+                std::copy(mine->blocks.begin(), mine->blocks.end(),
+                          q.blocks.begin() + static_cast<std::ptrdiff_t>(rows.begin * blocks));
+            return mine.error();
+        });
+        return s ? keep(tensor, q) : s;
+    }
+
+    /// With error feedback, to a type of `with_chosen_format`; nothing else is done for others.
+    crumb::status convert(const std::string& tensor, weight_type type,
+                          const crumb::matrix_view<const float>& w, const crumb::error_feedback& feedback) {
+        crumb::status s;
+        with_chosen_format(type, [&]<class F>(std::type_identity<F>) {
+            auto q = crumb::leveled_matrix::zeros(crumb::levels_of<F>(to_.codebooks(type)), w.rows, w.cols);
+            s = rows(feedback, w, q);
+            if (s)
+                s = keep(tensor, crumb::store<F>(q));
+        });
+        return s;
+    }
+    /// To nested weights, corrected for the mean input.
+    crumb::status convert(const std::string& tensor, const crumb::nested_levels& levels,
+                          const crumb::matrix_view<const float>& w, const crumb::nested_feedback& feedback,
+                          std::span<const float> mean) {
+        auto q = crumb::nested_quantized::zeros(levels, w.rows, w.cols);
+        if (const crumb::status s = rows(feedback, w, q); !s)
+            return s;
+        if (const crumb::status s = crumb::correct_means(w, mean, q); !s)
+            return s;
+        return keep(tensor, q);
+    }
+
+  private:
+    template <class Quantizer, class Quantized>
+    crumb::status rows(const Quantizer& quantizer, const crumb::matrix_view<const float>& w,
+                       Quantized& q) const {
+        return in_parts([&](std::size_t part, std::size_t parts) {
+            return quantizer.quantize(w, q, crumb::split(w.rows, parts, part));
+        });
+    }
+    template <class Quantized>
+    crumb::status keep(const std::string& tensor, const Quantized& q) {
+        auto out = written(q);
+        if (out)
+            to_.keep(tensor, std::move(*out));
+        return out.error();
+    }
+
+    const team& threads_;
+    quantized_tensors& to_;
+};
+
+} // namespace lm
