@@ -1,6 +1,6 @@
-// A llama in one file: reads a GGUF model and continues a text. What an engine brings is here: threads,
-// memory, the order of a forward pass. The arithmetic is crumb's; files and text are read by crumb_lm_io,
-// which is examples/lm/gguf and examples/lm/text.
+// A llama in one file: reads a GGUF model and continues a text. Threads, memory and the order of a forward
+// pass are here, the arithmetic is crumb's, files and text are read by crumb_lm_io: examples/lm/gguf and
+// text.
 //
 //   g++ -std=c++20 -O2 -Iinclude -Iexamples/lm examples/minimal_llama.cpp examples/lm/gguf/*.cpp
 //       examples/lm/text/*.cpp -lpcre2-8 -pthread -o minimal_llama
@@ -8,6 +8,7 @@
 //
 // That compiles the kernels for all ISAs; -DCRUMB_TWO_ISAS=avx2, for two of them, takes half as long.
 #include "gguf/kv_codebooks.hpp"
+#include "gguf/packed_weights.hpp"
 #include "text/sampler.hpp"
 #include "text/tokenizer.hpp"
 
@@ -31,13 +32,10 @@
 
 namespace {
 
-using crumb::bf16;
-using crumb::half;
 using crumb::matrix_view;
 using crumb::or_exit;
 using crumb::range;
 using crumb::status;
-using crumb::to_float;
 using lm::ggml_type;
 using lm::gguf_tensor;
 
@@ -106,15 +104,13 @@ struct model {
 
 /// Calls f with a tensor's matrix as it lies in the file: a view of floats, or of a format's blocks.
 void with_weights(const gguf_tensor& t, auto&& f) {
-    const auto view = [&]<class T>() {
-        f(crumb::matrix(reinterpret_cast<const T*>(t.data.data()), t.dims[1], t.dims[0]));
+    const auto view = [&]<class T>(ggml_type type, T) {
+        if (t.type == type)
+            f(crumb::matrix(reinterpret_cast<const T*>(t.data.data()), t.dims[1], t.dims[0]));
     };
-    if (t.type == ggml_type::f32)
-        view.template operator()<float>();
-    else if (t.type == ggml_type::f16)
-        view.template operator()<half>();
-    else if (t.type == ggml_type::bf16)
-        view.template operator()<bf16>();
+    view(ggml_type::f32, float());
+    view(ggml_type::f16, crumb::half());
+    view(ggml_type::bf16, crumb::bf16());
     crumb::all_format_list::for_each([&]<class F>() {
         const auto* blocks = reinterpret_cast<const typename F::block*>(t.data.data());
         if (lm::ggml_type_named(F::name) == t.type)
@@ -132,7 +128,7 @@ std::vector<float> floats(const gguf_tensor& t) {
                 else
                     out.push_back(to_float(w.row(r)[i]));
     });
-    require(!out.empty(), "tensor " + std::string(t.name) + " has numbers of an unknown type");
+    require(!out.empty(), "tensor " + std::string(t.name) + " has packed numbers, or of an unknown type");
     return out;
 }
 
@@ -142,10 +138,14 @@ matrix packed(const crumb::storage_view<F>& w) {
     m.plan = or_exit(crumb::linear<F>::plan(or_exit(crumb::pack(w, m.memory))));
     return m;
 }
-/// The product with a tensor in a format; empty: the one that it is stored in.
-matrix make_matrix(const gguf_tensor& t, std::string_view format) {
+/// The product with a tensor in a format; empty: the one that it is stored in. What crumb-lm has quantized to
+/// crumb's own formats lies in the file as the kernels read it.
+matrix make_matrix(const lm::gguf& file, const gguf_tensor& t, std::string_view format) {
     matrix out;
-    if (format.empty() || lm::ggml_type_named(format) == t.type)
+    const auto header = lm::find_packed_header(t);
+    if (header && (format.empty() || format == lm::format_name(*header)))
+        out.plan = or_exit(lm::open_packed(file, t));
+    else if (format.empty() || lm::ggml_type_named(format) == t.type)
         with_weights(t, [&](const auto& w) {
             if constexpr (requires { w.weight(0, 0); })
                 out = packed(w);
@@ -159,7 +159,7 @@ matrix make_matrix(const gguf_tensor& t, std::string_view format) {
                     or_exit(crumb::quantize<F>(crumb::matrix(floats(t).data(), t.dims[1], t.dims[0]))));
     });
     require(bool(out.plan), "tensor " + std::string(t.name) + ", " + lm::ggml_type_name(t.type) +
-                                ", is not multiplied: --weights is q8_0, q4_k or another type");
+                                ", is not multiplied: --weights is q8_0, q4_k, ...; see crumb-lm quantize");
     return out;
 }
 
@@ -181,14 +181,13 @@ model load(const std::string& path, std::string_view format) {
     m.rope_base = or_exit(m.file.get_f32("llama.rope.freq_base", 10000.0f));
     m.norm_epsilon = or_exit(m.file.get_f32("llama.attention.layer_norm_rms_epsilon"));
     for (const char* key : {"rope.scaling.type", "rope.scaling.factor", "rope.scale_linear"})
-        require(m.file.find(std::string("llama.") + key) == nullptr,
-                "scaled rotary embeddings: see crumb-lm");
+        require(!m.file.find(std::string("llama.") + key), "scaled rotary embeddings: see crumb-lm");
 
     std::set<std::string_view> used;
     const auto tensor = [&](const std::string& name, std::size_t n, std::size_t k) -> const gguf_tensor& {
         const gguf_tensor& t = *or_exit(m.file.get_tensor(name));
         used.insert(t.name);
-        require(t.dims[0] == k && t.dims[1] == n && t.rank <= 2, "tensor " + name + " has another shape");
+        require(lm::shape_of(t) == lm::matrix_shape{n, k} && t.rank <= 2, name + " has another shape");
         return t;
     };
     const std::size_t w = m.width, kv = m.kv_heads * m.head_size;
@@ -196,21 +195,24 @@ model load(const std::string& path, std::string_view format) {
     const gguf_tensor& embedding = tensor("token_embd.weight", tokens, w);
     m.embedding = floats(embedding);
     const bool is_tied = m.file.find_tensor("output.weight") == nullptr;
-    m.output = make_matrix(is_tied ? embedding : tensor("output.weight", tokens, w), "");
+    m.output = make_matrix(m.file, is_tied ? embedding : tensor("output.weight", tokens, w), "");
     m.output_norm = floats(tensor("output_norm.weight", 1, w));
     for (std::size_t i = 0, layers = number("llama.block_count"); i < layers; ++i) {
         const auto get = [&](const char* name, std::size_t n, std::size_t k) -> const gguf_tensor& {
             return tensor("blk." + std::to_string(i) + "." + name + ".weight", n, k);
         };
+        const auto product = [&](const char* name, std::size_t n, std::size_t k) {
+            return make_matrix(m.file, get(name, n, k), format);
+        };
         m.layers.push_back({.attention_norm = floats(get("attn_norm", 1, w)),
                             .ffn_norm = floats(get("ffn_norm", 1, w)),
-                            .q = make_matrix(get("attn_q", w, w), format),
-                            .k = make_matrix(get("attn_k", kv, w), format),
-                            .v = make_matrix(get("attn_v", kv, w), format),
-                            .output = make_matrix(get("attn_output", w, w), format),
-                            .gate = make_matrix(get("ffn_gate", m.hidden, w), format),
-                            .up = make_matrix(get("ffn_up", m.hidden, w), format),
-                            .down = make_matrix(get("ffn_down", w, m.hidden), format)});
+                            .q = product("attn_q", w, w),
+                            .k = product("attn_k", kv, w),
+                            .v = product("attn_v", kv, w),
+                            .output = product("attn_output", w, w),
+                            .gate = product("ffn_gate", m.hidden, w),
+                            .up = product("ffn_up", m.hidden, w),
+                            .down = product("ffn_down", w, m.hidden)});
     }
     // Biases, experts, factors of frequencies: without them the results would be others.
     for (const gguf_tensor& t : m.file.tensors())

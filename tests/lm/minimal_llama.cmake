@@ -37,6 +37,17 @@ expect_equal("calibrate: exit code" "${code}" 0)
 set(model "${coded}")
 compare(40 "1;2" --kv pq4)
 
+# Weights that crumb-lm has quantized, in formats of its own and nested.
+set(model "${WORK}/minimal_llama_quantized.gguf")
+foreach(format cb4 cb2s nested:2-4)
+    execute_process(COMMAND "${LM}" quantize "${MODELS}/novels-llama-5m-q8_0.gguf" --weights ${format} --chunks 1
+        --sweeps 0 --out "${model}" RESULT_VARIABLE code OUTPUT_QUIET ERROR_VARIABLE err)
+    expect_equal("quantize ${format}: exit code" "${code}" 0)
+    compare(40 "1;2")
+endforeach()
+expect_error("tensor blk.0.attn_q.weight has packed numbers" "${model}" a --weights q4_0)
+file(REMOVE "${model}")
+
 # The same seed, the same words; hot, others than the likeliest.
 run("${coded}" "${prompt}" --tokens 20 --temperature 0)
 set(likeliest "${out}")

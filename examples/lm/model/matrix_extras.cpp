@@ -10,32 +10,14 @@ using crumb::errc;
 using crumb::result;
 using crumb::status;
 
-namespace {
-
-result<std::vector<std::int8_t>> signed_bytes(const gguf& file, const std::string& key) {
-    const auto values = file.get_i32s(key);
-    if (!values)
-        return values.error();
-    std::vector<std::int8_t> entries;
-    for (const std::int32_t v : *values) {
-        if (v < -128 || v > 127)
-            return status::error(errc::corrupt, "key %s holds %d, not a signed byte", key.c_str(), v);
-        entries.push_back(static_cast<std::int8_t>(v));
-    }
-    return entries;
-}
-
-} // namespace
-
 result<matrix_extras> matrix_extras::read(const gguf& file) {
     matrix_extras extras;
     for (const std::string_view format : weight_names) {
-        if (file.find(codebook_key(format)) == nullptr)
-            continue;
-        auto entries = signed_bytes(file, codebook_key(format));
+        auto entries = read_weight_codebooks(file, format);
         if (!entries)
             return entries.error();
-        extras.set_codebooks(format, std::move(*entries));
+        if (!entries->empty())
+            extras.set_codebooks(format, std::move(*entries));
     }
     for (const gguf_tensor& t : file.tensors()) {
         const std::string name = scale_name(t.name);

@@ -2,6 +2,7 @@
 #pragma once
 
 #include "gguf/gguf.hpp"
+#include "gguf/packed_weights.hpp"
 
 #include <crumb/core/status.hpp>
 
@@ -35,9 +36,7 @@ class matrix_extras {
 
     /// Reads the keys `crumb.codebooks.<format>` of a file, and the tensors `<matrix>.scale`.
     static crumb::result<matrix_extras> read(const gguf& file);
-    static std::string codebook_key(std::string_view format) {
-        return "crumb.codebooks." + std::string(format);
-    }
+    static std::string codebook_key(std::string_view format) { return lm::codebook_key(format); }
     /// The tensor with the scale of a tensor `<matrix>.weight`; empty for other names.
     static std::string scale_name(std::string_view weight) { return beside(weight, ".scale"); }
     /// The tensor with the scale that its inputs had where they were quantized to NVFP4 too. Inputs have

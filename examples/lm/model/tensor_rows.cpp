@@ -17,24 +17,10 @@ using crumb::status;
 
 namespace {
 
-using row_reader = std::function<void(std::size_t row, float* out)>;
-
 template <class F>
 void decode(const crumb::storage_view<F>& w, std::size_t row, float* out) {
     for (std::size_t i = 0; i < w.k; ++i)
         *out++ = static_cast<float>(w.weight(row, i));
-}
-
-template <class F>
-void decode(const crumb::packed_view<F>& w, std::span<const std::int8_t> codebooks, std::size_t row,
-            float* out) {
-    for (std::size_t b = 0; b < w.blocks(); ++b) {
-        const auto block = crumb::unpack(w, row, b);
-        const std::size_t first = b * crumb::block_inputs<F>;
-        const std::size_t size = std::min(w.k() - first, crumb::block_inputs<F>);
-        decode(crumb::storage_view<F>{&block, 1, size, 1, codebooks, w.tensor_scale()}, 0, out);
-        out += size;
-    }
 }
 
 /// Numbers one by one: `T` as it is stored, which `value` makes a float of.
@@ -88,29 +74,9 @@ result<row_reader> of_ggml(const gguf_tensor& tensor, const matrix_extras& extra
 /// Tensors of packed weights.
 result<row_reader> of_packed(const gguf_tensor& tensor, const packed_shape& packed,
                              const matrix_extras& extras) {
-    if (packed.type == weight_type::nested) {
-        const auto view = crumb::nested_view::open(tensor.data);
-        if (!view)
-            return in_tensor(tensor, view.error());
-        return row_reader([view = *view](std::size_t row, float* to) {
-            for (std::size_t i = 0; i < view.k(); ++i)
-                *to++ = static_cast<float>(view.weight(row, i, view.levels().parent));
-        });
-    }
     const auto tables = codebooks_for(packed.type, extras);
-    if (!tables)
-        return in_tensor(tensor, tables.error());
-    result<row_reader> out = status();
-    with_format(packed.type, [&]<class F>(std::type_identity<F>) {
-        const auto view = crumb::packed_view<F>::open(tensor.data);
-        if (view)
-            out = row_reader([view = *view, tables = *tables](std::size_t row, float* to) {
-                decode(view, tables, row, to);
-            });
-        else
-            out = in_tensor(tensor, view.error());
-    });
-    return out;
+    auto rows = tables ? read_packed_rows(tensor.data, *tables) : result<row_reader>(tables.error());
+    return rows ? rows : in_tensor(tensor, rows.error());
 }
 
 /// `first`: which element of the tensor the values begin with.
@@ -125,23 +91,11 @@ status check_finite(const gguf_tensor& tensor, std::span<const float> values, st
 } // namespace
 
 std::optional<packed_shape> find_packed(const gguf_tensor& tensor) noexcept {
-    crumb::packed_header header;
-    const crumb::packed_header expected;
-    if (tensor.type != ggml_type::i8 || tensor.rank != 1 || tensor.data.size() < sizeof header)
-        return {};
-    std::memcpy(&header, tensor.data.data(), sizeof header);
-    if (std::memcmp(header.magic, expected.magic, sizeof header.magic) != 0)
-        return {};
-    for (std::size_t i = 2; i < weight_names.size(); ++i)
-        if (std::string_view(header.format, strnlen(header.format, sizeof header.format)) == weight_names[i])
-            return packed_shape{static_cast<weight_type>(i), header.n, header.k};
+    const auto header = find_packed_header(tensor);
+    for (std::size_t i = 2; header && i < weight_names.size(); ++i)
+        if (format_name(*header) == weight_names[i])
+            return packed_shape{static_cast<weight_type>(i), header->n, header->k};
     return {};
-}
-
-matrix_shape shape_of(const gguf_tensor& tensor) noexcept {
-    if (const auto packed = find_packed(tensor))
-        return {packed->n, packed->k};
-    return {tensor.dims[1], tensor.dims[0]};
 }
 
 status in_tensor(const gguf_tensor& tensor, const status& error) {

@@ -2,31 +2,23 @@
 #pragma once
 
 #include "gguf/gguf.hpp"
+#include "gguf/packed_weights.hpp"
 #include "model/matrix_extras.hpp"
 #include "model/weight_type.hpp"
 
-#include <functional>
 #include <optional>
 #include <span>
 #include <vector>
 
 namespace lm {
 
-/// What a tensor of packed weights says of itself. Such a tensor is a row of type I8 that holds the bytes of
-/// `crumb::pack`.
+/// What a tensor of packed weights in a known format says of itself.
 struct packed_shape {
     weight_type type;
     std::size_t n, k;
 };
 /// Nothing if the tensor holds something else.
 std::optional<packed_shape> find_packed(const gguf_tensor& tensor) noexcept;
-
-/// Rows and columns of a tensor's matrix.
-struct matrix_shape {
-    std::size_t n, k;
-    friend bool operator==(const matrix_shape&, const matrix_shape&) = default;
-};
-matrix_shape shape_of(const gguf_tensor& tensor) noexcept;
 
 /// An error behind the name of the tensor.
 crumb::status in_tensor(const gguf_tensor& tensor, const crumb::status& error);
@@ -77,7 +69,7 @@ class tensor_rows {
     /// Without a look at every number.
     static crumb::result<tensor_rows> make(const gguf_tensor& tensor, const matrix_extras& extras);
     matrix_shape shape_{};
-    std::function<void(std::size_t row, float* out)> read_;
+    row_reader read_;
 };
 
 /// Every element of a tensor of any readable type as float. NaN, infinity and other types are errors that
