@@ -604,6 +604,37 @@ TEST(KvCodebooks, TurnsKeepProductsAndLowerTheirErrors) {
     }
 }
 
+// Codes serve the tokens that count: in another place here than most are.
+TEST(KvCodebooks, TokensCountByTheirWeights) {
+    constexpr std::size_t size = 8, tokens = 4096;
+    const auto most = gauss(size * tokens, 1);
+    auto few = gauss(size * tokens, 2, 0.3f), all = most;
+    std::vector<float> weights(tokens, 0.001f);
+    for (std::size_t t = 0; t < tokens; ++t)
+        for (std::size_t i = 0; i < size; ++i) {
+            few[t * size + i] += 5;
+            if (t % 8 == 0)
+                all[t * size + i] = few[t * size + i];
+        }
+    for (std::size_t t = 0; t < tokens; t += 8)
+        weights[t] = 1;
+    const auto codec = kv_codec::pq(2, 4, false, false);
+    auto s = *kv_samples::make({1, 1, size}, tokens / 32);
+    const auto rows = rows_of(all, size);
+    ASSERT_TRUE(s.add(0, rows, rows, rows_of(weights, 1)).ok());
+    EXPECT_EQ(s.weights(0, 0, 1)[0], 1);
+    EXPECT_EQ(s.weights(0, 0, 1)[1], 0.001f);
+    const auto plain = samples_of({.layers = 1, .kv_heads = 1, .head_size = size}, all, all);
+    EXPECT_EQ(plain.weights(0, 0, 1)[1], 1);
+    EXPECT_LT(relative_error(codec, trained(s, codec), few, size),
+              relative_error(codec, trained(plain, codec), few, size));
+    EXPECT_GT(relative_error(codec, trained(s, codec), most, size),
+              relative_error(codec, trained(plain, codec), most, size));
+    weights[3] = -1;
+    EXPECT_FALSE(s.add(0, rows, rows, rows_of(weights, 1)).ok());
+    EXPECT_FALSE(s.add(0, rows, rows, rows_of(weights, 2)).ok());
+}
+
 TEST(KvCodebooks, DefaultOnesNeedNoModel) {
     for (const auto& [codec, bits] :
          {std::pair{kv_codec::pq4(), 4}, {kv_codec::pq3(), 3}, {kv_codec::pq2(), 2}})

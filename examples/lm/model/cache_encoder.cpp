@@ -81,6 +81,9 @@ void cache_encoder::begin(std::size_t length) {
 
 void cache_encoder::advance(std::size_t length, const team& threads,
                             const std::function<std::span<std::byte>(std::size_t)>& scratch) {
+    // What this step should have done and nobody had time for.
+    while (take(scratch(0), between_)) {
+    }
     if (!jobs_.empty() && length >= due_)
         finish(threads, scratch);
     if (jobs_.empty()) {
@@ -91,8 +94,6 @@ void cache_encoder::advance(std::size_t length, const team& threads,
         return;
     const std::size_t steps = due_ - begun_;
     limit_.store(((length + 1 - begun_) * items_ + steps - 1) / steps, std::memory_order_release);
-    while (threads.size() == 1 && take(scratch(0), between_)) {
-    }
 }
 
 } // namespace lm

@@ -10,20 +10,21 @@
 
 namespace lm {
 
-/// How a block of 64 tokens became codes. Its items are pairs of a layer and a kv head.
+/// How a block of 64 tokens became codes. Its items are pairs of a layer and a kv head; those that are not
+/// counted were left when it was due.
 struct encoded_block {
     std::size_t first = 0;            ///< token
     std::size_t begun = 0, coded = 0; ///< lengths of the sequence
     std::size_t items = 0;
     std::size_t beside = 0;  ///< of those, encoded by threads that waited for others within steps
-    std::size_t between = 0; ///< after steps, by the only thread
-}; ///< the rest when the block was due
+    std::size_t between = 0; ///< after steps, by the first thread, as none had waited
+};
 
 /// Encodes blocks of the caches of all layers. A block is begun as soon as its 64 tokens are there, and read
 /// as codes from the length on at which it is older than the window, whoever has encoded it when: results do
 /// not depend on timing. In between its items are spread over steps evenly, and taken by threads that wait
-/// for others at barriers; one thread alone takes them after its steps. What is left when the block is due,
-/// all take before the next step.
+/// for others at barriers; the first thread takes what is left of a step's share after it, and all take what
+/// is left when the block is due.
 class cache_encoder {
   public:
     explicit cache_encoder(layer_caches& caches) : caches_(caches) {}

@@ -2,6 +2,8 @@
 
 #include "model/input_text.hpp"
 
+#include <cmath>
+#include <limits>
 #include <mutex>
 
 namespace lm {
@@ -10,6 +12,9 @@ using crumb::result;
 using crumb::status;
 
 namespace {
+
+/// Tokens after which calibration takes one to be codes: the default window.
+constexpr std::size_t coded_after = kv_type().window;
 
 /// What a layer's values are multiplied with: the rows of its output matrix.
 status weigh_values(const model& m, std::size_t layer, crumb::kv_samples& samples) {
@@ -30,6 +35,34 @@ status weigh_values(const model& m, std::size_t layer, crumb::kv_samples& sample
     return {};
 }
 
+/// How much errors of a window's tokens count, tokens x kv heads: the squares of the weights that later
+/// queries give them, of those that meet them as codes.
+std::vector<float> token_weights(const session::attention_inputs& in, const model_shape& d,
+                                 std::size_t window) {
+    constexpr std::size_t step = 8; // of queries, which are alike
+    const std::size_t size = d.head_size, group = d.heads / d.kv_heads;
+    const float scale = d.attention_scale != 0 ? d.attention_scale : 1 / std::sqrt(static_cast<float>(size));
+    std::vector<float> out(in.keys.rows * d.kv_heads), scores(in.keys.rows);
+    for (std::size_t r = window; r < in.queries.rows; r += step)
+        for (std::size_t h = 0; h < d.heads; ++h) {
+            const float* q = in.queries.row(r) + h * size;
+            float most = -std::numeric_limits<float>::infinity(), sum = 0;
+            for (std::size_t t = 0; t <= r; ++t) {
+                const float* k = in.keys.row(t) + h / group * size;
+                scores[t] = 0;
+                for (std::size_t i = 0; i < size; ++i)
+                    scores[t] += q[i] * k[i];
+                scores[t] *= scale;
+                most = std::max(most, scores[t]);
+            }
+            for (std::size_t t = 0; t <= r; ++t)
+                sum += scores[t] = std::exp(scores[t] - most);
+            for (std::size_t t = 0; t + window <= r; ++t)
+                out[t * d.kv_heads + h / group] += scores[t] / sum * (scores[t] / sum);
+        }
+    return out;
+}
+
 } // namespace
 
 result<crumb::kv_samples> collect_samples(const model& m, const kv_training& how,
@@ -48,9 +81,13 @@ result<crumb::kv_samples> collect_samples(const model& m, const kv_training& how
         return samples.error();
     status error;
     s->observe_cache([&](const session::attention_inputs& in) {
-        const status added = samples->add(in.layer, in.keys, in.values);
-        const status weighed =
-            how.weighted || how.turned ? samples->weigh(in.layer, true, in.queries) : status();
+        const bool by_attention = how.weighted || how.turned;
+        const auto weights = by_attention ? token_weights(in, d, coded_after) : std::vector<float>();
+        const status added =
+            samples->add(in.layer, in.keys, in.values,
+                         by_attention ? crumb::matrix<const float>(weights.data(), in.keys.rows, d.kv_heads)
+                                      : crumb::matrix_view<const float>());
+        const status weighed = by_attention ? samples->weigh(in.layer, true, in.queries) : status();
         for (const status& each : {added, weighed})
             if (!each)
                 error = each;

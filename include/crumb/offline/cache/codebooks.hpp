@@ -87,7 +87,8 @@ class kv_codebook_trainer {
     /// The entries of a sub-space, [entries][dims], trained on its points: centroids, or low and high ones.
     static result<std::vector<float>> centers_of(const kv_codec& codec,
                                                  const matrix_view<const float>& points, std::uint64_t seed,
-                                                 std::size_t max_rounds = 10) {
+                                                 std::size_t max_rounds = 10,
+                                                 std::span<const float> weights = {}) {
         kmeans_options k;
         k.centroids = codec.entries();
         // A few centroids converge slowly, and their rounds are cheap.
@@ -96,12 +97,12 @@ class kv_codebook_trainer {
         k.tolerance = k.centroids <= 64 ? 1e-5 : 1e-4;
         k.seed = seed;
         if (!codec.additive) {
-            auto clusters = kmeans(points, k);
+            auto clusters = kmeans(points, k, weights);
             if (!clusters)
                 return clusters.error();
             return std::move(clusters->centroids);
         }
-        auto tables = train_additive_tables(points, k);
+        auto tables = train_additive_tables(points, k, weights);
         if (!tables)
             return tables.error();
         std::vector<float> centers = std::move(tables->low);
@@ -146,6 +147,7 @@ class kv_codebook_trainer {
         if (o_.turned)
             turn();
         collect();
+        level_weights();
         const std::size_t dims = out_.codec.dims;
         for (std::size_t j = 0; j < size_ / dims; ++j) {
             Eigen::MatrixXd w = Eigen::MatrixXd::Identity(index(dims), index(dims));
@@ -183,6 +185,12 @@ class kv_codebook_trainer {
                 const Eigen::Map<const matrix_rows> from(block.data(), index(kv_mean_tokens), index(size_));
                 Eigen::MatrixXd x = from.cast<double>();
                 x.rowwise() -= x.colwise().mean().eval();
+                const auto weights = samples_.weights(m.layer, m.head, b);
+                x = Eigen::Map<const Eigen::VectorXf>(weights.data(), index(kv_mean_tokens))
+                        .cast<double>()
+                        .cwiseSqrt()
+                        .asDiagonal() *
+                    x;
                 spread.noalias() += x.transpose() * x;
             }
         }
@@ -206,6 +214,7 @@ class kv_codebook_trainer {
         for (const member& m : members_)
             for (std::size_t b = 0; b < samples_.blocks(m.layer); ++b) {
                 const matrix_rows x = block(m, b);
+                const std::span<const float> weights = samples_.weights(m.layer, m.head, b);
                 reference::kv_part::take_out(
                     out_.codec.residual, matrix<const float>(x.data(), kv_mean_tokens, size_), mean.data(),
                     matrix(rest.data(), kv_mean_tokens, size_), scale.data());
@@ -217,8 +226,30 @@ class kv_codebook_trainer {
                     const float inverse = scale[t] > 0 ? 1 / scale[t] : 0.0f;
                     for (std::size_t i = 0; i < size_; ++i)
                         x_.push_back(rest[t * size_ + i] * inverse);
+                    weights_.push_back(weights[t]);
+                    // An error is as large as its token.
+                    if (out_.codec.residual && has_weights())
+                        weights_.back() *= scale[t] * scale[t];
                 }
             }
+    }
+
+    bool has_weights() const {
+        const auto first = samples_.weights(members_.front().layer, members_.front().head, 0);
+        return std::any_of(first.begin(), first.end(), [](float w) { return w != 1; });
+    }
+    /// Weights with a mean of 1 and a share of it for every token, so that codebooks serve more than a few.
+    void level_weights() {
+        if (!has_weights())
+            return;
+        double sum = 0;
+        for (const float w : weights_)
+            sum += double{w};
+        // What a query reads of values is a mean: all of them count for more.
+        const float share = keys_ ? 0.05f : 0.5f;
+        const auto mean = static_cast<float>(sum / static_cast<double>(weights_.size()));
+        for (float& w : weights_)
+            w = mean > 0 ? share + w / mean : 1.0f;
     }
 
     /// A member's second moments of some channels, of trace 1 unless they are 0.
@@ -259,8 +290,11 @@ class kv_codebook_trainer {
         // More points make training longer and codebooks no better.
         const std::size_t step = std::max<std::size_t>(1, rows / (256 * out_.codec.entries()));
         const matrix_view<const float> view{points.data(), (rows + step - 1) / step, dims, step * dims};
+        std::vector<float> weights(view.rows);
+        for (std::size_t r = 0; r < view.rows; ++r)
+            weights[r] = weights_[r * step];
         const auto centers =
-            centers_of(out_.codec, view, (o_.seed * 2 * out_.sets + n_) * size_ + j, o_.max_rounds);
+            centers_of(out_.codec, view, (o_.seed * 2 * out_.sets + n_) * size_ + j, o_.max_rounds, weights);
         if (!centers)
             return centers.error();
         const Eigen::Map<const matrix_rows> c(centers->data(), index(out_.codec.entries()), index(dims));
@@ -278,7 +312,8 @@ class kv_codebook_trainer {
     std::size_t n_, size_;
     bool keys_;
     std::vector<member> members_;
-    std::vector<float> x_; ///< rows of head_size
+    std::vector<float> x_;       ///< rows of head_size
+    std::vector<float> weights_; ///< of the rows
 };
 
 /// Trains codebooks on samples: per set, keys and values, and sub-space, k-means (or additive tables) of the

@@ -29,7 +29,7 @@ class kv_samples {
     /// Memory grows up to layers * max_blocks * 64 * width floats, which must fit into size_t. Refuses
     /// zeros.
     static result<kv_samples> make(const kv_shape& shape, std::size_t max_blocks, std::uint64_t seed = 1) {
-        std::size_t bytes = sizeof(float) * 2 * kv_mean_tokens;
+        std::size_t bytes = sizeof(float) * 3 * kv_mean_tokens;
         bool fits = true;
         for (const std::size_t n : {shape.layers, shape.kv_heads, shape.head_size, max_blocks})
             fits = n != 0 && fits && multiply(bytes, n, bytes);
@@ -51,17 +51,22 @@ class kv_samples {
         }
     }
 
-    /// The next tokens of a layer: n x width keys, after rotary embedding, and values. Refuses other shapes,
-    /// NaN and infinity, and keeps nothing then.
+    /// The next tokens of a layer: n x width keys, after rotary embedding, and values. `weights`, n x kv
+    /// heads or empty: how much the square of an error of a token counts, for all tokens of a layer or none.
+    /// Refuses other shapes, NaN and infinity, negative weights, and keeps nothing then.
     status add(std::size_t layer, const matrix_view<const float>& keys,
-               const matrix_view<const float>& values) {
+               const matrix_view<const float>& values, const matrix_view<const float>& weights = {}) {
         const std::size_t width = shape_.width();
         if (layer >= shape_.layers || keys.cols != width || values.cols != width || keys.rows != values.rows)
             return status::error(
                 errc::bad_shape,
                 "kv samples: layer %zu, keys %zu x %zu, values %zu x %zu, %zu columns needed", layer,
                 keys.rows, keys.cols, values.rows, values.cols, width);
-        if (!rows(keys).allFinite() || !rows(values).allFinite())
+        if (weights.data != nullptr && (weights.rows != keys.rows || weights.cols != shape_.kv_heads))
+            return status::error(errc::bad_shape, "kv samples: layer %zu, weights %zu x %zu for %zu tokens",
+                                 layer, weights.rows, weights.cols, keys.rows);
+        if (!rows(keys).allFinite() || !rows(values).allFinite() ||
+            (weights.data != nullptr && !(rows(weights).allFinite() && rows(weights).minCoeff() >= 0)))
             return status::error(errc::not_finite, "kv samples: layer %zu is not finite", layer);
         layer_samples& l = layers_[layer];
         l.open.resize(block_floats());
@@ -74,6 +79,8 @@ class kv_samples {
                 for (const auto* from : {&keys, &values})
                     std::copy_n(from->row(r) + h * shape_.head_size, shape_.head_size,
                                 l.open.data() + offset(h, from == &keys) + l.pending * shape_.head_size);
+            for (std::size_t h = 0; h < shape_.kv_heads; ++h)
+                l.open[weights_offset(h) + l.pending] = weights.data == nullptr ? 1.0f : weights.row(r)[h];
             if (++l.pending == kv_mean_tokens) {
                 keep(l);
                 l.pending = 0;
@@ -112,6 +119,10 @@ class kv_samples {
         return {layers_[layer].all.data() + n * block_floats() + offset(head, keys),
                 kv_mean_tokens * shape_.head_size};
     }
+    /// Weights of a head's tokens in a block; 1 where none were given.
+    std::span<const float> weights(std::size_t layer, std::size_t head, std::size_t n) const noexcept {
+        return {layers_[layer].all.data() + n * block_floats() + weights_offset(head), kv_mean_tokens};
+    }
     bool has_moments(std::size_t layer, bool keys) const noexcept {
         return !layers_[layer].moments[keys ? 0 : 1].empty();
     }
@@ -139,7 +150,12 @@ class kv_samples {
         return {m.data, static_cast<Eigen::Index>(m.rows), static_cast<Eigen::Index>(m.cols),
                 Eigen::OuterStride<>(static_cast<Eigen::Index>(m.stride))};
     }
-    std::size_t block_floats() const noexcept { return 2 * kv_mean_tokens * shape_.width(); }
+    std::size_t block_floats() const noexcept {
+        return kv_mean_tokens * (2 * shape_.width() + shape_.kv_heads);
+    }
+    std::size_t weights_offset(std::size_t head) const noexcept {
+        return kv_mean_tokens * (2 * shape_.width() + head);
+    }
     std::size_t offset(std::size_t head, bool keys) const noexcept {
         return (2 * head + (keys ? 0 : 1)) * kv_mean_tokens * shape_.head_size;
     }
