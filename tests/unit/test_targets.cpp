@@ -1,6 +1,8 @@
 // Weights that make up for errors in their inputs.
 #include <crumb/offline/weights/target.hpp>
 
+#include <Eigen/Core>
+
 #include <gtest/gtest.h>
 
 #include <limits>
