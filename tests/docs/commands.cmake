@@ -30,7 +30,7 @@ foreach(model llama gpt2)
     prepare("${LM}" calibrate ${model}.cut --kv pq4 --text text --out ${model})
 endforeach()
 # In place of what long blocks write.
-prepare("${LM}" quantize llama --weights nested:2-4:uniform --calibrate text --chunks 1 --sweeps 0 --out nested)
+prepare("${LM}" quantize llama --weights nested:2-4:uniform --calibrate text --chunks 2 --sweeps 0 --out nested)
 set(llama MODEL llama-f16.gguf novels-llama-5m-f16.gguf novels-llama-5m-q8_0.gguf
     examples/models/novels-llama-5m-q8_0.gguf)
 set(gpt2 GPT2 gpt2-f16.gguf examples/models/novels-gpt2-5m-q8_0.gguf)

@@ -336,7 +336,7 @@ expect_error("--weights;nvfp4" perplexity "${llama}" --text "${text}" --weights 
 
 # ---- nested weights and schedules -----------------------------------------------------------------------
 set(nested "${WORK}/nested.gguf")
-run(quantize "${llama}" --weights nested:2-4:uniform --calibrate "${WORK}/calibration.txt" --chunks 1 --sweeps 0
+run(quantize "${llama}" --weights nested:2-4:uniform --calibrate "${WORK}/calibration.txt" --chunks 2 --sweeps 0
     --vocabulary stored --out "${nested}")
 expect_equal("quantize nested: exit code" "${code}" 0)
 expect_equal("quantize nested: stderr" "${err}" "")
