@@ -3,104 +3,47 @@
 // CRUMB_LLAMA_CPP_SOURCE=<its source, of the same release>.
 //
 //     crumb-compare [--golden FILE]       a table of all small models, in F32; FILE: for the tests
-//     crumb-compare MODEL [TOKENS]        one file, weights as stored, float activations
-#include "model/session.hpp"
+//     crumb-compare MODEL [TOKENS [TEXT]] one file, weights as stored: how far int8 of either is from floats
+#include "llama_cpp/engines.hpp"
 #include "train/synth.hpp"
 
-#include <ggml-backend.h>
-#include <llama.h>
-
-#include <algorithm>
 #include <cmath>
-#include <cstdio>
-#include <cstdlib>
 #include <fstream>
-#include <memory>
+#include <iterator>
 #include <numeric>
-#include <string>
-#include <vector>
 
 #include <unistd.h>
 
 namespace {
 
-struct deleter {
-    void operator()(llama_model* m) const { llama_model_free(m); }
-    void operator()(llama_context* c) const { llama_free(c); }
-};
+using beside::fail, beside::value_of;
 
 /// Batches that neither program is given at once, so that windows slide within them and between them.
 constexpr std::size_t batch = 64;
 
-[[noreturn]] void fail(const std::string& what) {
-    std::fprintf(stderr, "crumb-compare: %s\n", what.c_str());
-    std::exit(1);
-}
-template <class T>
-T value_of(crumb::result<T> r) {
-    if (!r)
-        fail(r.message());
-    return std::move(*r);
-}
-
-/// The same ids for everybody; the first tokens of a vocabulary may have a meaning.
-std::vector<std::int32_t> tokens_of(std::size_t count, std::size_t vocabulary) {
-    std::vector<std::int32_t> out;
-    std::uint32_t x = 1;
-    for (std::size_t i = 0; i < count; ++i) {
-        x = x * 1664525u + 1013904223u;
-        out.push_back(static_cast<std::int32_t>(5 + (x >> 8) % (vocabulary - 10)));
+/// Logits behind all tokens, in batches.
+std::vector<float> logits_of(beside::engine& e, std::span<const std::int32_t> tokens) {
+    std::vector<float> out;
+    for (; !tokens.empty(); tokens = tokens.subspan(std::min(batch, tokens.size()))) {
+        const auto part = tokens.first(std::min(batch, tokens.size()));
+        const auto rows = e.feed(part, part.size());
+        out.insert(out.end(), rows.begin(), rows.end());
     }
     return out;
 }
 
+beside::engine_options exact(std::size_t context) {
+    return {.context = context, .batch = batch, .exact = true};
+}
 std::vector<float> of_llama_cpp(const std::string& path, const std::vector<std::int32_t>& tokens,
                                 std::size_t context) {
-    llama_model_params mp = llama_model_default_params();
-    mp.n_gpu_layers = 0;
-    const std::unique_ptr<llama_model, deleter> m(llama_model_load_from_file(path.c_str(), mp));
-    if (!m)
-        fail(path + ": llama.cpp does not load it");
-    llama_context_params cp = llama_context_default_params();
-    cp.n_ctx = static_cast<std::uint32_t>(context);
-    cp.n_batch = cp.n_ubatch = batch;
-    cp.n_threads = cp.n_threads_batch = 1;
-    cp.type_k = cp.type_v = GGML_TYPE_F32;
-    cp.flash_attn_type = LLAMA_FLASH_ATTN_TYPE_DISABLED;
-    const std::unique_ptr<llama_context, deleter> c(llama_init_from_model(m.get(), cp));
-    if (!c)
-        fail(path + ": llama.cpp makes no context");
-    const auto vocabulary = static_cast<std::size_t>(llama_vocab_n_tokens(llama_model_get_vocab(m.get())));
-    std::vector<float> out;
-    llama_batch b = llama_batch_init(batch, 0, 1);
-    for (std::size_t first = 0; first < tokens.size(); first += batch) {
-        const std::size_t n = std::min(batch, tokens.size() - first);
-        b.n_tokens = static_cast<std::int32_t>(n);
-        for (std::size_t i = 0; i < n; ++i) {
-            b.token[i] = tokens[first + i];
-            b.pos[i] = static_cast<llama_pos>(first + i);
-            b.n_seq_id[i] = 1;
-            b.seq_id[i][0] = 0;
-            b.logits[i] = 1;
-        }
-        if (llama_decode(c.get(), b) != 0)
-            fail(path + ": llama.cpp does not decode it");
-        for (std::size_t i = 0; i < n; ++i) {
-            const float* row = llama_get_logits_ith(c.get(), static_cast<std::int32_t>(i));
-            out.insert(out.end(), row, row + vocabulary);
-        }
-    }
-    llama_batch_free(b);
-    return out;
+    beside::llama_engine e(path, exact(context));
+    return logits_of(e, tokens);
 }
-
 std::vector<float> of_crumb(const std::string& path, const std::vector<std::int32_t>& tokens,
-                            std::size_t context) {
-    const lm::model m = value_of(lm::model::load(path, {.activations = lm::activation_type::f32}));
-    lm::session s = value_of(
-        lm::session::make(m, lm::team(1), lm::kv_type::f32, std::min(context, m.shape().context), batch));
-    const auto logits = value_of(s.feed(tokens, tokens.size()));
-    return {logits.begin(), logits.end()};
+                            std::size_t context, lm::activation_type activations = lm::activation_type::f32) {
+    beside::crumb_engine e(path, activations, exact(context));
+    return logits_of(e, tokens);
 }
 
 struct difference {
@@ -151,7 +94,7 @@ bool table(const char* golden) {
             fail(s.message());
         // llama.cpp leaves the window of `llama` out: both see the same tokens as long as it holds all.
         const bool is_left_out = shape.window != 0 && shape.arch == lm::architecture::llama;
-        const auto tokens = tokens_of(is_left_out ? shape.window : 700, shape.vocabulary);
+        const auto tokens = lm::arbitrary_tokens(is_left_out ? shape.window : 700, shape.vocabulary);
         const auto theirs = of_llama_cpp(path, tokens, shape.context);
         const auto ours = of_crumb(path, tokens, shape.context);
         std::remove(path.c_str());
@@ -170,26 +113,42 @@ bool table(const char* golden) {
     return good;
 }
 
-void quiet(ggml_log_level level, const char* text, void*) {
-    if (level >= GGML_LOG_LEVEL_ERROR && level != GGML_LOG_LEVEL_CONT)
-        std::fputs(text, stderr);
+/// KL divergences of the programs for one file, weights as stored; crumb-lm with floats for activations is
+/// what both are measured by.
+void one_file(const std::string& path, std::size_t count, const char* text) {
+    std::vector<std::int32_t> tokens;
+    std::size_t vocabulary = 0;
+    {
+        const lm::model m = value_of(lm::model::load(path, {}));
+        vocabulary = m.shape().vocabulary;
+        if (text == nullptr) {
+            tokens = lm::arbitrary_tokens(count, vocabulary);
+        } else {
+            std::ifstream file(text, std::ios::binary);
+            const std::string all{std::istreambuf_iterator<char>(file), std::istreambuf_iterator<char>()};
+            tokens = m.vocabulary().encode(all.substr(0, 16 * count), false);
+            tokens.resize(std::min(tokens.size(), count));
+        }
+    }
+    if (tokens.empty())
+        fail("there are no tokens");
+    const std::size_t context = tokens.size() + batch;
+    const auto floats = of_crumb(path, tokens, context);
+    const auto row = [&](const char* name, const std::vector<float>& other) {
+        const difference d = compare(floats, other, vocabulary);
+        std::printf("| %s | %.3g | %.3g | %zu of %zu |\n", name, d.mean, d.worst, d.same, tokens.size());
+    };
+    std::printf(
+        "| from crumb-lm with floats to | mean KL, nats | largest | same first token |\n|---|---|---|---|\n");
+    row("crumb-lm, int8", of_crumb(path, tokens, context, lm::activation_type::int8));
+    row("llama.cpp", of_llama_cpp(path, tokens, context));
 }
 
 } // namespace
 
 int main(int argc, char** argv) {
-    llama_log_set(quiet, nullptr);
-    ggml_backend_load_all_from_path(CRUMB_LLAMA_CPP);
-    llama_backend_init();
-    const bool one_file = argc > 1 && argv[1][0] != '-';
-    if (!one_file)
+    beside::start_llama_cpp(CRUMB_LLAMA_CPP);
+    if (argc < 2 || argv[1][0] == '-')
         return table(argc == 3 && std::string(argv[1]) == "--golden" ? argv[2] : nullptr) ? 0 : 1;
-    const lm::model m = value_of(lm::model::load(argv[1], {}));
-    const std::size_t vocabulary = m.shape().vocabulary;
-    const auto count = argc > 2 ? static_cast<std::size_t>(std::atoll(argv[2])) : 700;
-    const auto tokens = tokens_of(count, vocabulary);
-    const difference d =
-        compare(of_llama_cpp(argv[1], tokens, count + 64), of_crumb(argv[1], tokens, count + 64), vocabulary);
-    std::printf("mean KL %.3g nats, largest %.3g, same first token after %zu of %zu\n", d.mean, d.worst,
-                d.same, count);
+    one_file(argv[1], argc > 2 ? std::strtoul(argv[2], nullptr, 10) : 700, argc > 3 ? argv[3] : nullptr);
 }

@@ -31,17 +31,6 @@ constexpr std::size_t tokens = 700, batch = 64, rows = 4;
 /// What `crumb-compare --golden` writes: llama.cpp's logits behind these tokens, model by model.
 constexpr std::size_t golden_positions[rows] = {0, 40, 90, tokens - 1};
 
-/// The same ids as there.
-std::vector<std::int32_t> text_of(std::size_t count, std::size_t vocabulary) {
-    std::vector<std::int32_t> out;
-    std::uint32_t x = 1;
-    for (std::size_t i = 0; i < count; ++i) {
-        x = x * 1664525u + 1013904223u;
-        out.push_back(static_cast<std::int32_t>(5 + (x >> 8) % (vocabulary - 10)));
-    }
-    return out;
-}
-
 /// A small model and its file.
 struct small_model {
     lm::synth_shape shape;
@@ -110,7 +99,7 @@ TEST_P(Architectures, HaveTheLogitsOfLlamaCpp) {
     const std::size_t vocabulary = small.shape.vocabulary, count = small.tokens_to_compare();
     const auto m = small.load({.activations = activation_type::f32});
     ASSERT_TRUE(m.ok()) << m.message();
-    const auto text = text_of(count, vocabulary);
+    const auto text = lm::arbitrary_tokens(count, vocabulary);
     const auto all = logits_of(*m, kv_type::f32, text, count);
 
     std::ifstream golden(CRUMB_DATA_DIR "/architectures.bin", std::ios::binary);
@@ -207,7 +196,7 @@ TEST_P(Architectures, TellEveryTrait) {
     const small_model small(GetParam());
     const auto m = small.load({.activations = activation_type::f32});
     ASSERT_TRUE(m.ok()) << m.message();
-    const auto text = text_of(200, small.shape.vocabulary);
+    const auto text = lm::arbitrary_tokens(200, small.shape.vocabulary);
     const auto expected = logits_of(*m, kv_type::f32, text, text.size());
     for (const other_trait& other : other_traits) {
         SCOPED_TRACE(other.name);
@@ -234,7 +223,7 @@ TEST_P(Architectures, TellEveryKey) {
     const small_model small(GetParam());
     const auto m = small.load({.activations = activation_type::f32});
     ASSERT_TRUE(m.ok()) << m.message();
-    const auto text = text_of(400, small.shape.vocabulary);
+    const auto text = lm::arbitrary_tokens(400, small.shape.vocabulary);
     const auto expected = logits_of(*m, kv_type::f32, text, text.size());
     const lm::gguf& file = m->file();
     std::size_t tried = 0;
@@ -280,7 +269,7 @@ TEST_P(Architectures, DoNotDependOnBatchesOrThreads) {
     const small_model small(GetParam());
     const auto m = small.load({});
     ASSERT_TRUE(m.ok()) << m.message();
-    const auto text = text_of(640, small.shape.vocabulary);
+    const auto text = lm::arbitrary_tokens(640, small.shape.vocabulary);
     for (const char* codec : {"f32", "f16", "q8_0", "kivi4:sinks=2:window=8:exact"}) {
         SCOPED_TRACE(codec);
         const auto kv = kv_type::parse(codec);
@@ -324,7 +313,7 @@ TEST(Windows, ChangeNothingBeforeTheyAreFull) {
     });
     const auto m = small.load({});
     ASSERT_TRUE(m.ok()) << m.message();
-    const auto text = text_of(window, small.shape.vocabulary);
+    const auto text = lm::arbitrary_tokens(window, small.shape.vocabulary);
     for (const char* codec :
          {"f32", "f16", "q8_0", "kivi4", "kivi2", "pq4", "pq3", "pq2", "pq:2x8", "pq:1x4+4", "pq4:exact"}) {
         SCOPED_TRACE(codec);
@@ -350,7 +339,7 @@ TEST(Windows, KeepNoMoreThanTheySee) {
     const small_model small("gemma3");
     const auto m = small.load({});
     ASSERT_TRUE(m.ok()) << m.message();
-    const auto text = text_of(1000, small.shape.vocabulary);
+    const auto text = lm::arbitrary_tokens(1000, small.shape.vocabulary);
     for (const char* codec : {"f32", "q8_0", "kivi4"}) {
         SCOPED_TRACE(codec);
         auto s = lm::session::make(*m, lm::team(1), *kv_type::parse(codec), 1024, batch);
@@ -370,7 +359,7 @@ TEST(Windows, RewindAsFarAsTheyReach) {
     const small_model small("gemma3");
     const auto m = small.load({});
     ASSERT_TRUE(m.ok()) << m.message();
-    const auto text = text_of(900, small.shape.vocabulary);
+    const auto text = lm::arbitrary_tokens(900, small.shape.vocabulary);
     auto s = lm::session::make(*m, lm::team(1), kv_type::f16, 1024, batch);
     ASSERT_TRUE(s.ok()) << s.message();
     const auto first = fed(*s, text, 8);

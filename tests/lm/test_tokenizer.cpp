@@ -225,7 +225,7 @@ TEST(Bpe, TheShippedModelsTakeBytesAsTokens) {
     }
 }
 
-constexpr std::int32_t piece(int i) { return lm::test::first_piece + i; }
+constexpr std::int32_t piece(int i) { return lm::first_spm_piece + i; }
 
 TEST(Spm, MergesTheBestScoreFirst) {
     lm::gguf_writer writer;
@@ -364,7 +364,7 @@ TEST(Spm, PiecesAreMergedAsTheWholeText) {
         };
         std::map<std::string, std::int32_t> known;
         for (std::size_t i = 0; i < pieces.size(); ++i)
-            known.try_emplace(pieces[i].first, lm::test::first_piece + static_cast<std::int32_t>(i));
+            known.try_emplace(pieces[i].first, lm::first_spm_piece + static_cast<std::int32_t>(i));
         for (std::size_t length = 0; length < 40; length += 1 + random() % 6) {
             const std::string text = random_text(random, some, length);
             const std::string view = marked((prefix && !text.empty() ? " " : "") + text);
@@ -379,7 +379,7 @@ TEST(Spm, PiecesAreMergedAsTheWholeText) {
                      const auto found = known.find(left + right);
                      if (found == known.end())
                          return std::nullopt;
-                     return -pieces[static_cast<std::size_t>(found->second - lm::test::first_piece)].second;
+                     return -pieces[static_cast<std::size_t>(found->second - lm::first_spm_piece)].second;
                  })) {
                 merged += symbol.size() > 4 ? 1 : 0;
                 if (const auto found = known.find(symbol); found != known.end())

@@ -3,12 +3,11 @@
 
 #include "gguf/gguf_writer.hpp"
 #include "text/unicode.hpp"
+#include "train/synth_vocabulary.hpp"
 
 #include <cstdint>
-#include <cstdio>
 #include <span>
 #include <string>
-#include <utility>
 #include <vector>
 
 namespace lm::test {
@@ -34,33 +33,7 @@ inline void put_bpe(gguf_writer& file, const std::vector<std::string>& merges) {
     file.set_strings("tokenizer.ggml.merges", merges);
 }
 
-/// The first token of `put_spm`'s pieces; before it come <unk>, <s>, </s> and the 256 byte tokens.
-inline constexpr std::int32_t first_piece = 259;
-
-/// Writes a SentencePiece vocabulary with byte fallback and the given pieces and scores.
-inline void put_spm(gguf_writer& file, const std::vector<std::pair<std::string, float>>& pieces) {
-    std::vector<std::string> tokens = {"<unk>", "<s>", "</s>"};
-    std::vector<std::int32_t> types = {2, 3, 3};
-    for (unsigned b = 0; b < 256; ++b) {
-        char name[8];
-        std::snprintf(name, sizeof name, "<0x%02X>", b);
-        tokens.emplace_back(name);
-        types.push_back(6);
-    }
-    std::vector<float> scores(tokens.size(), 0.0f);
-    for (const auto& [text, score] : pieces) {
-        tokens.emplace_back(text);
-        types.push_back(1);
-        scores.push_back(score);
-    }
-    file.set("tokenizer.ggml.model", "llama");
-    file.set_strings("tokenizer.ggml.tokens", tokens);
-    file.set_array("tokenizer.ggml.scores", std::span<const float>(scores));
-    file.set_array("tokenizer.ggml.token_type", std::span<const std::int32_t>(types));
-    file.set("tokenizer.ggml.bos_token_id", std::uint32_t{1});
-    file.set("tokenizer.ggml.eos_token_id", std::uint32_t{2});
-    file.set("tokenizer.ggml.unknown_token_id", std::uint32_t{0});
-}
+using lm::put_spm;
 
 /// One key of every kind, one array of every kind.
 inline void put_every_kind(gguf_writer& file) {

@@ -338,6 +338,16 @@ void put_keys(gguf_writer& file, const synth_shape& s) {
 
 } // namespace
 
+std::vector<std::int32_t> arbitrary_tokens(std::size_t count, std::size_t vocabulary) {
+    std::vector<std::int32_t> out;
+    std::uint32_t x = 1;
+    for (std::size_t i = 0; i < count; ++i) {
+        x = x * 1664525u + 1013904223u;
+        out.push_back(static_cast<std::int32_t>(5 + (x >> 8) % (vocabulary - 10)));
+    }
+    return out;
+}
+
 result<gguf_writer> synthesize(const synth_shape& s, std::string_view name, ggml_type weights,
                                std::uint64_t seed) {
     const architecture_traits& t = traits_of(s.arch);
@@ -363,9 +373,9 @@ result<gguf_writer> synthesize(const synth_shape& s, std::string_view name, ggml
     file.set("general.quantization_version", std::uint32_t{2});
     put_keys(file, s);
     if (bpe)
-        put_bpe(file, s.vocabulary);
+        put_bpe_words(file, s.vocabulary);
     else
-        put_spm(file, s.vocabulary);
+        put_spm_words(file, s.vocabulary);
     builder(file, s, weights, seed).run();
     return file;
 }

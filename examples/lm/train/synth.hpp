@@ -43,6 +43,10 @@ crumb::result<synth_shape> find_small_shape(std::string_view name);
 /// All of them.
 std::vector<std::string_view> small_shape_names();
 
+/// Token ids without a meaning, the same for everybody who compares logits. The first five of a vocabulary
+/// may have one, and the last five.
+std::vector<std::int32_t> arbitrary_tokens(std::size_t count, std::size_t vocabulary);
+
 /// The file of a shape: keys, a vocabulary, and tensors that are generated while they are written. `weights`:
 /// f32, f16, q8_0 or q4_0 for all matrices (positions, norms and biases are f32). Equal arguments give equal
 /// files.

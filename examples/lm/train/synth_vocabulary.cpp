@@ -34,8 +34,7 @@ std::vector<word> words(std::string_view space, std::size_t count) {
 
 } // namespace
 
-void put_spm(gguf_writer& file, std::size_t size) {
-    constexpr std::string_view space = "\xE2\x96\x81";
+void put_spm(gguf_writer& file, const std::vector<std::pair<std::string, float>>& pieces) {
     std::vector<std::string> tokens = {"<unk>", "<s>", "</s>"};
     std::vector<std::int32_t> types = {2, 3, 3};
     for (unsigned b = 0; b < 256; ++b) {
@@ -44,15 +43,12 @@ void put_spm(gguf_writer& file, std::size_t size) {
         tokens.emplace_back(name);
         types.push_back(6);
     }
-    tokens.emplace_back(space);
-    for (char c = '!'; c <= '~'; ++c)
-        tokens.emplace_back(1, c);
-    for (word& w : words(space, size - tokens.size()))
-        tokens.push_back(std::move(w.text));
-    types.resize(tokens.size(), 1);
     std::vector<float> scores(tokens.size());
-    for (std::size_t i = 259; i < scores.size(); ++i)
-        scores[i] = -static_cast<float>(i - 259);
+    for (const auto& [text, score] : pieces) {
+        tokens.push_back(text);
+        types.push_back(1);
+        scores.push_back(score);
+    }
     file.set("tokenizer.ggml.model", "llama");
     file.set_strings("tokenizer.ggml.tokens", tokens);
     file.set_array("tokenizer.ggml.scores", std::span<const float>(scores));
@@ -62,7 +58,21 @@ void put_spm(gguf_writer& file, std::size_t size) {
     file.set("tokenizer.ggml.unknown_token_id", std::uint32_t{0});
 }
 
-void put_bpe(gguf_writer& file, std::size_t size) {
+void put_spm_words(gguf_writer& file, std::size_t size) {
+    constexpr std::string_view space = "\xE2\x96\x81";
+    std::vector<std::pair<std::string, float>> pieces;
+    const auto add = [&](std::string text) {
+        pieces.emplace_back(std::move(text), -static_cast<float>(pieces.size()));
+    };
+    add(std::string(space));
+    for (char c = '!'; c <= '~'; ++c)
+        add(std::string(1, c));
+    for (word& w : words(space, size - first_spm_piece - pieces.size()))
+        add(std::move(w.text));
+    put_spm(file, pieces);
+}
+
+void put_bpe_words(gguf_writer& file, std::size_t size) {
     std::string space;
     append_utf8(space, gpt2_characters[' ']);
     std::vector<std::string> tokens(256), merges;
