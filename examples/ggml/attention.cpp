@@ -22,6 +22,11 @@ float parameter(const ggml_tensor* op, std::size_t i) noexcept {
 }
 std::size_t extent(const ggml_tensor* t, int i) noexcept { return static_cast<std::size_t>(t->ne[i]); }
 
+/// Whether a cache has blocks, which are read as floats.
+bool is_quantized(const ggml_tensor* cache) noexcept {
+    return cache->type == GGML_TYPE_Q8_0 || cache->type == GGML_TYPE_Q4_0;
+}
+
 constexpr std::uint16_t hidden = 0xfc00; // -infinity
 bool is_zero(std::uint16_t bits) noexcept { return (bits & 0x7fff) == 0; }
 
@@ -82,29 +87,54 @@ struct attention_call {
     }
 };
 
-/// The tokens that a row sees, copied side by side for one kv head: keys, then values.
-void gather(const attention_call& c, const visible_tokens::row& r, std::size_t row, std::size_t kv_head,
-            std::size_t sequence, crumb::half* keys, crumb::half* values, std::size_t& count) {
+/// A token of a cache: as floats, or as it lies.
+void read_token(const ggml_tensor* cache, std::size_t token, std::size_t kv_head, std::size_t sequence,
+                const worker& w, float* out) {
+    const auto* row =
+        row_of<const std::byte>(cache, static_cast<std::int64_t>(token), static_cast<std::int64_t>(kv_head),
+                                static_cast<std::int64_t>(sequence));
+    if (cache->type == GGML_TYPE_F16)
+        w.floats->to_float({reinterpret_cast<const crumb::half*>(row), extent(cache, 0)}, out);
+    else
+        ggml_get_type_traits(cache->type)->to_float(row, out, cache->ne[0]);
+}
+void read_token(const ggml_tensor* cache, std::size_t token, std::size_t kv_head, std::size_t sequence,
+                const worker&, crumb::half* out) {
+    std::memcpy(out,
+                row_of<const std::byte>(cache, static_cast<std::int64_t>(token),
+                                        static_cast<std::int64_t>(kv_head),
+                                        static_cast<std::int64_t>(sequence)),
+                extent(cache, 0) * sizeof(crumb::half));
+}
+
+/// Attention of rows over copies of the tokens that they see, side by side for one kv head: keys, then
+/// values. Several rows see a stretch, each one more token than the one before.
+template <class T>
+void attend_copies(const attention_call& c, const visible_tokens::row& r, std::size_t row, std::size_t rows,
+                   std::size_t kv_head, std::size_t sequence, const worker& w) {
     const auto* mask = row_of<const std::uint16_t>(c.mask, static_cast<std::int64_t>(row), 0,
                                                    static_cast<std::int64_t>(sequence) % c.mask->ne[3]);
-    const auto head = static_cast<std::int64_t>(kv_head), seq = static_cast<std::int64_t>(sequence);
-    const std::size_t d = c.head_size(), bytes = d * sizeof(crumb::half);
-    for (std::size_t t = r.begin; t < r.end; ++t)
-        if (is_zero(mask[t])) {
-            std::memcpy(keys + count * d,
-                        row_of<const std::byte>(c.k, static_cast<std::int64_t>(t), head, seq), bytes);
-            std::memcpy(values + count * d,
-                        row_of<const std::byte>(c.v, static_cast<std::int64_t>(t), head, seq), bytes);
+    const std::size_t d = c.head_size(), used = c.plan.scratch_bytes(rows);
+    auto* keys = reinterpret_cast<T*>(w.scratch.data() + used);
+    auto* values = keys + extent(c.k, 1) * d;
+    std::size_t count = 0;
+    for (std::size_t t = r.begin; t < r.end + rows - 1; ++t)
+        if (r.kind == kind::stretch || is_zero(mask[t])) {
+            read_token(c.k, t, kv_head, sequence, w, keys + count * d);
+            read_token(c.v, t, kv_head, sequence, w, values + count * d);
             ++count;
         }
+    // The head is the only one, whatever its number.
+    const crumb::kv_arrays<T> kv{{keys, count, d, 0}, {values, count, d, 0}, count - rows};
+    c.plan.run(c.queries(row, rows, sequence), kv, c.results(row, rows, sequence), w.scratch.first(used),
+               {.kv_heads = {kv_head, kv_head + 1}});
 }
 
 /// A mask with other numbers: float by float.
 void attend_weighed(const attention_call& c, const visible_tokens::row& r, std::size_t row,
                     std::size_t kv_head, std::size_t sequence, const worker& w) {
-    const auto head = static_cast<std::int64_t>(kv_head), seq = static_cast<std::int64_t>(sequence);
-    const auto* mask =
-        row_of<const crumb::half>(c.mask, static_cast<std::int64_t>(row), 0, seq % c.mask->ne[3]);
+    const auto* mask = row_of<const crumb::half>(c.mask, static_cast<std::int64_t>(row), 0,
+                                                 static_cast<std::int64_t>(sequence) % c.mask->ne[3]);
     const std::size_t d = c.head_size(), group = c.heads() / c.kv_heads();
     float* weights = reinterpret_cast<float*>(w.scratch.data());
     float* floats = weights + crumb::round_up(extent(c.k, 1), 16);
@@ -113,8 +143,7 @@ void attend_weighed(const attention_call& c, const visible_tokens::row& r, std::
         float* y = c.results(row, 1, sequence).data + h * d;
         float most = -std::numeric_limits<float>::infinity();
         for (std::size_t t = r.begin; t < r.end; ++t) {
-            w.floats->to_float({row_of<const crumb::half>(c.k, static_cast<std::int64_t>(t), head, seq), d},
-                               floats);
+            read_token(c.k, t, kv_head, sequence, w, floats);
             float sum = 0;
             for (std::size_t i = 0; i < d; ++i)
                 sum += q[i] * floats[i];
@@ -126,8 +155,7 @@ void attend_weighed(const attention_call& c, const visible_tokens::row& r, std::
         for (std::size_t t = r.begin; t < r.end; ++t) {
             const float weight = std::exp(weights[t] - most);
             total += weight;
-            w.floats->to_float({row_of<const crumb::half>(c.v, static_cast<std::int64_t>(t), head, seq), d},
-                               floats);
+            read_token(c.v, t, kv_head, sequence, w, floats);
             for (std::size_t i = 0; i < d; ++i)
                 y[i] += weight * floats[i];
         }
@@ -154,25 +182,19 @@ void attend(const attention_call& c, std::size_t row, std::size_t rows, std::siz
     const visible_tokens::row& r = c.visible.rows[sequence % extent(c.mask, 3) * of_one + row];
     const auto y = c.results(row, rows, sequence);
     const std::size_t d = c.head_size(), group = c.heads() / c.kv_heads();
-    const crumb::attention_part part{.kv_heads = {kv_head, kv_head + 1}};
     if (r.kind == kind::nothing) {
         std::fill_n(y.data + kv_head * group * d, group * d, 0.0f);
     } else if (r.kind == kind::weighed) {
         attend_weighed(c, r, row, kv_head, sequence, w);
+    } else if (is_quantized(c.k) || is_quantized(c.v)) {
+        attend_copies<float>(c, r, row, rows, kv_head, sequence, w);
     } else if (r.kind == kind::stretch) {
         const crumb::range seen{r.begin, r.end + rows - 1};
         const crumb::kv_arrays<crumb::half> kv{c.tokens(c.k, seen, sequence), c.tokens(c.v, seen, sequence),
                                                r.end - r.begin - 1};
-        c.plan.run(c.queries(row, rows, sequence), kv, y, w.scratch, part);
+        c.plan.run(c.queries(row, rows, sequence), kv, y, w.scratch, {.kv_heads = {kv_head, kv_head + 1}});
     } else {
-        const std::size_t used = c.plan.scratch_bytes(1), room = extent(c.k, 1) * d;
-        auto* keys = reinterpret_cast<crumb::half*>(w.scratch.data() + used);
-        auto* values = keys + room;
-        std::size_t count = 0;
-        gather(c, r, row, kv_head, sequence, keys, values, count);
-        // The head is the only one, whatever its number.
-        const crumb::kv_arrays<crumb::half> kv{{keys, count, d, 0}, {values, count, d, 0}, count - 1};
-        c.plan.run(c.queries(row, 1, sequence), kv, y, w.scratch.first(used), part);
+        attend_copies<crumb::half>(c, r, row, rows, kv_head, sequence, w);
     }
 }
 
@@ -199,6 +221,8 @@ void run_attention(const step& s, const worker& w) {
 }
 
 bool is_cache(const ggml_tensor* t) noexcept {
+    if (is_quantized(t))
+        return t->nb[0] == ggml_type_size(t->type) && t->ne[0] % ggml_blck_size(t->type) == 0;
     return t->type == GGML_TYPE_F16 && t->nb[0] == sizeof(crumb::half) &&
            t->nb[1] % sizeof(crumb::half) == 0 && t->nb[2] % sizeof(crumb::half) == 0;
 }
@@ -241,7 +265,9 @@ crumb::status add_attention(graph_plan& plan, const ggml_tensor* node) {
                                            .kv_heads = extent(k, 2),
                                            .head_size = extent(q, 0),
                                            .scale = parameter(node, 0)});
-    const std::size_t copies = 2 * extent(k, 1) * extent(k, 0) * sizeof(crumb::half);
+    const bool as_floats = is_quantized(k) || is_quantized(node->src[2]);
+    const std::size_t copies =
+        2 * extent(k, 1) * extent(k, 0) * (as_floats ? sizeof(float) : sizeof(crumb::half));
     const std::size_t floats = (crumb::round_up(extent(k, 1), 16) + extent(k, 0)) * sizeof(float);
     plan.need_scratch(std::max(a->scratch_bytes(64) + copies, floats));
     plan.add({run_attention, node, &visible},

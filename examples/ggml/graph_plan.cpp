@@ -122,6 +122,7 @@ crumb::status graph_plan::fill(std::span<ggml_tensor* const> nodes, std::size_t 
     writes_.clear();
     inputs_.clear();
     products_.clear();
+    plans_.clear();
     angles_.clear();
     visible_.clear();
     experts_.clear();

@@ -147,6 +147,8 @@ class graph_plan {
                                     const crumb::matrix_view<const float>& x);
     static memory_span memory_of(const quantized_input& in) noexcept { return pretended(in.place); }
     product& new_product() { return products_.emplace_back(); }
+    /// Keeps a plan as long as the steps.
+    const crumb::any_linear& keep(const crumb::any_linear& plan) { return plans_.emplace_back(plan); }
     rope_angles& angles_of(const ggml_tensor* rope);
     visible_tokens& visible_in(const ggml_tensor* mask);
     /// The last workspace if it has these rows, else a new one, `is_new`. All lie in the same memory, which
@@ -184,6 +186,7 @@ class graph_plan {
     crumb::buffer workspace_;
     crumb::buffer scratch_;
     std::size_t scratch_bytes_ = 0, rows_ = 1;
+    std::deque<crumb::any_linear> plans_;
 };
 
 } // namespace crumb_ggml

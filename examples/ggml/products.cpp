@@ -13,6 +13,13 @@ bool is_multiplied(ggml_type type) noexcept {
 
 std::size_t extent(const ggml_tensor* t, int i) noexcept { return static_cast<std::size_t>(t->ne[i]); }
 
+/// A matrix of floats that is no weight but an input of the graph, as the rotations before quantized caches.
+bool is_input(const ggml_tensor* w) noexcept {
+    const ggml_backend_buffer_t buffer = buffer_of(w);
+    return w->type == GGML_TYPE_F32 && w->op == GGML_OP_NONE && (w->flags & GGML_TENSOR_FLAG_INPUT) != 0 &&
+           w->ne[2] == 1 && w->ne[3] == 1 && (buffer == nullptr || !is_in_weight_buffer(w));
+}
+
 /// Rows i1 = 0 .. of a slice of a tensor of floats.
 crumb::matrix_view<const float> rows_at(const ggml_tensor* t, std::size_t rows, std::int64_t i2,
                                         std::int64_t i3) noexcept {
@@ -37,7 +44,8 @@ bool supports_product(const ggml_tensor* op) noexcept {
     const ggml_tensor *w = op->src[0], *x = op->src[1];
     if (!is_multiplied(w->type) || w->view_src != nullptr || !ggml_is_contiguous(w))
         return false;
-    if (w->buffer == nullptr ? !the_options().own_buffers : !is_in_weight_buffer(w))
+    const bool is_weight = w->buffer == nullptr ? the_options().own_buffers : is_in_weight_buffer(w);
+    if (!is_weight && (!is_input(w) || the_options().products_only))
         return false;
     if (x->type != GGML_TYPE_F32 || x->nb[0] != sizeof(float) || x->nb[1] % sizeof(float) != 0 ||
         (x->ne[1] > 1 && x->nb[1] < x->nb[0] * extent(x, 0)))
@@ -46,15 +54,24 @@ bool supports_product(const ggml_tensor* op) noexcept {
         return false;
     if (op->op == GGML_OP_MUL_MAT)
         return true;
-    return w->ne[3] == 1 && op->src[2]->type == GGML_TYPE_I32;
+    return is_weight && w->ne[3] == 1 && op->src[2]->type == GGML_TYPE_I32;
 }
 
 crumb::status add_product(graph_plan& plan, const ggml_tensor* node) {
     const ggml_tensor *w = node->src[0], *x = node->src[1];
-    const auto weights = weight_buffer::of(buffer_of(w)).plans_of(w);
-    if (!weights)
-        return weights.error();
-    const auto& matrices = (*weights)->plans;
+    std::span<const crumb::any_linear> matrices;
+    if (is_input(w)) {
+        const auto made = crumb::dense_linear<float>::plan(
+            crumb::matrix<const float>(data_of<const float>(w), extent(w, 1), extent(w, 0)));
+        if (!made)
+            return made.error();
+        matrices = {&plan.keep(*made), 1};
+    } else {
+        const auto weights = weight_buffer::of(buffer_of(w)).plans_of(w);
+        if (!weights)
+            return weights.error();
+        matrices = (*weights)->plans;
+    }
     // Rows of all slices at once where they meet one matrix and follow each other at equal distances.
     const bool whole = matrices.size() == 1 && (x->ne[2] == 1 || x->nb[2] == x->nb[1] * extent(x, 1)) &&
                        (x->ne[3] == 1 || x->nb[3] == x->nb[2] * extent(x, 2));

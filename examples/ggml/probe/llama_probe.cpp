@@ -60,6 +60,13 @@ model_ptr load(const char* path) {
     return m;
 }
 
+ggml_type type_named(const char* name) {
+    for (int type = 0; type < GGML_TYPE_COUNT; ++type)
+        if (std::strcmp(ggml_type_name(static_cast<ggml_type>(type)), name) == 0)
+            return static_cast<ggml_type>(type);
+    fail(std::string("no type ") + name);
+}
+
 struct shape {
     int context = 1024, batch = 512, sequences = 1;
 };
@@ -69,6 +76,8 @@ context_ptr context_of(llama_model* m, int threads, const shape& s = {}) {
     p.n_batch = p.n_ubatch = static_cast<std::uint32_t>(s.batch);
     p.n_seq_max = static_cast<std::uint32_t>(s.sequences);
     p.n_threads = p.n_threads_batch = threads;
+    if (const char* cache = std::getenv("PROBE_CACHE"))
+        p.type_k = p.type_v = type_named(cache);
     if (const char* unified = std::getenv("PROBE_UNIFIED"))
         p.kv_unified = std::strcmp(unified, "1") == 0;
     context_ptr c(llama_init_from_model(m, p));
@@ -350,16 +359,11 @@ void memory(char** a, int) {
 
 /// All matrices of the layers, and the embedding, in a type of ggml by its name.
 void quantize(char** a, int) {
-    int type = 0;
-    while (type < GGML_TYPE_COUNT && std::strcmp(ggml_type_name(static_cast<ggml_type>(type)), a[1]) != 0)
-        ++type;
-    if (type == GGML_TYPE_COUNT)
-        fail(std::string("no type ") + a[1]);
+    const ggml_type type = type_named(a[1]);
     llama_model_quantize_params p = llama_model_quantize_default_params();
     p.allow_requantize = p.pure = true;
     p.ftype = LLAMA_FTYPE_MOSTLY_Q8_0;
-    const llama_model_tensor_override all[] = {{"attn_|ffn_", static_cast<ggml_type>(type)},
-                                               {nullptr, GGML_TYPE_COUNT}};
+    const llama_model_tensor_override all[] = {{"attn_|ffn_", type}, {nullptr, GGML_TYPE_COUNT}};
     p.tt_overrides = all;
     if (llama_model_quantize(a[0], a[2], &p) != 0)
         fail("llama_model_quantize has failed");
