@@ -14,7 +14,7 @@ set(eval ${model} model)
 set(train ${eval} eval)
 set(cli ${train} train)
 set(lab ${cli} cli)
-set(ggml machine)
+set(ggml gguf machine)
 set(probe "")
 set(small gguf text)
 

@@ -6,6 +6,7 @@
 #include "ggml/log.hpp"
 #include "ggml/options.hpp"
 #include "ggml/registry.hpp"
+#include "ggml/replaced_weights.hpp"
 #include "ggml/weight_buffer.hpp"
 
 #include "machine/team.hpp"
@@ -136,6 +137,10 @@ ggml_backend_t new_backend() noexcept try {
     const weight_totals weights = count_weights();
     log(GGML_LOG_LEVEL_INFO, "%s, %zu tensors of weights packed, %.1f MiB", floats->isa(),
         weights.packed_tensors, static_cast<double>(weights.packed_bytes) / (1 << 20));
+    if (has_replacements())
+        log(weights.replaced_tensors == 0 ? GGML_LOG_LEVEL_WARN : GGML_LOG_LEVEL_INFO,
+            "%zu tensors of weights replaced, %.1f MiB mapped from %s", weights.replaced_tensors,
+            static_cast<double>(weights.replaced_bytes) / (1 << 20), the_options().weights.c_str());
     return &made.release()->handle;
 } catch (const std::bad_alloc&) {
     log(GGML_LOG_LEVEL_ERROR, "no memory for a backend");

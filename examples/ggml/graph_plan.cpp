@@ -2,6 +2,7 @@
 
 #include "ggml/attention.hpp"
 #include "ggml/products.hpp"
+#include "ggml/replaced_weights.hpp"
 #include "ggml/rows.hpp"
 
 #include <algorithm>
@@ -116,7 +117,20 @@ crumb::status graph_plan::add_node(const ggml_tensor* node) {
     }
 }
 
+crumb::status graph_plan::check_weights(std::span<ggml_tensor* const> nodes) {
+    for (const ggml_tensor* node : nodes)
+        for (const ggml_tensor* from : node->src)
+            if (from != nullptr && from->op == GGML_OP_NONE && from->data != nullptr)
+                if (const auto s = check_floats(from); !s)
+                    return s;
+    return {};
+}
+
 crumb::status graph_plan::fill(std::span<ggml_tensor* const> nodes, std::size_t threads) {
+    if (has_replacements() && !has_checked_)
+        if (const auto s = check_weights(nodes); !s)
+            return s;
+    has_checked_ = true;
     steps_.clear();
     reads_.clear();
     writes_.clear();

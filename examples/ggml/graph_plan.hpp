@@ -159,6 +159,8 @@ class graph_plan {
 
   private:
     crumb::status add_node(const ggml_tensor* node);
+    /// Whether the floats of a graph's weights are those that `weights=` has.
+    static crumb::status check_weights(std::span<ggml_tensor* const> nodes);
 
     static constexpr std::size_t places = 3;
     /// Stands for memory of the plan that has no address yet.
@@ -186,6 +188,7 @@ class graph_plan {
     crumb::buffer workspace_;
     crumb::buffer scratch_;
     std::size_t scratch_bytes_ = 0, rows_ = 1;
+    bool has_checked_ = false; ///< the weights of a graph; later ones have the same
     std::deque<crumb::any_linear> plans_;
 };
 

@@ -1,6 +1,7 @@
 #include "ggml/options.hpp"
 
 #include "ggml/log.hpp"
+#include "ggml/replaced_weights.hpp"
 
 #include <algorithm>
 #include <cctype>
@@ -37,7 +38,7 @@ crumb::result<options> options::parse(std::string_view text) {
     options out;
     std::string unknown;
     for_each_word(text, ',', [&](std::string_view word) {
-        constexpr std::string_view types_are = "types=";
+        constexpr std::string_view types_are = "types=", weights_are = "weights=";
         if (word == "off")
             out.off = true;
         else if (word == "verbose")
@@ -53,13 +54,15 @@ crumb::result<options> options::parse(std::string_view text) {
         else if (word.substr(0, types_are.size()) == types_are)
             for_each_word(word.substr(types_are.size()), '+',
                           [&](std::string_view type) { out.types.push_back(lower(type)); });
+        else if (word.substr(0, weights_are.size()) == weights_are)
+            out.weights = word.substr(weights_are.size());
         else if (unknown.empty())
             unknown = word;
     });
     if (!unknown.empty())
         return crumb::status::error(crumb::errc::invalid_argument,
                                     "CRUMB_GGML has the word '%.40s'; it may have off, verbose, products, "
-                                    "steady, whole, own-buffers and types=q4_0+q8_0...",
+                                    "steady, whole, own-buffers, types=q4_0+q8_0... and weights=FILE",
                                     unknown.c_str());
     return out;
 }
@@ -68,9 +71,12 @@ const options& the_options() {
     static const options parsed = [] {
         const char* text = std::getenv("CRUMB_GGML");
         const auto read = options::parse(text == nullptr ? "" : text);
-        if (read)
+        crumb::status s = read.error();
+        if (read && !read->off && !read->weights.empty())
+            s = open_replacements(read->weights);
+        if (s)
             return *read;
-        log(GGML_LOG_LEVEL_ERROR, "%s", read.message());
+        log(GGML_LOG_LEVEL_ERROR, "%s", s.message());
         options none;
         none.off = true;
         return none;

@@ -25,6 +25,9 @@ struct options {
     bool steady = false;
     /// `types=q4_0+q4_k`: only weights of these types; empty: all.
     std::vector<std::string> types;
+    /// `weights=FILE`: packed weights of a file that `crumb-lm quantize` wrote take the place of tensors of
+    /// the same name.
+    std::string weights;
 
     /// Whether weights of a type, by ggml's name, are taken.
     bool takes(std::string_view type) const;
@@ -33,7 +36,8 @@ struct options {
     static crumb::result<options> parse(std::string_view text);
 };
 
-/// Those of this process, read once. With a word that is unknown, which is logged, the plug-in is off.
+/// Those of this process, read once. With a word that is unknown or a file that cannot be used, which is
+/// logged, the plug-in is off.
 const options& the_options();
 
 } // namespace crumb_ggml

@@ -17,7 +17,7 @@
 namespace crumb_ggml {
 namespace {
 
-std::atomic<std::size_t> packed_tensors, packed_bytes;
+std::atomic<std::size_t> packed_tensors, packed_bytes, replaced_tensors, replaced_bytes;
 
 /// Where the matrices of a tensor have to lie one after the other, without gaps.
 bool is_packable(const ggml_tensor* t) noexcept {
@@ -25,7 +25,10 @@ bool is_packable(const ggml_tensor* t) noexcept {
 }
 
 void count(const stored_weights& w, std::size_t one) noexcept {
-    if (w.is_packed()) {
+    if (w.replaced != nullptr) {
+        replaced_tensors += one;
+        replaced_bytes += one * w.replaced->bytes;
+    } else if (w.is_packed()) {
         packed_tensors += one;
         packed_bytes += one * w.packed.size();
     }
@@ -47,7 +50,9 @@ void release(void* begin, std::size_t size) noexcept {
 
 } // namespace
 
-weight_totals count_weights() noexcept { return {packed_tensors.load(), packed_bytes.load()}; }
+weight_totals count_weights() noexcept {
+    return {packed_tensors.load(), packed_bytes.load(), replaced_tensors.load(), replaced_bytes.load()};
+}
 
 crumb::result<std::unique_ptr<weight_buffer>> weight_buffer::make(std::size_t size) {
     // Reading weights from ordinary pages spends a good part of the time on translating addresses.
@@ -173,7 +178,19 @@ crumb::status weight_buffer::expand(const ggml_tensor* t, stored_weights& w) {
     return plan(t, w);
 }
 
+bool weight_buffer::replace(const ggml_tensor* t, stored_weights& w, const void* blocks) {
+    w.replaced = find_replacement(t, blocks);
+    if (w.replaced == nullptr)
+        return false;
+    w.plans.assign(1, w.replaced->plan);
+    count(w, 1);
+    release(t->data, ggml_nbytes(t));
+    return true;
+}
+
 void weight_buffer::unpack(const stored_weights& w, std::size_t matrix, crumb::range rows, std::byte* to) {
+    if (w.replaced != nullptr)
+        return write_rows(*w.replaced, w.type, w.k, rows, to);
     const auto s = w.format->unpack(w.packed_matrix(matrix), rows, to);
     if (!s)
         GGML_ABORT("crumb: packed weights were changed in place: %s", s.message());
@@ -192,6 +209,14 @@ void weight_buffer::make_raw(const ggml_tensor* t) {
 }
 
 void weight_buffer::set(ggml_tensor* t, const void* data, std::size_t offset, std::size_t size) {
+    const bool is_whole = offset == 0 && size == ggml_nbytes(t);
+    if (has_replacements() && is_whole && t->view_src == nullptr && ggml_is_contiguous(t)) {
+        const std::lock_guard lock(guard_);
+        if (const auto at = tensors_.find(t->data); at != tensors_.end())
+            forget(at);
+        if (replace(t, entry_of(t), data))
+            return;
+    }
     if (!is_packable(t)) {
         make_raw(t);
         std::memcpy(static_cast<std::byte*>(t->data) + offset, data, size);
@@ -199,8 +224,7 @@ void weight_buffer::set(ggml_tensor* t, const void* data, std::size_t offset, st
             log(GGML_LOG_LEVEL_INFO, "%s: %s, as stored", t->name, ggml_type_name(t->type));
         return;
     }
-    const std::size_t bytes = ggml_nbytes(t);
-    if (offset == 0 && size == bytes) {
+    if (is_whole) {
         const std::lock_guard lock(guard_);
         if (const auto at = tensors_.find(t->data); at != tensors_.end())
             forget(at);
@@ -263,6 +287,8 @@ crumb::result<const stored_weights*> weight_buffer::plans_of(const ggml_tensor* 
     const std::lock_guard lock(guard_);
     loaders_.reset();
     stored_weights& w = entry_of(t);
+    if (w.plans.empty() && has_replacements() && replace(t, w, t->data))
+        return &w;
     if (w.plans.empty() && w.format != nullptr && !w.has_failed)
         if (const auto s = pack(t, w, t->data); !s)
             fail(t, w, s);

@@ -2,6 +2,7 @@
 #pragma once
 
 #include "ggml/ggml_api.hpp"
+#include "ggml/replaced_weights.hpp"
 #include "ggml/weight_format.hpp"
 
 #include "machine/team.hpp"
@@ -28,6 +29,7 @@ inline bool is_in_weight_buffer(const ggml_tensor* t) noexcept {
 /// What tensors of a process take in buffers of weights.
 struct weight_totals {
     std::size_t packed_tensors = 0, packed_bytes = 0;
+    std::size_t replaced_tensors = 0, replaced_bytes = 0; ///< by those of another file, where they are mapped
 };
 weight_totals count_weights() noexcept;
 
@@ -37,18 +39,20 @@ struct stored_weights {
     ggml_type type = GGML_TYPE_COUNT;
     std::size_t n = 0, k = 0, matrices = 0;
     const weight_format* format = nullptr; ///< null: floats, halves or bfloat16
+    const replacement* replaced = nullptr; ///< or null: weights of another file
     bool has_failed = false;               ///< the format cannot hold it; multiplied as floats
     std::vector<crumb::any_linear> plans;
     crumb::buffer floats; ///< of what has failed
 
-    bool is_packed() const noexcept { return packed.size() != 0; }
+    /// Whether the bytes of ggml are not there.
+    bool is_packed() const noexcept { return packed.size() != 0 || replaced != nullptr; }
     /// Bytes between the packed forms of two matrices.
     std::size_t packed_stride() const noexcept { return crumb::round_up(packed_bytes(), crumb::alignment); }
     std::size_t packed_bytes() const noexcept { return format->packed_bytes(n, k); }
     std::span<const std::byte> packed_matrix(std::size_t i) const noexcept {
         return packed.bytes().subspan(i * packed_stride(), packed_bytes());
     }
-    std::size_t row_bytes() const noexcept { return k / format->block_inputs * format->block_bytes; }
+    std::size_t row_bytes() const noexcept { return ggml_row_size(type, static_cast<std::int64_t>(k)); }
     std::size_t matrix_bytes() const noexcept { return n * row_bytes(); }
 };
 
@@ -88,6 +92,8 @@ class weight_buffer {
     void forget(std::unordered_map<const void*, stored_weights>::iterator at);
     void forget_all();
     static void unpack(const stored_weights& w, std::size_t matrix, crumb::range rows, std::byte* to);
+    /// Takes the weights of `weights=` for a tensor, if they are its.
+    bool replace(const ggml_tensor* t, stored_weights& w, const void* blocks);
     crumb::status pack(const ggml_tensor* t, stored_weights& w, const void* blocks);
     crumb::status plan(const ggml_tensor* t, stored_weights& w);
     crumb::status expand(const ggml_tensor* t, stored_weights& w);

@@ -2,13 +2,15 @@
 """An unmodified llama.cpp with the plug-in beside the same without: same texts, same perplexity, whatever the type of
 the weights, the number of threads, contexts and sequences.
 
-  check.py --probe llama_probe --plugin libggml-crumb.so --libs FOLDER --models FOLDER [--quick] [--runner qemu-...]
+  check.py --probe llama_probe --plugin libggml-crumb.so --libs FOLDER --models FOLDER [--lm crumb-lm] [--quick]
+           [--runner qemu-...]
 
 Texts are the likeliest tokens. Two of them may part only where both engines find the two tokens equally likely up to
 NEAR_TIE: the quantized activations of either differ from exact ones by more than that (docs/numerics.md).
 """
 
 import argparse
+import json
 import math
 import os
 import pathlib
@@ -85,6 +87,35 @@ def same_texts(what, without, with_plugin):
     check(len(one) == len(other) > 0 and not reasons, f"{what}: {len(one)} texts" + "".join(f"; {r}" for r in reasons))
 
 
+def same_as_crumb_lm(what, lm, file, prompts, tokens, output):
+    """Texts of a vocabulary of bytes are those of crumb-lm, or part at a near tie of the plug-in."""
+    for prompt, steps in zip(prompts, texts_of(output[0]), strict=True):
+        done = subprocess.run([lm, "generate", file, "-p", prompt, "-n", str(tokens), "--temperature", "0", "--json"],
+                              capture_output=True, check=True)
+        expected = json.loads(done.stdout)["text"].encode()
+        parts = [i for i, step in enumerate(steps) if step[0][0] != expected[i]]
+        gap = steps[parts[0]][0][1] - dict(steps[parts[0]]).get(expected[parts[0]], -math.inf) if parts else 0
+        check(len(steps) == len(expected) and gap < NEAR_TIE, f"{what}: the text of crumb-lm behind '{prompt}'" +
+              (f", as far as token {parts[0]}, {gap:.3f} nats apart" if parts else ""))
+
+
+def with_weights_of_another_file(a, probe, llama, gpt2, prompts, tokens):
+    with tempfile.TemporaryDirectory() as folder:
+        for name, count in ("cb2s", 42), ("nested:2-4", 42):
+            file = pathlib.Path(folder) / "packed.gguf"
+            subprocess.run([a.lm, "quantize", llama, "--weights", name, "--chunks", "1", "--sweeps", "0", "--out", file],
+                           capture_output=True, check=True)
+            environment = {"CRUMB_GGML": f"weights={file}"}
+            out = probe.run("greedy", llama, 1, tokens, *prompts, plugin=True, environment=environment)
+            check(f"crumb: {count} tensors of weights replaced" in out[1], f"{name}: {count} tensors are replaced")
+            same_as_crumb_lm(name, a.lm, file, prompts, tokens, out)
+        out = probe.run("greedy", gpt2, 1, 1, prompts[0], plugin=True, environment=environment, fails=True)
+        check("made of another model" in out[1], "weights of another model")
+        for wrong, message in (f"{folder}/nothing.gguf", "cannot open"), (llama, "has no packed weights"):
+            out = probe.run("greedy", llama, 1, 1, prompts[0], plugin=True, environment={"CRUMB_GGML": f"weights={wrong}"})
+            check(message in out[1] and "packed, " not in out[1], f"weights={wrong}: {message}")
+
+
 def perplexity_of(output):
     return float(re.search(r"perplexity ([0-9.]+)", output[0]).group(1))
 
@@ -93,6 +124,7 @@ def main():
     parser = argparse.ArgumentParser()
     for name in ("probe", "plugin", "libs", "models"):
         parser.add_argument(f"--{name}", type=pathlib.Path, required=True)
+    parser.add_argument("--lm", type=pathlib.Path, help="crumb-lm: files that it has quantized are tried too")
     parser.add_argument("--runner", default="", help="what runs the probe: an emulator")
     parser.add_argument("--quick", action="store_true", help="few types and tokens, for an emulator")
     a = parser.parse_args()
@@ -125,6 +157,13 @@ def main():
     isas = () if a.quick else ("avx2", "portable")
     for variant in [{"CRUMB_GGML": "products"}, *({"CRUMB_ISA": isa} for isa in isas)]:
         same_texts(str(variant), without, greedy(llama, 1, plugin=True, environment=variant))
+
+    for cache in ("q8_0",) if a.quick else ("q8_0", "q4_0"):
+        environment = {"PROBE_CACHE": cache}
+        same_texts(f"a cache of {cache}", greedy(llama, 1, environment=environment),
+                   greedy(llama, 1, plugin=True, environment=environment))
+    if a.lm:
+        with_weights_of_another_file(a, probe, llama, gpt2, prompts, tokens)
 
     with tempfile.TemporaryDirectory() as folder:
         for name in TYPES[:1] if a.quick else TYPES:
