@@ -2,6 +2,7 @@
 #include "isa_test.hpp"
 
 #include <crumb/offline/common/second_moments.hpp>
+#include <crumb/offline/nested/feedback.hpp>
 #include <crumb/offline/weights/cholesky.hpp>
 #include <crumb/offline/weights/codebook.hpp>
 #include <crumb/offline/weights/error_feedback.hpp>
@@ -160,6 +161,13 @@ std::vector<std::uint64_t> quantized_hashes(const char* isa, std::size_t parts,
         hash = hash_of(q.exponent, hash);
         hashes.push_back(hash_of(q.scale, hash));
     }
+    // Nested weights, after all formats.
+    const auto levels = crumb::nested_levels::uniform(2, 4);
+    auto q = crumb::nested_quantized::zeros(levels, n, k);
+    const crumb::nested_feedback nested(feedback->system(), {.sweeps = 2, .descent = {.hot = 4, .cold = 2}});
+    for (std::size_t part = 0; part < parts; ++part)
+        EXPECT_TRUE(nested.quantize(weights, q, crumb::split(n, parts, part)));
+    hashes.push_back(hash_of(q.scales, hash_of(std::as_bytes(std::span(q.codes)))));
     return hashes;
 }
 
@@ -172,8 +180,9 @@ TEST(WeightKernels, EveryIsaAndSplitQuantizesToTheSameBytes) {
     std::size_t parts = 0; // another split on every ISA
     crumb_test::for_each_isa([&]<class Isa>() {
         const auto hashes = quantized_hashes(Isa::name, ++parts, formats);
-        for (std::size_t i = 0; i < hashes.size(); ++i)
+        for (std::size_t i = 0; i < std::size(formats); ++i)
             EXPECT_EQ(hashes[i], formats[i].hash) << "0x" << std::hex << hashes[i];
+        EXPECT_EQ(hashes.back(), 0x50eeef46053f24cfu) << "nested 0x" << std::hex << hashes.back();
     });
 }
 

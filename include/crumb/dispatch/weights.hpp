@@ -18,6 +18,8 @@ struct weight_functions {
     void (*add_moments)(const kernel::moment_args&) noexcept = nullptr;
     void (*fit_scales)(const kernel::fit_args&) noexcept = nullptr;
     void (*evaluate_scales)(const kernel::evaluate_args&) noexcept = nullptr;
+    void (*evaluate_nested)(const kernel::nested_args&) noexcept = nullptr;
+    void (*descend_nested)(const kernel::descent_args&) noexcept = nullptr;
 };
 
 template <>
@@ -30,6 +32,8 @@ struct function_table<weight_functions> {
         &kernel::add_moments<own_or_base_isa<Isa>>,
         &kernel::fit_scales<own_or_base_isa<Isa>>,
         &kernel::evaluate_scales<own_or_base_isa<Isa>>,
+        &kernel::evaluate_nested<own_or_base_isa<Isa>>,
+        &kernel::descend_nested<own_or_base_isa<Isa>>,
     };
 };
 

@@ -3,5 +3,6 @@
 #include <crumb/isa/editor.hpp>
 #endif
 
+#include <crumb/kernel/weights/nested.inl>
 #include <crumb/kernel/weights/products.inl>
 #include <crumb/kernel/weights/search.inl>

@@ -70,11 +70,56 @@ struct evaluate_args {
     float* value = nullptr; ///< 32 x lanes: levels, as numbers
 };
 
+// ---- nested weights --------------------------------------------------------------------------------------
+/// Precisions that share codes, from the lowest one on.
+inline constexpr std::size_t nested_tables = 3;
+/// Codes of a weight, those that do not exist included.
+inline constexpr std::size_t nested_codes = 16;
+
+/// One group for all precisions (`nested_problem`), evaluated at the scales of all lanes.
+struct nested_args {
+    const float* level[nested_tables] = {}; ///< of `seed` bits, seed + 1, ...; ascending
+    float lambda[nested_tables] = {};
+    int seed = 0, parent = 0;
+    const float* target[nested_tables] = {};
+    const float* own[nested_tables] = {};
+    const float* weight = nullptr;
+    const float* mix = nullptr; ///< 32 x 32, or null
+    std::size_t count = 0;      ///< lanes in use
+    const float* d = nullptr;
+    float* loss = nullptr;
+    float* value = nullptr; ///< 32 x lanes: levels of `parent` bits, as numbers
+};
+
+/// A row whose codes are chosen one after another.
+struct descent_row {
+    std::uint8_t* code = nullptr;
+    const float* scale = nullptr;     ///< per group; of those with 0 nothing is chosen
+    float* slope[nested_tables] = {}; ///< e_p H
+    std::uint64_t random = 0;         ///< state of a splitmix64, for noise
+    float temperature = 0;            ///< 0: without noise
+    bool changed = false;             ///< whether a code has changed
+};
+struct descent_args {
+    descent_row* rows = nullptr;
+    std::size_t row_count = 0;
+    std::size_t size = 0;         ///< columns, a multiple of 32
+    const float* h = nullptr;     ///< size x size
+    const float* used = nullptr;  ///< per column; 0: it does not exist
+    const float* level = nullptr; ///< tables x codes: what a code stands for
+    float lambda[nested_tables] = {};
+    const float* barred = nullptr; ///< per code: what is added to its loss
+    const float* noise = nullptr;  ///< positive numbers; of any 16 in a row
+    std::size_t noise_mask = 0;    ///< their number - 1
+};
+
 // One specialization per ISA is compiled inside its target region.
 template <class Isa>
 struct product_run;
 template <class Isa>
 struct search_run;
+template <class Isa>
+struct nested_run;
 
 /// C += A B in floats.
 template <class Isa>
@@ -104,6 +149,18 @@ void fit_scales(const fit_args& args) noexcept {
 template <class Isa>
 void evaluate_scales(const evaluate_args& args) noexcept {
     search_run<Isa>::evaluate(args);
+}
+
+/// Chooses codes for all precisions, input after input.
+template <class Isa>
+void evaluate_nested(const nested_args& args) noexcept {
+    nested_run<Isa>::evaluate(args);
+}
+
+/// Chooses the code of every column once, given all others.
+template <class Isa>
+void descend_nested(const descent_args& args) noexcept {
+    nested_run<Isa>::descend(args);
 }
 
 } // namespace crumb::inline CRUMB_ABI::kernel

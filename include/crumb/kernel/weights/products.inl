@@ -66,6 +66,10 @@ struct product_run<isa::CRUMB_THIS_ISA> {
             tile<4, Registers>(p, i, j, k, end);
             i += 4;
         }
+        if (i + 3 <= p.m) {
+            tile<3, Registers>(p, i, j, k, end);
+            i += 3;
+        }
         if (i + 2 <= p.m) {
             tile<2, Registers>(p, i, j, k, end);
             i += 2;

@@ -63,22 +63,16 @@ struct search_run<isa::CRUMB_THIS_ISA> {
 
         CRUMB_INLINE tables(const search_tables& t, const float* table) noexcept {
             entries = t.entries;
+            const f32 own = I::load(table);
             CRUMB_UNROLL
             for (std::size_t i = 0; i < most; ++i) {
-                if (Entries == 0 && i >= entries)
-                    break;
-                level[i] = I::set1(t.level[i]);
-                middle[i] = I::set1(t.middle[i]);
-            }
-            const f32 own = I::load(table);
-            for (std::size_t k = 1; k < t.tables; ++k) {
-                const f32 border = I::set1(static_cast<float>(k) - 0.5f);
-                CRUMB_UNROLL
-                for (std::size_t i = 0; i < most; ++i) {
-                    if (Entries == 0 && i >= entries)
-                        break;
-                    level[i] = I::select_less(own, border, level[i], I::set1(t.level[k * entries + i]));
-                    middle[i] = I::select_less(own, border, middle[i], I::set1(t.middle[k * entries + i]));
+                const std::size_t at = Entries != 0 || i < entries ? i : 0; // the others are not looked at
+                level[i] = I::set1(t.level[at]);
+                middle[i] = I::set1(t.middle[at]);
+                for (std::size_t k = 1; k < t.tables; ++k) {
+                    const f32 border = I::set1(static_cast<float>(k) - 0.5f);
+                    level[i] = I::select_less(own, border, level[i], I::set1(t.level[k * entries + at]));
+                    middle[i] = I::select_less(own, border, middle[i], I::set1(t.middle[k * entries + at]));
                 }
             }
         }

@@ -6,8 +6,6 @@
 #include <crumb/offline/nested/search.hpp>
 #include <crumb/offline/weights/feedback_system.hpp>
 
-#include <bit>
-
 namespace crumb::inline CRUMB_ABI {
 
 /// Parameters of `nested_descent`.
@@ -59,7 +57,7 @@ class nested_descent {
             barred_[q] = 1e30f;
         splitmix64 random(options.seed);
         for (float& g : noise_)
-            g = static_cast<float>(std::log(-std::log(std::max(random.uniform(), 1e-9))));
+            g = static_cast<float>(natural_log(-natural_log(std::max(random.uniform(), 1e-9))));
         // Losses stay positive with noise.
         const float min = *std::min_element(noise_.begin(), noise_.end());
         for (float& g : noise_)
@@ -68,16 +66,23 @@ class nested_descent {
 
     /// Improves `rows` of `out`; row 0 of the targets belongs to the first of them.
     void run(const chains& w, nested_quantized& out, range rows) const {
-        state s(system_.size());
-        for (std::size_t r = 0; r < rows.size(); ++r) {
-            read(out, rows.begin + r, s);
-            const double before = slopes(w, static_cast<index>(r), s);
-            if (!(before > 0))
-                continue;
-            const float unit = static_cast<float>(before / static_cast<double>(system_.k()));
-            anneal(s, unit, rows.begin + r);
-            if (slopes(w, static_cast<index>(r), s) < before)
-                write(s, out, rows.begin + r);
+        // Rows that read the same columns of H one after another.
+        constexpr std::size_t batch = 4;
+        for (std::size_t first = 0; first < rows.size(); first += batch) {
+            std::vector<state> states;
+            for (std::size_t r = first; r < std::min(first + batch, rows.size()); ++r) {
+                state s(system_.size());
+                s.row = r;
+                read(out, rows.begin + r, s);
+                s.before = slopes(w, static_cast<index>(r), s);
+                s.random = options_.seed ^ (rows.begin + r + 1) * 0x9e3779b97f4a7c15u;
+                if (s.before > 0)
+                    states.push_back(std::move(s));
+            }
+            anneal(states);
+            for (state& s : states)
+                if (slopes(w, static_cast<index>(s.row), s) < s.before)
+                    write(s, out, rows.begin + s.row);
         }
     }
 
@@ -96,12 +101,15 @@ class nested_descent {
 
     /// A row in order.
     struct state {
-        explicit state(std::size_t size) : code(size), scale(size / group_size) {
-            slope.fill(Eigen::RowVectorXf::Zero(static_cast<index>(size)));
-        }
+        explicit state(std::size_t size)
+            : code(size), scale(size / group_size),
+              slope(matrix_f::Zero(static_cast<index>(nested_precisions), static_cast<index>(size))) {}
         std::vector<std::uint8_t> code;
         std::vector<float> scale;
-        std::array<Eigen::RowVectorXf, nested_precisions> slope; ///< e_p H
+        std::size_t row = 0;      ///< of the targets
+        double before = 0;        ///< loss
+        std::uint64_t random = 0; ///< of noise
+        matrix_f slope;           ///< a row per precision: e_p H
     };
 
     void read(const nested_quantized& q, std::size_t row, state& s) const {
@@ -122,113 +130,119 @@ class nested_descent {
     /// Computes slopes from codes and scales; returns the loss.
     double slopes(const chains& w, index row, state& s) const {
         double loss = 0;
+        matrix_f e = matrix_f::Zero(s.slope.rows(), s.slope.cols());
         for (int p = levels_.seed; p <= levels_.parent; ++p) {
             const std::size_t slot = nested_search::slot(p);
-            Eigen::RowVectorXf e = w[slot].row(row);
+            auto own = e.row(static_cast<index>(slot));
+            own = w[slot].row(row);
             for (std::size_t i = 0; i < system_.size(); ++i)
                 if (system_.column(i) < system_.k())
-                    e[static_cast<index>(i)] -= s.scale[i / group_size] * level_[slot][s.code[i]];
-            s.slope[slot].noalias() = e * system_.h();
-            loss += double{lambda_[slot]} * static_cast<double>(s.slope[slot].dot(e));
+                    own[static_cast<index>(i)] -= s.scale[i / group_size] * level_[slot][s.code[i]];
         }
+        s.slope = system_.times_h(e);
+        for (std::size_t p = 0; p < nested_precisions; ++p)
+            loss += rounded(double{lambda_[p]} *
+                            feedback_system::dot(s.slope.row(static_cast<index>(p)).data(),
+                                                 e.row(static_cast<index>(p)).data(), system_.size()));
         return loss;
     }
 
-    void anneal(state& s, float unit, std::size_t row) const {
-        splitmix64 random(options_.seed ^ (row + 1) * 0x9e3779b97f4a7c15u);
-        const double ratio = options_.hot > 1 ? std::pow(options_.to / options_.from,
-                                                         1 / static_cast<double>(options_.hot - 1))
+    void anneal(std::vector<state>& states) const {
+        const double ratio = options_.hot > 1 ? exponential(natural_log(options_.to / options_.from) /
+                                                            static_cast<double>(options_.hot - 1))
                                               : 1.0;
+        std::vector<state*> active;
+        for (state& s : states)
+            active.push_back(&s);
         double share = options_.from;
         for (std::size_t pass = 0; pass < options_.hot; ++pass, share *= ratio) {
-            visit<true>(s, unit * static_cast<float>(share), random);
+            (void)visit(active, share);
             if (options_.rescale != 0 && pass % options_.rescale == options_.rescale - 1)
-                (void)rescale(s);
+                for (state* s : active)
+                    (void)rescale(*s);
         }
-        for (std::size_t pass = 0; pass < options_.cold; ++pass) {
-            bool changed = visit<false>(s, 0, random);
-            if (options_.rescale != 0 && (!changed || pass % options_.rescale == 0))
-                changed |= rescale(s);
-            if (!changed)
-                break;
+        for (std::size_t pass = 0; pass < options_.cold && !active.empty(); ++pass) {
+            const std::vector<bool> changed = visit(active, 0);
+            std::vector<state*> next;
+            for (std::size_t r = 0; r < active.size(); ++r) {
+                bool goes_on = changed[r];
+                if (options_.rescale != 0 && (!goes_on || pass % options_.rescale == 0))
+                    goes_on |= rescale(*active[r]);
+                if (goes_on)
+                    next.push_back(active[r]);
+            }
+            active = std::move(next);
         }
     }
 
-    /// Chooses every code once; returns whether one changed.
-    template <bool IsHot>
-    bool visit(state& s, float temperature, splitmix64& random) const {
-        bool changed = false;
-        for (std::size_t i = 0; i < system_.size(); ++i) {
-            const float d = s.scale[i / group_size];
-            if (d == 0 || system_.column(i) >= system_.k())
-                continue;
-            const index j = static_cast<index>(i);
-            const float h = system_.h()(j, j), pull = 1 / (h * d);
-            const std::size_t now = s.code[i];
-            lanes cost = barred_;
-            for (std::size_t p = 0; p < nested_precisions; ++p) {
-                const float y = level_[p][now] + s.slope[p][j] * pull, weight = lambda_[p] * h * d * d;
-                for (std::size_t q = 0; q < codes; ++q) {
-                    const float r = y - level_[p][q];
-                    cost[q] += weight * (r * r);
-                }
-            }
-            if constexpr (IsHot) {
-                const float* noise = noise_.data() + (random.next() & (noises - 1));
-                for (std::size_t q = 0; q < codes; ++q)
-                    cost[q] += temperature * noise[q];
-            }
-            const std::size_t next = min(cost);
-            if (next == now || (!IsHot && !(cost[next] < cost[now] * (1 - 1e-6f))))
-                continue;
-            s.code[i] = static_cast<std::uint8_t>(next);
-            changed = true;
+    /// Chooses every code once; returns which rows have changed. `share`: the temperature as a share of the
+    /// mean loss; 0: without noise.
+    std::vector<bool> visit(const std::vector<state*>& active, double share) const {
+        std::vector<kernel::descent_row> rows;
+        for (state* s : active) {
+            kernel::descent_row row;
+            row.code = s->code.data();
+            row.scale = s->scale.data();
             for (std::size_t p = 0; p < nested_precisions; ++p)
-                if (const float x = d * (level_[p][now] - level_[p][next]); x != 0)
-                    s.slope[p] += x * system_.h().row(j);
+                row.slope[p] = s->slope.row(static_cast<index>(p)).data();
+            row.random = s->random;
+            row.temperature = static_cast<float>(s->before / static_cast<double>(system_.k()) * share);
+            rows.push_back(row);
+        }
+        kernel::descent_args args;
+        args.rows = rows.data();
+        args.row_count = rows.size();
+        args.size = system_.size();
+        args.h = system_.h().data();
+        args.used = system_.weight();
+        args.level = level_[0].data();
+        std::copy(lambda_.begin(), lambda_.end(), args.lambda);
+        args.barred = barred_.data();
+        args.noise = noise_.data();
+        args.noise_mask = noises - 1;
+        system_.functions().descend_nested(args);
+        std::vector<bool> changed;
+        for (std::size_t r = 0; r < rows.size(); ++r) {
+            active[r]->random = rows[r].random;
+            changed.push_back(rows[r].changed);
         }
         return changed;
-    }
-
-    /// The index of the smallest of positive numbers, compared to 19 bits: the index replaces the lowest
-    /// bits.
-    static std::size_t min(const lanes& cost) noexcept {
-        std::array<std::int32_t, codes> key = std::bit_cast<std::array<std::int32_t, codes>>(cost);
-        constexpr std::int32_t mask = codes - 1;
-        for (std::size_t q = 0; q < codes; ++q)
-            key[q] = (key[q] & ~mask) | static_cast<std::int32_t>(q);
-        for (std::size_t half = codes / 2; half != 0; half /= 2)
-            for (std::size_t q = 0; q < half; ++q)
-                key[q] = key[q + half] < key[q] ? key[q + half] : key[q];
-        return static_cast<std::size_t>(key[0] & mask);
     }
 
     /// Fits every scale once; returns whether one changed.
     bool rescale(state& s) const {
         bool changed = false;
+        const std::size_t size = system_.size();
         for (std::size_t g = 0; g < system_.groups(); ++g) {
-            const index first = static_cast<index>(g) * g_size;
-            const auto h = system_.h().middleRows(first, g_size);
-            std::array<Eigen::RowVectorXf, nested_precisions> u;
-            float fall = 0, rise = 0; // of the loss by x: -2 x fall + x^2 rise
-            for (std::size_t p = 0; p < nested_precisions; ++p) {
-                u[p] = Eigen::RowVectorXf::Zero(g_size);
+            const std::size_t first = g * group_size;
+            const float* h = system_.h().data() + first * size;
+            float u[nested_precisions][group_size] = {}, uh[nested_precisions][group_size] = {};
+            for (std::size_t p = 0; p < nested_precisions; ++p)
                 for (std::size_t i = 0; i < group_size; ++i)
-                    if (system_.column(g * group_size + i) < system_.k())
-                        u[p][static_cast<index>(i)] = level_[p][s.code[g * group_size + i]];
-                fall += lambda_[p] * u[p].dot(s.slope[p].segment(first, g_size));
-                rise += lambda_[p] * (u[p] * h.middleCols(first, g_size)).dot(u[p]);
+                    if (system_.column(first + i) < system_.k())
+                        u[p][i] = level_[p][s.code[first + i]];
+            system_.functions().add_product({u[0], group_size, 1, h + first, size, uh[0], group_size,
+                                             nested_precisions, group_size, group_size});
+            double fall = 0, rise = 0; // of the loss by x: -2 x fall + x^2 rise
+            for (std::size_t p = 0; p < nested_precisions; ++p) {
+                const float* slope = s.slope.row(static_cast<index>(p)).data() + first;
+                fall += rounded(double{lambda_[p]} * feedback_system::dot(u[p], slope, group_size));
+                rise += rounded(double{lambda_[p]} * feedback_system::dot(u[p], uh[p], group_size));
             }
-            const half next = to_half(s.scale[g] + (rise > 0 ? fall / rise : 0.0f));
+            const half next = to_half(s.scale[g] + (rise > 0 ? static_cast<float>(fall / rise) : 0.0f));
             const float x = to_float(next) - s.scale[g];
+            const double square = rounded(double{x} * double{x} * rise);
             // Also refuses NaN, and scales that became 0, which have no codes.
             if (!is_finite(next) || to_float(next) == 0 ||
-                !(x * x * rise - 2 * x * fall < -1e-6f * rise * x * x))
+                !(square - rounded(2.0 * double{x} * fall) < -1e-6 * square))
                 continue;
             s.scale[g] += x;
             changed = true;
-            for (std::size_t p = 0; p < nested_precisions; ++p)
-                s.slope[p].noalias() -= (x * u[p]) * h;
+            for (auto& levels : u)
+                for (float& level : levels)
+                    level *= -x;
+            system_.functions().add_product(
+                {u[0], group_size, 1, h, size, s.slope.data(), size, nested_precisions, size, group_size});
         }
         return changed;
     }

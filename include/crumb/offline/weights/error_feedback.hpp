@@ -106,7 +106,16 @@ class error_feedback {
     }
 
     Eigen::RowVectorXf decoded(const leveled_matrix& q, std::size_t row) const {
-        return system_.in_order([&](std::size_t c) { return q.weight(row, c); });
+        Eigen::RowVectorXf v = Eigen::RowVectorXf::Zero(static_cast<index>(system_.size()));
+        for (std::size_t g = 0; g < system_.groups(); ++g) {
+            const std::size_t orig = system_.order().group_at[g];
+            const float d = q.d(row, orig);
+            const auto levels = q.levels.table(q.selector(row, orig));
+            for (std::size_t i = g * group_size; i < (g + 1) * group_size; ++i)
+                if (const std::size_t c = system_.column(i); c < system_.k())
+                    v[static_cast<index>(i)] = d * static_cast<float>(levels[q.index[row * q.k + c]]);
+        }
+        return v;
     }
 
     /// All columns in order: blocks, groups, rows.

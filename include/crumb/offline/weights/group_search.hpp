@@ -46,14 +46,20 @@ class group_search {
         float error = 0;
     };
     using candidates = std::array<candidate, lanes>;
+    /// What scales near the best one are multiplied by, in the first round and later.
+    using factor_set = std::array<float, lanes / 2>;
+    static constexpr factor_set wide_factors = {0.88f, 0.93f, 0.96f, 0.98f, 1.02f, 1.04f, 1.07f, 1.12f};
+    static constexpr factor_set narrow_factors = {0.952f, 0.972f, 0.984f, 0.992f,
+                                                  1.008f, 1.016f, 1.028f, 1.048f};
 
     group_search(const level_set& s, const dispatch::weight_functions& functions,
                  const search_options& options = {})
-        : set_(s), functions_(functions), options_(options) {
+        : set_(s), functions_(functions), options_(options), index_(256 * s.tables()) {
         std::array<float, 16> widest = {};
         for (std::size_t t = 0; t < s.tables(); ++t) {
             for (std::size_t i = 0; i < s.entries; ++i) {
                 level_[t * s.entries + i] = s.table(t)[i];
+                index_[t * 256 + static_cast<std::uint8_t>(s.table(t)[i])] = static_cast<std::uint8_t>(i);
                 if (i > 0)
                     middle_[t * s.entries + i] = 0.5f * static_cast<float>(s.table(t)[i] + s.table(t)[i - 1]);
                 widest[t] = std::max(widest[t], std::fabs(static_cast<float>(s.table(t)[i])));
@@ -158,9 +164,7 @@ class group_search {
 
     /// The index of a level that `solve` returned.
     std::uint8_t index(unsigned selector, float value) const noexcept {
-        const auto t = set_.table(selector);
-        return static_cast<std::uint8_t>(
-            std::lower_bound(t.begin(), t.end(), static_cast<std::int8_t>(value)) - t.begin());
+        return index_[selector * 256 + static_cast<std::uint8_t>(static_cast<std::int8_t>(value))];
     }
 
     /// The index of the level nearest to w / d.
@@ -206,11 +210,6 @@ class group_search {
         }
         unsigned selector(std::size_t n) const noexcept { return static_cast<unsigned>(table[n]); }
     };
-    using factor_set = std::array<float, lanes / 2>;
-    static constexpr factor_set wide_factors = {0.88f, 0.93f, 0.96f, 0.98f, 1.02f, 1.04f, 1.07f, 1.12f};
-    static constexpr factor_set narrow_factors = {0.952f, 0.972f, 0.984f, 0.992f,
-                                                  1.008f, 1.016f, 1.028f, 1.048f};
-
     kernel::search_tables tables() const noexcept {
         return {level_.data(), middle_.data(), set_.entries, set_.tables()};
     }
@@ -269,6 +268,7 @@ class group_search {
     const dispatch::weight_functions& functions_;
     search_options options_;
     std::vector<start> starts_;
+    std::vector<std::uint8_t> index_; ///< of the level that is a byte, per table
     std::array<float, level_set::max_levels> level_ = {}, middle_ = {};
 };
 
