@@ -78,6 +78,11 @@ TEST(Pack, ChangesNoBit) {
             EXPECT_EQ(read->find_tensor("blk.0.ffn_up.weight")->type == ggml_type::i8,
                       type != ggml_type::f32 && type != ggml_type::f16);
             EXPECT_TRUE(lm::is_packed(*read));
+            // Weights take no memory but that of the file.
+            const auto m = lm::model::load(packed.path, {});
+            ASSERT_TRUE(m.ok()) << m.message();
+            for (const lm::named_matrix& each : m->matrices())
+                EXPECT_EQ(each.m->copied_bytes() != 0, type == ggml_type::f32) << each.name;
             EXPECT_STREQ(lm::pack_model(packed.path).message(), "the file is packed already");
         }
 }

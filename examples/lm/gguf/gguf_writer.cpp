@@ -138,7 +138,7 @@ void gguf_writer::add_generated(std::string_view name, ggml_type type, std::span
 }
 
 template <class F>
-bool gguf_writer::for_each_piece(const tensor& t, F&& f) {
+status gguf_writer::for_each_piece(const tensor& t, F&& f) {
     if (!t.generated)
         return f(t.data);
     const std::uint64_t most =
@@ -147,11 +147,12 @@ bool gguf_writer::for_each_piece(const tensor& t, F&& f) {
     for (std::uint64_t at = 0; at < t.size; at += piece.size()) {
         const auto part = std::span(piece).first(
             static_cast<std::size_t>(std::min<std::uint64_t>(piece.size(), t.size - at)));
-        t.generated(at, part);
-        if (!f(std::span<const std::byte>(part)))
-            return false;
+        if (const status s = t.generated(at, part); !s)
+            return s;
+        if (const status s = f(std::span<const std::byte>(part)); !s)
+            return s;
     }
-    return true;
+    return {};
 }
 
 std::size_t gguf_writer::padding(std::size_t size) const noexcept {
@@ -199,10 +200,12 @@ crumb::result<std::vector<std::byte>> gguf_writer::bytes() const {
         return error_;
     std::vector<std::byte> out = header();
     for (const tensor& t : tensors_) {
-        for_each_piece(t, [&](std::span<const std::byte> piece) {
+        const status s = for_each_piece(t, [&](std::span<const std::byte> piece) {
             append_bytes(out, piece.data(), piece.size());
-            return true;
+            return status();
         });
+        if (!s)
+            return s;
         out.resize(out.size() + padding(static_cast<std::size_t>(t.size)));
     }
     return out;
@@ -224,12 +227,12 @@ status gguf_writer::write(const std::string& path,
         done += piece.size();
         if (progress)
             progress(done, all);
-        return file->ok();
+        return file->ok() ? status() : file->commit();
     };
     file->write(header());
     for (const tensor& t : tensors_) {
-        if (!for_each_piece(t, put))
-            break;
+        if (const status s = for_each_piece(t, put); !s)
+            return s;
         file->write(std::span(zeros).first(padding(static_cast<std::size_t>(t.size))));
     }
     return file->commit();

@@ -81,10 +81,10 @@ class gguf_writer {
     /// `without`.
     void copy(const gguf& file, std::string_view without);
 
-    /// Fills `out` with a tensor's bytes from number `at` on.
-    using source = std::function<void(std::uint64_t at, std::span<std::byte> out)>;
+    /// Fills `out` with a tensor's bytes from number `at` on, or says why it cannot.
+    using source = std::function<crumb::status(std::uint64_t at, std::span<std::byte> out)>;
     /// Adds a tensor whose bytes exist only while they are written: `bytes` and `write` ask for them in
-    /// order, in pieces of whole blocks.
+    /// order, in pieces of whole blocks, and end with the first error.
     void add_generated(std::string_view name, ggml_type type, std::span<const std::uint64_t> dims,
                        source data);
 
@@ -122,9 +122,9 @@ class gguf_writer {
              std::vector<std::byte> bytes);
     std::optional<std::uint64_t> check(std::string_view name, ggml_type type,
                                        std::span<const std::uint64_t> dims);
-    /// Calls f(piece) for all bytes of a tensor until it returns false; whether it never did.
+    /// Calls f(piece) for all bytes of a tensor until it returns an error.
     template <class F>
-    static bool for_each_piece(const tensor& t, F&& f);
+    static crumb::status for_each_piece(const tensor& t, F&& f);
     void fail(crumb::status error);
     std::vector<std::byte> header() const;
     std::size_t padding(std::size_t size) const noexcept;

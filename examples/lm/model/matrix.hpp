@@ -87,6 +87,8 @@ class matrix {
     std::size_t k() const noexcept { return k_; }
     /// Bytes of the weights in their storage format.
     std::size_t stored_bytes() const noexcept { return stored_bytes_; }
+    /// Bytes of weights in memory of its own: 0 where they are used as they are mapped.
+    std::size_t copied_bytes() const noexcept { return memory_.size(); }
     /// Whether its product is of quantized activations, not of floats.
     bool reads_activations() const noexcept;
     /// Whether panels were asked for and the format has none: batches are multiplied exactly.

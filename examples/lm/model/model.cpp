@@ -324,7 +324,7 @@ result<model> model::load(const std::string& path, const model_options& options)
     auto file = gguf::open(path);
     if (!file)
         return file.error();
-    if (const status s = check_source(*file); !s)
+    if (const status s = check_source(*file, options.source); !s)
         return s;
     return load(std::move(*file), buffer(), path, options);
 }

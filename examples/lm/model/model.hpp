@@ -4,6 +4,7 @@
 #include "model/ffn.hpp"
 #include "model/matrix.hpp"
 #include "model/model_shape.hpp"
+#include "model/packed_file.hpp"
 #include "text/tokenizer.hpp"
 
 #include <memory>
@@ -53,6 +54,8 @@ struct model_options {
     ffn_type ffn = ffn_type::dense; ///< whether folded networks replace the matrices `up` and `down`
     bool ffn_by_lists = false;      ///< every row of a batch is folded, as in generation
     std::optional<architecture_traits> traits = {}; ///< instead of the entry of the file's architecture
+    const pack_source* source =
+        nullptr; ///< of packed weights, if it has just been described; see `check_source`
 };
 
 /// A model ready to run. Immovable parts of it (biases) are referred to by its matrices.

@@ -82,9 +82,9 @@ result<pack_source> describe_source(const std::string& path, const gguf& file) {
 
 bool is_packed(const gguf& file) noexcept { return file.find("crumb.pack.version") != nullptr; }
 
-bool is_packed_from(const gguf& packed, const std::string& path) {
+bool is_packed_from(const gguf& packed, const pack_source& now) {
     const auto source = packed.get_string("crumb.pack.source");
-    return source && *source == whole_path(path);
+    return source && *source == now.path && check_source(packed, &now).ok();
 }
 
 void write_source(gguf_writer& to, const pack_source& source) {
@@ -95,7 +95,7 @@ void write_source(gguf_writer& to, const pack_source& source) {
     to.set("crumb.pack.source_contents", source.contents);
 }
 
-status check_source(const gguf& packed) {
+status check_source(const gguf& packed, const pack_source* known) {
     if (!is_packed(packed))
         return {};
     const auto written = packed.get_u32("crumb.pack.version");
@@ -113,9 +113,13 @@ status check_source(const gguf& packed) {
         modified == nullptr || modified->is_array ? std::nullopt : modified->integer<std::int64_t>();
     if (!time)
         return status::error(errc::corrupt, "key crumb.pack.source_modified is no time");
+    const bool is_known = known != nullptr && known->path == *path;
     pack_source now;
-    now.path = std::string(*path);
-    if (!look(now))
+    if (is_known)
+        now = *known;
+    else
+        now.path = std::string(*path);
+    if (!is_known && !look(now))
         return {};
     const auto changed = [&](const char* what) {
         return status::error(errc::invalid_argument,
@@ -126,13 +130,16 @@ status check_source(const gguf& packed) {
         return changed("its size");
     if (now.modified != *time)
         return changed("its time");
-    const auto source = gguf::open(now.path);
-    if (!source)
-        return changed("it is no GGUF file");
-    const auto described = describe_source(now.path, *source);
-    if (!described)
-        return described.error();
-    return described->contents == *contents ? status() : changed("its keys or tensors");
+    if (!is_known) {
+        const auto source = gguf::open(now.path);
+        if (!source)
+            return changed("it is no GGUF file");
+        const auto described = describe_source(now.path, *source);
+        if (!described)
+            return described.error();
+        now = *described;
+    }
+    return now.contents == *contents ? status() : changed("its keys or tensors");
 }
 
 } // namespace lm

@@ -27,11 +27,12 @@ bool is_packed(const gguf& file) noexcept;
 /// Sets the keys `crumb.pack.*`.
 void write_source(gguf_writer& to, const pack_source& source);
 
-/// Whether a packed file names `path` as its source.
-bool is_packed_from(const gguf& packed, const std::string& path);
+/// Whether a packed file was made of a source that is still as `now`.
+bool is_packed_from(const gguf& packed, const pack_source& now);
 
 /// Success for files that are not packed, and for packed ones whose source is as it was or is not where it
-/// was. Else an error that says what has changed.
-crumb::status check_source(const gguf& packed);
+/// was. Else an error that says what has changed. `known`: a file that has just been described; if that is
+/// the source, it is not read again.
+crumb::status check_source(const gguf& packed, const pack_source* known = nullptr);
 
 } // namespace lm

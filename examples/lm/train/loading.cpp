@@ -37,25 +37,27 @@ result<crumb::kv_codebooks> codebooks_for(const model& m, const load_options& o,
     return train_codebooks(m, o.kv.codec, how, events.progress);
 }
 
-/// The packed file beside a model, made now unless there is one that fits.
-result<std::string> cached_file(const std::string& model, const load_events& events) {
-    const auto file = gguf::open(model);
+/// Puts the packed file beside a model in its place; it is made now unless there is one that fits.
+status use_cache(load_options& options, const load_events& events) {
+    auto file = gguf::open(options.model);
     if (!file)
         return file.error();
     if (is_packed(*file))
-        return model;
-    const std::string path = cache_path(model);
-    if (const auto cached = gguf::open(path);
-        cached && is_packed(*cached) && check_source(*cached).ok() && is_packed_from(*cached, model))
-        return path;
-    const auto made = pack_model(model);
+        return {};
+    auto source = describe_source(options.model, *file);
+    if (!source)
+        return source.error();
+    options.model = cache_path(options.model);
+    options.source = std::move(*source);
+    if (const auto cached = gguf::open(options.model);
+        cached && is_packed(*cached) && is_packed_from(*cached, *options.source))
+        return {};
+    const auto made = pack_model(std::move(*file), *options.source);
     if (!made)
         return made.error();
     if (events.notice)
-        events.notice("writing " + path + ", to be used from now on");
-    if (const status s = made->file.write(path, one_stage(events.progress, "bytes written")); !s)
-        return s;
-    return path;
+        events.notice("writing " + options.model + ", to be used from now on");
+    return made->file.write(options.model, one_stage(events.progress, "bytes written"));
 }
 
 } // namespace
@@ -63,18 +65,19 @@ result<std::string> cached_file(const std::string& model, const load_events& eve
 result<loaded_model> load(const load_options& asked, const load_events& events) {
     load_options options = asked;
     if (options.cache) {
-        auto path = cached_file(options.model, events);
-        if (!path)
-            return path.error();
-        options.model = std::move(*path);
+        if (const status s = use_cache(options, events); !s)
+            return s;
         options.cache = false;
     }
     const bool is_rounded = options.weights != weight_type::nested &&
                             (!is_leveled(options.weights) || is_rounding(options.weights));
     const auto read = [&]() -> result<model> {
         if (is_rounded)
-            return model::load(options.model,
-                               {options.weights, options.activations, options.ffn, options.ffn_by_lists});
+            return model::load(options.model, {.weights = options.weights,
+                                               .activations = options.activations,
+                                               .ffn = options.ffn,
+                                               .ffn_by_lists = options.ffn_by_lists,
+                                               .source = options.source ? &*options.source : nullptr});
         // Codebooks and error feedback take the whole model at once.
         load_options stored = options;
         stored.weights = weight_type::stored;

@@ -23,6 +23,7 @@ struct load_options {
     std::size_t threads = 0;              ///< 0: all
     bool default_codebooks = false;       ///< of the cache, where the file has none: none are trained
     bool cache = false;                   ///< packs the weights into a file beside the model, or uses that
+    std::optional<pack_source> source;    ///< of `model`, if that is packed and its source was just described
     std::size_t calibration_windows = 16; ///< of random tokens, for weights that are quantized on the way
 };
 

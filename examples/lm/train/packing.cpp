@@ -4,7 +4,6 @@
 #include "model/model.hpp"
 #include "model/packed_file.hpp"
 
-#include <crumb/core/must.hpp>
 #include <crumb/offline/weights/quantize.hpp>
 
 #include <cstring>
@@ -46,7 +45,8 @@ struct packer {
             if (!floats)
                 return floats.error();
             const auto q = crumb::quantize<F>(crumb::matrix<const float>(floats->data(), n, k));
-            return q ? crumb::pack(*q, memory.bytes()).error() : q.error();
+            const status s = q ? crumb::pack(*q, memory.bytes()).error() : q.error();
+            return s ? s : in_tensor(t, s);
         }
         return status::error(errc::unsupported, "%s is not made of other weights", F::name);
     }
@@ -54,19 +54,15 @@ struct packer {
     /// Adds a tensor to `to`, packed as `type`.
     template <class F>
     status add(packed_model& to, const gguf_tensor& t) {
-        // What could be wrong is found now, as it is written without a way to say so.
-        const bool is_stored = ggml_type_of<F> == t.type;
-        const status fine = is_stored ? blocks_of<F>(t, extras).error() : to_floats(t, extras).error();
-        if (!fine)
-            return fine;
         const std::uint64_t size = crumb::packed_bytes<F>(t.dims[1], t.dims[0]);
         if (size == 0)
             return in_tensor(t, status::error(errc::bad_shape, "it is too large to be packed"));
         to.file.add_generated(t.name, ggml_type::i8, std::span(&size, 1),
                               [this, &t](std::uint64_t at, std::span<std::byte> out) {
-                                  if (at == 0)
-                                      crumb::must(pack<F>(t));
+                                  if (const status s = at == 0 ? pack<F>(t) : status(); !s)
+                                      return s;
                                   std::memcpy(out.data(), memory.bytes().data() + at, out.size());
+                                  return status();
                               });
         ++to.matrices;
         to.bytes += size;
@@ -80,21 +76,25 @@ result<packed_model> pack_model(const std::string& path) {
     auto file = gguf::open(path);
     if (!file)
         return file.error();
-    if (is_packed(*file))
-        return status::error(errc::invalid_argument, "the file is packed already");
-    if (const auto shape = read_shape(*file, {}); !shape)
-        return shape.error();
-    auto extras = matrix_extras::read(*file);
-    if (!extras)
-        return extras.error();
     const auto source = describe_source(path, *file);
     if (!source)
         return source.error();
-    const auto p = std::make_shared<packer>(packer{std::move(*file), std::move(*extras), {}});
+    return pack_model(std::move(*file), *source);
+}
+
+result<packed_model> pack_model(gguf file, const pack_source& source) {
+    if (is_packed(file))
+        return status::error(errc::invalid_argument, "the file is packed already");
+    if (const auto shape = read_shape(file, {}); !shape)
+        return shape.error();
+    auto extras = matrix_extras::read(file);
+    if (!extras)
+        return extras.error();
+    const auto p = std::make_shared<packer>(packer{std::move(file), std::move(*extras), {}});
     packed_model out{p, gguf_writer(3, crumb::alignment)};
     for (const gguf_value& value : p->file.values())
         out.file.set(value);
-    write_source(out.file, *source);
+    write_source(out.file, source);
     // Packed weights have the scale of their tensor in themselves.
     std::unordered_set<std::string> dropped;
     for (const gguf_tensor& t : p->file.tensors())
