@@ -25,7 +25,8 @@
 /// Calls F(name) for the struct of functions of every kind of work.
 #define CRUMB_FOR_EACH_TABLE(F)                                                                              \
     F(kv_attention_functions)                                                                                \
-    F(kv_cache_functions) F(attention_functions) F(float_functions) F(dense_functions) F(ffn_functions) F(weight_functions)
+    F(kv_cache_functions)                                                                                    \
+    F(attention_functions) F(float_functions) F(dense_functions) F(ffn_functions) F(weight_functions)
 
 /// Defines the entry point that names the ISAs.
 #define CRUMB_COMPILE_ISAS                                                                                   \

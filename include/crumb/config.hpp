@@ -119,8 +119,8 @@
 #error "crumb supports x86-64 and little-endian AArch64"
 #endif
 
-// After this, the product in `x`, a float or a register, is rounded: no compiler fuses it with a sum, whatever
-// its flags.
+// After this, the product in `x`, a float or a register, is rounded: no compiler fuses it with a sum,
+// whatever its flags.
 #if CRUMB_ARCH_X86_64
 #define CRUMB_ROUND_PRODUCT(x) __asm__("" : "+v"(x))
 #else

@@ -8,7 +8,8 @@
 namespace lm {
 
 /// The codebooks that a file has for a codec, whose name is that of the command line, "pq4": tensors
-/// `crumb.kv.<name>.entries`, `.scales` and perhaps `.metric` or `.turns`, keys `.version`, `.head_size`, `.layer_step`,
+/// `crumb.kv.<name>.entries`, `.scales` and perhaps `.metric` or `.turns`, keys `.version`, `.head_size`,
+/// `.layer_step`,
 /// `.head_step` and `.sets`. Empty ones for a codec that needs none. Errors: there are none that it needs,
 /// they are damaged, of a version that this program does not read, or not for so many layers and heads of
 /// `head_size` channels. Whether they are of the file's own model is not checked.

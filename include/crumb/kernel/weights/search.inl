@@ -61,8 +61,8 @@ struct search_run<isa::CRUMB_THIS_ISA> {
         f32 level[most], middle[most];
         std::size_t entries;
 
-        CRUMB_INLINE tables(const search_tables& t, const float* table) noexcept {
-            entries = t.entries;
+        CRUMB_INLINE tables(const search_tables& t, const float* table) noexcept
+            : level{}, middle{}, entries(t.entries) {
             const f32 own = I::load(table);
             CRUMB_UNROLL
             for (std::size_t i = 0; i < most; ++i) {
