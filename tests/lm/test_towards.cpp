@@ -133,8 +133,8 @@ TEST_P(Towards, RefusesTextShorterThanTheWidestMatrix) {
         "48 tokens to calibrate on: the widest matrix reads 96 numbers, so many tokens are needed at least");
 }
 
-INSTANTIATE_TEST_SUITE_P(All, Towards, testing::Bool(), [](const auto& info) {
-    return info.param ? std::string("Tied") : std::string("Untied");
+INSTANTIATE_TEST_SUITE_P(All, Towards, testing::Bool(), [](const auto& which) {
+    return which.param ? std::string("Tied") : std::string("Untied");
 });
 
 } // namespace

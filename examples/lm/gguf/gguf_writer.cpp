@@ -147,8 +147,8 @@ status gguf_writer::for_each_piece(const tensor& t, F&& f) {
     for (std::uint64_t at = 0; at < t.size; at += piece.size()) {
         const auto part = std::span(piece).first(
             static_cast<std::size_t>(std::min<std::uint64_t>(piece.size(), t.size - at)));
-        if (const status s = t.generated(at, part); !s)
-            return s;
+        if (const std::string wrong = t.generated(at, part); !wrong.empty())
+            return status::error(crumb::errc::invalid_argument, "%s", wrong.c_str());
         if (const status s = f(std::span<const std::byte>(part)); !s)
             return s;
     }

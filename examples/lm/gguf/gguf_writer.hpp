@@ -81,8 +81,9 @@ class gguf_writer {
     /// `without`.
     void copy(const gguf& file, std::string_view without);
 
-    /// Fills `out` with a tensor's bytes from number `at` on, or says why it cannot.
-    using source = std::function<crumb::status(std::uint64_t at, std::span<std::byte> out)>;
+    /// Fills `out` with a tensor's bytes from number `at` on, or says why it cannot. No `status`: the name of
+    /// that type differs where callers see declarations of kernels only.
+    using source = std::function<std::string(std::uint64_t at, std::span<std::byte> out)>;
     /// Adds a tensor whose bytes exist only while they are written: `bytes` and `write` ask for them in
     /// order, in pieces of whole blocks, and end with the first error.
     void add_generated(std::string_view name, ggml_type type, std::span<const std::uint64_t> dims,

@@ -60,9 +60,9 @@ struct packer {
         to.file.add_generated(t.name, ggml_type::i8, std::span(&size, 1),
                               [this, &t](std::uint64_t at, std::span<std::byte> out) {
                                   if (const status s = at == 0 ? pack<F>(t) : status(); !s)
-                                      return s;
+                                      return std::string(s.message());
                                   std::memcpy(out.data(), memory.bytes().data() + at, out.size());
-                                  return status();
+                                  return std::string();
                               });
         ++to.matrices;
         to.bytes += size;

@@ -201,7 +201,7 @@ class builder {
             name, ggml_type::f32, std::span(dims).first(rows > 1 ? 2 : 1),
             [key = next_key(), center, deviation](std::uint64_t at, std::span<std::byte> out) {
                 fill_floats<float>(key, center, deviation, at, out);
-                return crumb::status();
+                return std::string();
             });
     }
 
@@ -235,7 +235,7 @@ class builder {
                                     fill_floats<float>(key, 0, deviation, at, out);
                                 else
                                     fill_floats<crumb::half>(key, 0, deviation, at, out);
-                                return crumb::status();
+                                return std::string();
                             });
         if (bias == presence::required || (bias == presence::optional && s_.biases))
             floats(name + ".bias", n, 1, 0, s_.telling ? 0.5f : 0.02f);
