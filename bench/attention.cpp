@@ -20,8 +20,11 @@ struct cache_size {
     std::size_t heads, kv_heads, tokens;
     std::size_t page_tokens = 0; ///< 0: one page for all
 };
-constexpr cache_size sizes[] = {{32, 32, 4096},  {32, 32, 32768},      {32, 8, 8192},        {32, 8, 32768},
-                                {32, 8, 131072}, {32, 32, 32768, 256}, {32, 32, 32768, 4096}};
+// 1, 2, 4, 8 and 16 queries share a kv head; and a few heads.
+constexpr cache_size sizes[] = {{32, 32, 4096},       {32, 32, 32768}, {8, 8, 32768},   {16, 8, 32768},
+                                {32, 8, 8192},        {32, 8, 32768},  {32, 8, 131072}, {64, 8, 32768},
+                                {32, 4, 32768},       {128, 8, 32768}, {16, 2, 32768},  {32, 32, 32768, 256},
+                                {32, 32, 32768, 4096}};
 
 /// What threads share by ranges of tokens.
 constexpr cache_size shared_sizes[] = {

@@ -41,7 +41,8 @@ struct function_table<kv_attention_functions> {
     static constexpr kv_attention_functions of{
         isa_traits<Isa>::name,
         &kernel::kv_attention<own_or_base_isa<Isa>>,
-        {&kernel::pq_scores<Isa>, &kernel::pq_add<Isa>, &kernel::pq_meet<Isa>},
+        {&kernel::pq_scores<Isa>, &kernel::pq_add<Isa>, &kernel::pq_meet<Isa>, &kernel::pq_expansion_of<Isa>,
+         &kernel::pq_expand<Isa>, &kernel::pq_join<Isa>, &kernel::pq_add_joined<Isa>},
     };
 };
 

@@ -4,6 +4,8 @@ CRUMB_TARGET_BEGIN(CRUMB_TARGET_AVX2)
 #define CRUMB_THIS_ISA avx2
 
 #if CRUMB_SYSTEM == CRUMB_SYSTEM_CACHE
+#include <crumb/isa/avx2/pq_quads.inl>
+
 #include <crumb/isa/avx2/pq.inl>
 #elif CRUMB_SYSTEM == CRUMB_SYSTEM_FFN
 #include <crumb/isa/avx2/four_rows.inl>

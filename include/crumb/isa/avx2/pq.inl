@@ -6,12 +6,15 @@
 #if !defined(CRUMB_THIS_ISA)
 #define CRUMB_EDITED_ISA avx2
 #include <crumb/isa/editor.hpp>
+
+#include <crumb/isa/avx2/pq_quads.inl>
 #endif
 
 namespace crumb::inline CRUMB_ABI::kernel {
 
 struct pq_avx2 {
     using f32 = isa::avx2::f32;
+    using quads = pq_quads_avx2;
     static constexpr int width = 32;
     static constexpr int most = 4;              ///< queries or planes that share a pass
     static constexpr bool holds_tables = false; ///< in registers; else they are operands in memory

@@ -7,6 +7,7 @@
 #define CRUMB_EDITED_ISA avx512_vnni
 #include <crumb/isa/editor.hpp>
 
+#include <crumb/isa/avx512/pq_quads.inl>
 #include <crumb/isa/avx512/pq_tables.inl>
 #endif
 
@@ -130,11 +131,14 @@ struct pq_avx512 {
 
     template <int Dims>
     using wide_row = pq_wide_row<Dims>;
+    using quads = pq_quads_512<true>;
 
     using dots = __m512i;
     static CRUMB_INLINE dots start_dots() noexcept { return _mm512_setzero_si512(); }
     static CRUMB_INLINE void dot(dots& s, reg weights, reg values) noexcept {
         s = _mm512_dpbusd_epi32(s, weights, values);
+        // GCC would keep copies of the sums that the instruction overwrites.
+        __asm__("" : "+v"(s));
     }
     /// sums[c][i] += factor * (lanes i and i + 8 of s[c]), of 1, 2 or 4 channels.
     template <int Channels>

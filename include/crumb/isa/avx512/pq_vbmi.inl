@@ -7,6 +7,7 @@
 #define CRUMB_EDITED_ISA avx512_vbmi
 #include <crumb/isa/editor.hpp>
 
+#include <crumb/isa/avx512/pq_quads.inl>
 #include <crumb/isa/avx512/pq_tables.inl>
 
 #include <crumb/isa/avx512/pq.inl>
@@ -17,6 +18,7 @@ namespace crumb::inline CRUMB_ABI::kernel {
 // vpermb ignores the bits above those that a table needs, if it is repeated over the register.
 struct pq_vbmi : pq_avx512 {
     static constexpr int table_registers_64 = 1, table_registers_256 = 4;
+    using quads = pq_quads_512<false>;
     using table_64 = __m512i;
     using index_64 = __m512i;
     struct table_256 {

@@ -11,7 +11,10 @@
 
 #include <crumb/isa/portable/pq.inl>
 
+#include <crumb/kernel/cache/expand_query.inl>
 #include <crumb/kernel/cache/pq_tables.inl>
+#include <crumb/kernel/cache/scan_means.inl>
+#include <crumb/kernel/cache/scan_rounding.inl>
 
 #include <crumb/kernel/cache/scans.inl>
 
@@ -64,7 +67,7 @@ struct kv_attention_run<isa::CRUMB_THIS_ISA> {
         const auto parts = [&](std::size_t tokens) { return (tokens + kv_part_tokens - 1) / kv_part_tokens; };
         const std::size_t first_part = begin > cache.sinks ? (begin - cache.sinks) / kv_part_tokens : 0,
                           last_part = end > cache.sinks && end > begin ? parts(end - cache.sinks) : 0,
-                          least = args.memory.route() == kv_route::tables ? args.memory.parts() : 1,
+                          least = args.memory.scans() ? args.memory.parts() : 1,
                           step = least < cache.page.parts() ? cache.page.parts() : least;
         // The part that the next range begins with.
         std::size_t later = args.ranges - 1, cut = first_part + args.range_tokens / kv_part_tokens;
@@ -146,17 +149,17 @@ struct kv_attention_run<isa::CRUMB_THIS_ISA> {
         void start(bool more) const noexcept {
             base::begin();
             sinks(more);
-            if (args.memory.route() == kv_route::tables)
+            if (args.memory.scans())
                 scan().begin();
         }
         /// Begins again with the same queries and tables, behind the sinks.
         void restart() const noexcept {
             base::begin();
-            if (args.memory.route() == kv_route::tables)
+            if (args.memory.scans())
                 scan().restart();
         }
         void finish() const noexcept {
-            if (args.memory.route() == kv_route::tables)
+            if (args.memory.scans())
                 scan().end();
             base::end();
         }
@@ -199,6 +202,7 @@ struct kv_attention_run<isa::CRUMB_THIS_ISA> {
             case kv_route::channels:
                 return kv_uniform<I>(*this, args).attend(here, t, first - t, stop - t, next);
             case kv_route::tables:
+            case kv_route::expanded:
                 return scan().attend(here, t, first - t, stop - t, next);
             case kv_route::decoded:
                 return decoded(here, t, first, stop);

@@ -9,7 +9,10 @@
 #include <crumb/isa/portable/pq.inl>
 #endif
 
+#include <crumb/kernel/cache/expand_query.inl>
 #include <crumb/kernel/cache/pq_tables.inl>
+#include <crumb/kernel/cache/scan_means.inl>
+#include <crumb/kernel/cache/scan_rounding.inl>
 #include <crumb/kernel/cache/scans.inl>
 #include <crumb/kernel/cache/unpack.inl>
 

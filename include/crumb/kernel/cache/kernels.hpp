@@ -67,6 +67,18 @@ struct kv_decode_args {
 struct kv_error {
     float score = 0;  ///< largest error of a score
     float weight = 0; ///< largest error of an output by rounded weights
+    /// Shares of the parts of 256 tokens that took a second plane of tables or queries, and of weights.
+    float second_scores = 0, second_weights = 0;
+};
+
+/// When one plane of 7 bits is enough; 0: never.
+struct kv_plane_limits {
+    /// Of a score's error, as `kv_error` bounds it: a query takes both planes for the parts where one might
+    /// err by more. For expanded codes the root mean square of errors is about a thirtieth of the bound, for
+    /// tables a tenth.
+    float score = 0.5f, score_by_tables = 0.25f;
+    /// Share of the weight read so far that rounding to one plane is expected to change.
+    float weight = 1.0f / 64;
 };
 
 /// Weights e^(score - level) of a part's tokens, a row per query.
@@ -89,6 +101,7 @@ struct kv_attention_args : attention_query_args {
     kv_layer_view cache;
     const pq_scans* scans = nullptr;   ///< of the route by tables
     kv_scratch memory;                 ///< of `scratch`; knows the route
+    kv_plane_limits limits;            ///< of the routes that scan
     kv_error* errors = nullptr;        ///< per row and head, or null
     std::size_t ranges = 1;            ///< of tokens, each with partial results of its own
     std::size_t range_tokens = 0;      ///< of all of them but the last; whole parts, sinks aside
@@ -106,6 +119,10 @@ template <class Isa>
 struct kv_unpack;
 template <class Isa>
 struct kv_uniform;
+template <class Isa>
+struct kv_means;
+template <class Isa>
+struct pq_rounding;
 template <class Isa>
 struct kv_scan;
 template <class Isa>

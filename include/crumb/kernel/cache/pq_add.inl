@@ -43,6 +43,10 @@ struct pq_add_run<isa::CRUMB_THIS_ISA> {
     }
     static void finish(const pq_finish_args& args) noexcept {
         for (std::size_t c = 0; c < args.head_size; ++c) {
+            if (args.joined) {
+                args.out[c] += args.scales[c] * args.sums[c];
+                continue;
+            }
             const float* s = args.sums + c * pq_sums;
             args.out[c] +=
                 args.scales[c] * (((s[0] + s[1]) + (s[2] + s[3])) + ((s[4] + s[5]) + (s[6] + s[7])));

@@ -36,19 +36,24 @@ struct pq_query {
     /// Bound of the difference to the sum of exact products, for any codes. Infinite if the query was not
     /// finite; the tables are zero then.
     float error = 0;
+    /// The same with the plane `high` alone, where the base is `coarse_base`.
+    float coarse_base = 0, coarse_error = 0;
     float* work = nullptr; ///< of `pq_make_tables`: head_size + 2 * tables floats
+    /// For codes that are expanded `low` and `high` are signed bytes, one per channel and zeros up to a
+    /// multiple of 64, and the product is step * sum of (128 high[c] + low[c]) entry[c]; their sums.
+    std::int32_t low_sum = 0, high_sum = 0;
 };
 
 /// Memory of a `pq_query`, in bytes from an address aligned to `alignment`.
 struct pq_query_memory {
     std::size_t high, work, bytes; ///< offsets, and the end
 
-    constexpr pq_query_memory(const kv_codec& codec, std::size_t head_size) noexcept
+    constexpr pq_query_memory(const kv_codec& codec, std::size_t head_size, bool expanded) noexcept
         : high(0), work(0), bytes(0) {
         const std::size_t rows = head_size / codec.dims;
-        high = round_up(rows * codec.entries(), alignment);
+        high = round_up(expanded ? head_size : rows * codec.entries(), alignment);
         work = 2 * high;
-        bytes = work + round_up((head_size + 4 * rows) * sizeof(float), alignment);
+        bytes = work + (expanded ? 0 : round_up((head_size + 4 * rows) * sizeof(float), alignment));
     }
     /// The query that lies there.
     pq_query at(std::byte* memory) const noexcept {
@@ -86,8 +91,13 @@ struct pq_codes {
 struct pq_score_args {
     pq_codes codes;
     const pq_query* queries = nullptr;
-    std::size_t count = 0; ///< of queries
-    float* out = nullptr;  ///< [count][256]: only those of the blocks are written
+    std::size_t count = 0;                ///< of queries
+    float* out = nullptr;                 ///< [count][256]: only those of the blocks are written
+    const std::uint8_t* planes = nullptr; ///< [count]: 1 for `high` alone, or 2; null: all 2
+    /// For codes that are expanded: `pq_tables::entries`, or what `pq_join` makes of them.
+    const std::int8_t* entries = nullptr;
+
+    constexpr bool is_coarse(std::size_t q) const noexcept { return planes != nullptr && planes[q] == 1; }
 };
 
 /// Floats that a channel of values is summed in: what is left of a register after its halves are added, since
@@ -103,7 +113,8 @@ struct pq_plane {
 
 struct pq_add_args {
     pq_codes codes;
-    const std::int8_t* entries = nullptr; ///< `pq_tables::entries`; additive halves add to -127 .. 127
+    /// `pq_tables::entries`, additive halves add to -127 .. 127; or what `pq_join` makes of them.
+    const std::int8_t* entries = nullptr;
     const pq_plane* planes = nullptr;
     std::size_t count = 0; ///< of planes
 };
@@ -113,6 +124,16 @@ struct pq_finish_args {
     std::size_t head_size = 0;
     const float* scales = nullptr; ///< of channels
     float* out = nullptr;          ///< [head_size]
+    bool joined = false;           ///< sums of joined rows: [head_size]
+};
+
+/// Entries of a head whose rows are to be joined: [head_size / dims][dims][256].
+struct pq_join_args {
+    kv_codec codec;
+    std::size_t head_size = 0;
+    const std::int8_t* entries = nullptr;
+    bool keys = true;
+    std::int8_t* out = nullptr; ///< [head_size / dims][256][dims], for keys as the ISA multiplies them
 };
 
 // What the scans are written with, an ISA names as `pq`: isa/portable/pq.inl says what its functions do.
@@ -125,9 +146,19 @@ concept has_row_pairs = requires { typename Primitives::row_pairs; };
 template <class Primitives>
 concept has_wide_rows = requires { typename Primitives::template wide_row<1>; };
 
+/// Whether codes can be expanded and multiplied by dot instructions.
+template <class Primitives>
+concept has_quads = requires { typename Primitives::quads; };
+
 // One specialization per ISA is compiled inside its target region.
 template <class Isa, pq_kind Kind>
 struct pq_lookup;
+template <class Isa>
+struct pq_expand_query_run;
+template <class Isa>
+struct pq_expand_run;
+template <class Isa>
+struct pq_join_run;
 template <class Isa>
 struct pq_table_run;
 template <class Isa>
@@ -135,11 +166,21 @@ struct pq_score_run;
 template <class Isa>
 struct pq_add_run;
 
+/// How an ISA expands a codec.
+struct pq_expansion {
+    std::size_t from = 0; ///< queries per kv head and row from which it is faster than tables; 0: never
+    bool joined = false;  ///< entries of a code are loaded together, from a copy that `join` makes
+};
+
 /// The scans of an ISA, called once per part: attention over codes is compiled for fewer ISAs than they are.
 struct pq_scans {
     void (*score)(const pq_score_args&) noexcept = nullptr;
     void (*add)(const pq_add_args&) noexcept = nullptr;
     bool (*meet)(const kv_codec&, std::size_t, std::size_t) noexcept = nullptr;
+    pq_expansion (*expansion)(const kv_codec&) noexcept = nullptr;
+    void (*expand)(const pq_score_args&) noexcept = nullptr;
+    void (*join)(const pq_join_args&) noexcept = nullptr;
+    void (*add_joined)(const pq_add_args&) noexcept = nullptr;
 };
 
 /// Makes the tables of a query; `out` points into memory as `pq_query_memory` says. Integers of tables and
@@ -147,6 +188,31 @@ struct pq_scans {
 template <class Isa>
 void pq_make_tables(const pq_table_args& args) noexcept {
     pq_table_run<Isa>::run(args);
+}
+
+/// Makes the planes of a query for codes that are expanded.
+template <class Isa>
+void pq_expand_query(const pq_table_args& args) noexcept {
+    pq_expand_query_run<Isa>::run(args);
+}
+
+template <class Isa>
+pq_expansion pq_expansion_of(const kv_codec& codec) noexcept {
+    return pq_expand_run<Isa>::of(codec);
+}
+/// out[q][t] = step * (sum over channels of the query's integers times entries). The sums are exact integers.
+template <class Isa>
+void pq_expand(const pq_score_args& args) noexcept {
+    pq_expand_run<Isa>::run(args);
+}
+template <class Isa>
+void pq_join(const pq_join_args& args) noexcept {
+    pq_join_run<Isa>::join(args);
+}
+/// As `pq_add`, but sums are [head_size].
+template <class Isa>
+void pq_add_joined(const pq_add_args& args) noexcept {
+    pq_join_run<Isa>::add(args);
 }
 
 /// out[q][t] = base + step * (sums of tables) for the tokens of the blocks. The sums are exact integers.

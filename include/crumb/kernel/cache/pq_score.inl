@@ -1,6 +1,6 @@
 // Scores of product-quantized keys: sums of looked-up bytes of queries' tables. Loops:
-//     tiles of queries > units of 64 to 256 tokens > rows (sub-spaces), 1 or 2 at a time > tables
-//     additive codes on VBMI: tiles of queries > units of 64 tokens > 4 rows
+//     tiles of tables > units of 64 to 256 tokens > rows (sub-spaces), 1 or 2 at a time > tables
+//     additive codes on VBMI: pairs of queries > units of 64 tokens > 4 rows
 #if !defined(CRUMB_THIS_ISA)
 #include <crumb/isa/editor.hpp>
 
@@ -63,8 +63,6 @@ struct pq_score_run<isa::CRUMB_THIS_ISA> {
             return n == 0 ? 1 : n > L::units ? L::units : n;
         }
 
-        /// Of the passes that a query's tables take.
-        enum class which_pass { first, second, only };
         static constexpr bool in_pairs = L::additive && has_row_pairs<P>;
 
         /// Prefetches lines in the order in which they lie, one with every line that is read: memory is busy
@@ -82,29 +80,16 @@ struct pq_score_run<isa::CRUMB_THIS_ISA> {
 
         static void run(const pq_score_args& args) noexcept {
             const std::uint8_t* ahead = args.codes.ahead;
-            std::size_t q = 0;
-            while (q < args.count) {
-                const std::size_t left = args.count - q;
-                if (tables_per_pass >= 4 && left >= 4) {
-                    q += score_queries<tables_per_pass >= 4 ? 4 : 1>(args, q, ahead);
-                } else if (tables_per_pass >= 2 && left >= 2) {
-                    q += score_queries<tables_per_pass >= 2 ? 2 : 1>(args, q, ahead);
-                } else {
-                    q += score_queries<1>(args, q, ahead);
-                }
-                ahead = nullptr;
+            for (std::size_t q = 0; q < args.count; ahead = nullptr) {
+                // Pairs of rows gain arithmetic only where several queries share their indices.
+                if constexpr (in_pairs)
+                    if (q + 2 <= args.count && !args.is_coarse(q) && !args.is_coarse(q + 1)) {
+                        by_pairs<2>(args, q, ahead);
+                        q += 2;
+                        continue;
+                    }
+                q = by_rows(args, q, ahead);
             }
-        }
-
-        template <int Queries>
-        static std::size_t score_queries(const pq_score_args& args, std::size_t q,
-                                         const std::uint8_t* ahead) noexcept {
-            // Pairs of rows gain arithmetic only where several queries share their indices.
-            if constexpr (in_pairs && Queries > 1)
-                by_pairs<Queries>(args, q, ahead);
-            else
-                by_rows<Queries>(args, q, ahead);
-            return Queries;
         }
 
         /// Both planes of two rows at once, into sums of 32 bits.
@@ -160,65 +145,74 @@ struct pq_score_run<isa::CRUMB_THIS_ISA> {
             }
         }
 
-        /// A row or two at a time, into sums of 16 bits. A query is two tables, one per plane; codes are read
-        /// once for all tables of a pass.
-        template <int Queries>
-        static void by_rows(const pq_score_args& args, std::size_t q, const std::uint8_t* ahead) noexcept {
-            constexpr int all = 2 * Queries, tables = all < tables_per_pass ? all : tables_per_pass,
-                          passes = all / tables;
-            static_assert(passes <= 2);
-            alignas(64) std::uint16_t sums_of[unsigned(all)][kv_part_tokens];
-            const pq_query* queries = args.queries + q;
-            const std::uint8_t* from[unsigned(all)];
-            for (std::size_t i = 0; i < std::size_t{Queries}; ++i) {
-                from[2 * i] = queries[i].low;
-                from[2 * i + 1] = queries[i].high;
+        /// A row or two at a time, into sums of 16 bits. A query is a table per plane; codes are read once
+        /// for all tables of a pass. The query that follows those it has done.
+        static std::size_t by_rows(const pq_score_args& args, std::size_t q,
+                                   const std::uint8_t* ahead) noexcept {
+            constexpr std::size_t room = 8;
+            alignas(64) std::uint16_t sums_of[room][kv_part_tokens];
+            const std::uint8_t* from[room];
+            std::size_t end = q, count = 0;
+            for (; end < args.count && count + 2 <= room; ++end) {
+                from[count++] = args.queries[end].high;
+                if (!args.is_coarse(end))
+                    from[count++] = args.queries[end].low;
             }
-            // With nothing to prefetch, prefetch the current codes: cheaper than a branch.
-            prefetcher next{ahead != nullptr ? ahead : args.codes.codes};
-            score_units<tables, passes == 2 ? which_pass::first : which_pass::only>(args.codes, from, next,
-                                                                                    sums_of);
-            if constexpr (passes == 2)
-                score_units<tables, which_pass::second>(args.codes, from + tables, next, sums_of + tables);
+            for (std::size_t i = 0; i < count; ahead = nullptr) {
+                // With nothing to prefetch, prefetch the current codes: cheaper than a branch.
+                const prefetcher next{ahead != nullptr ? ahead : args.codes.codes};
+                if (tables_per_pass >= 4 && count - i >= 4) {
+                    score_units<tables_per_pass >= 4 ? 4 : 1>(args.codes, from + i, next, sums_of + i);
+                    i += 4;
+                } else if (tables_per_pass >= 2 && count - i >= 2) {
+                    score_units<tables_per_pass >= 2 ? 2 : 1>(args.codes, from + i, next, sums_of + i);
+                    i += 2;
+                } else {
+                    score_units<1>(args.codes, from + i, next, sums_of + i);
+                    ++i;
+                }
+            }
             const std::size_t first = args.codes.first_block * kv_block_tokens,
                               last = args.codes.last_block * kv_block_tokens;
             const f32 unit = I::set1(pq_max + 1);
-            for (std::size_t i = 0; i < std::size_t{Queries}; ++i) {
-                const f32 step = I::set1(queries[i].step), base = I::set1(queries[i].base);
-                const std::uint16_t *low = sums_of[2 * i], *high = sums_of[2 * i + 1];
-                float* out = args.out + (q + i) * kv_part_tokens;
+            for (const std::uint16_t* high = sums_of[0]; q < end; ++q) {
+                const pq_query& query = args.queries[q];
+                float* out = args.out + q * kv_part_tokens;
+                const f32 step = I::set1(query.step);
+                if (args.is_coarse(q)) {
+                    const f32 base = I::set1(query.coarse_base), coarse = I::mul(step, unit);
+                    for (std::size_t t = first; t < last; t += lanes)
+                        I::store(out + t, I::fma(coarse, P::load_sums(high + t), base));
+                    high += kv_part_tokens;
+                    continue;
+                }
+                const std::uint16_t* low = high + kv_part_tokens;
+                const f32 base = I::set1(query.base);
                 for (std::size_t t = first; t < last; t += lanes)
                     I::store(out + t,
                              I::fma(step, I::fma(unit, P::load_sums(high + t), P::load_sums(low + t)), base));
+                high = low + kv_part_tokens;
             }
+            return end;
         }
 
-        /// Bytes of a row that a pass over `units` units prefetches. Of two passes each prefetches half; with
-        /// narrow registers, where that would be a small part of a line at a time, the second one all.
-        static constexpr std::size_t prefetched(std::size_t units, which_pass pass) noexcept {
-            const std::size_t bytes = L::row_bytes * units / L::units;
-            if (pass == which_pass::only)
-                return bytes;
-            if (L::width >= 32 && bytes >= 64)
-                return bytes / 2;
-            return pass == which_pass::second ? bytes : 0;
+        /// Bytes of a row that a pass over `units` units prefetches.
+        static constexpr std::size_t prefetched(std::size_t units) noexcept {
+            return L::row_bytes * units / L::units;
         }
 
         /// The sums of some tables for the units of the blocks.
-        template <int Tables, which_pass Pass>
-        static CRUMB_INLINE void score_units(const pq_codes& codes, const std::uint8_t* const* tables,
-                                             prefetcher& next,
-                                             std::uint16_t (*out)[kv_part_tokens]) noexcept {
+        template <int Tables>
+        static void score_units(const pq_codes& codes, const std::uint8_t* const* tables, prefetcher next,
+                                std::uint16_t (*out)[kv_part_tokens]) noexcept {
             constexpr std::size_t step = units_of(Tables);
             const std::size_t last = L::last_unit(codes.last_block);
             std::size_t u = L::first_unit(codes.first_block);
             for (; u + step <= last; u += step)
-                score_tile<Tables, step, prefetched(step, Pass)>(codes.codes, codes.rows(), tables, u, next,
-                                                                 out);
+                score_tile<Tables, step, prefetched(step)>(codes.codes, codes.rows(), tables, u, next, out);
             if constexpr (step > 1)
                 for (; u < last; ++u)
-                    score_tile<Tables, 1, prefetched(1, Pass)>(codes.codes, codes.rows(), tables, u, next,
-                                                               out);
+                    score_tile<Tables, 1, prefetched(1)>(codes.codes, codes.rows(), tables, u, next, out);
         }
 
         /// The sums of `Units` units from u on, over all rows. `Each`: bytes to prefetch with a row.

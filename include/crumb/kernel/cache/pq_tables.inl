@@ -46,7 +46,7 @@ struct pq_table_run<isa::CRUMB_THIS_ISA> {
               least(q + a.head_size), range(least + rows * halves) {}
 
         void run() const noexcept {
-            out.step = out.base = 0;
+            out.step = out.base = out.coarse_base = 0;
             const float largest = scale_query();
             if (!(largest >= tiny) || largest > __FLT_MAX__) {
                 // The largest magnitude, times the largest sum of two entries.
@@ -193,12 +193,16 @@ struct pq_table_run<isa::CRUMB_THIS_ISA> {
             out.base = static_cast<float>(unit * base);
             out.step = static_cast<float>(unit * step);
             out.error = static_cast<float>(unit * error * 1.000001);
+            // Without its low plane an entry stands for the middle of 128.
+            const double middles = 0.5 * pq_max * step * static_cast<double>(rows * halves);
+            out.coarse_base = static_cast<float>(unit * (base + middles));
+            out.coarse_error = static_cast<float>(unit * (error + middles) * 1.000001);
         }
         void clear(float error) const noexcept {
             __builtin_memset(out.low, 0, rows * entries);
             __builtin_memset(out.high, 0, rows * entries);
-            out.step = out.base = 0;
-            out.error = error;
+            out.step = out.base = out.coarse_base = 0;
+            out.error = out.coarse_error = error;
         }
     };
 };

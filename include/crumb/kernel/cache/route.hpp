@@ -19,6 +19,7 @@ enum class kv_route : std::uint8_t {
     bytes,    ///< `q8_0` as it lies
     channels, ///< `uniform` channel by channel, its scales multiplied to queries and weights
     tables,   ///< `pq` by sums of looked-up products (scores) and entries (outputs)
+    expanded, ///< `pq`: codes become bytes in registers or the first cache, which all queries multiply
     decoded   ///< any codes: a block of tokens at a time becomes floats
 };
 
@@ -26,10 +27,17 @@ enum class kv_route : std::uint8_t {
 /// two products with bytes in 16 bits.
 inline constexpr int pq_max = 127;
 
-/// The route of passes of up to `queries` queries. Codes are worth reading as they lie for a few queries; for
-/// more they are decoded once.
-constexpr kv_route kv_route_of(const kv_codec& codec, std::size_t head_size, std::size_t queries,
-                               kv_mode mode) noexcept {
+/// Rows of a step up to which its results do not depend on how many there are, and queries of a kv head that
+/// share a pass over codes.
+inline constexpr std::size_t few_rows = 16, few_queries = 16;
+
+/// The route of steps of `rows` rows with `group` queries per kv head and row. Codes are worth reading as
+/// they lie for a few queries; for more they are decoded once. `expand_from`: queries per kv head and row
+/// from which an ISA expands the codec, or 0. What rows decide they decide at `few_rows`, so that drafts
+/// which are verified together have the bits of single tokens.
+constexpr kv_route kv_route_of(const kv_codec& codec, std::size_t head_size, std::size_t group,
+                               std::size_t rows, kv_mode mode, std::size_t expand_from) noexcept {
+    const bool few = mode == kv_mode::fast && rows <= few_rows && group <= few_queries;
     switch (codec.kind) {
     case kv_kind::f32:
         return kv_route::floats;
@@ -37,15 +45,33 @@ constexpr kv_route kv_route_of(const kv_codec& codec, std::size_t head_size, std
         return kv_route::halves;
     case kv_kind::q8_0:
         // Rows that end within a register are converted first.
-        return head_size % 16 == 0 && queries <= converted_above ? kv_route::bytes : kv_route::decoded;
+        return head_size % 16 == 0 && group * rows <= converted_above ? kv_route::bytes : kv_route::decoded;
     case kv_kind::uniform:
-        return mode == kv_mode::fast && queries <= 16 ? kv_route::channels : kv_route::decoded;
+        return few ? kv_route::channels : kv_route::decoded;
     case kv_kind::pq:
         break;
     }
+    if (!few)
+        return kv_route::decoded;
+    // Dot instructions take four channels at a time.
+    if (expand_from != 0 && group >= expand_from && head_size % 4 == 0)
+        return kv_route::expanded;
     // Sums of looked-up bytes have 16 bits.
     const std::size_t most = head_size / codec.dims * (codec.additive ? 2 : 1) * pq_max;
-    return mode == kv_mode::fast && queries <= 16 && most <= 65535 ? kv_route::tables : kv_route::decoded;
+    return most <= 65535 ? kv_route::tables : kv_route::decoded;
+}
+
+/// Whether a route reads codes of `pq` as they lie.
+constexpr bool is_scan(kv_route route) noexcept {
+    return route == kv_route::tables || route == kv_route::expanded;
+}
+
+/// Rows of a pass of a route over `group` queries each, if `rows` are as many as others have room for.
+constexpr std::size_t kv_pass_rows(kv_route route, std::size_t group, std::size_t rows) noexcept {
+    if (!is_scan(route) && route != kv_route::channels)
+        return rows;
+    const std::size_t room = few_queries / group;
+    return rows < room ? rows : room;
 }
 
 } // namespace crumb::inline CRUMB_ABI::kernel

@@ -1,7 +1,6 @@
-// Parts of product-quantized codes in a pass of attention, by tables: scores of the part, its weights rounded
-// to planes of 7 bits, sums of values. Loops besides those of the scans:
-//     scores and means   queries > 4 blocks of 32 tokens > registers of channels
-//     rounding           queries > registers of tokens
+// Parts of product-quantized codes in a pass of attention, by tables or expanded: scores of the part, its
+// weights rounded to planes of 7 bits, sums of values. Loops besides those of the scans:
+//     rounding   queries > registers of tokens
 #if !defined(CRUMB_THIS_ISA)
 #include <crumb/isa/editor.hpp>
 
@@ -13,7 +12,10 @@
 
 #include <crumb/kernel/cache/scans.inl>
 
+#include <crumb/kernel/cache/expand_query.inl>
 #include <crumb/kernel/cache/pq_tables.inl>
+#include <crumb/kernel/cache/scan_means.inl>
+#include <crumb/kernel/cache/scan_rounding.inl>
 #endif
 
 namespace crumb::inline CRUMB_ABI::kernel {
@@ -23,11 +25,10 @@ struct kv_scan<isa::CRUMB_THIS_ISA> {
     using I = isa::CRUMB_THIS_ISA;
     using M = math<I>;
     using f32 = typename I::f32;
+    using rounding = pq_rounding<I>;
     static constexpr std::size_t lanes = M::lanes;
-    static constexpr std::size_t blocks = kv_part_layout::mean_blocks;
+    static constexpr int query_tile = I::query_tile; ///< queries that share means
     static constexpr float levels = static_cast<float>(pq_max);
-    /// Share of a part's weight that rounding may change before a second plane of weights is worth its time.
-    static constexpr float max_loss = 1.0f / 64;
     /// Beyond this the sums of values would leave the range of floats: they are brought to a newer reference.
     static constexpr float max_ahead = 40;
     static constexpr std::size_t far_enough = 16384; ///< bytes that prefetched codes are ahead
@@ -47,19 +48,28 @@ struct kv_scan<isa::CRUMB_THIS_ISA> {
 
     CRUMB_INLINE void begin() const noexcept {
         const kv_codec& codec = cache.keys().codec();
-        const pq_query_memory carved(codec, args.head_size);
+        const bool expanded = at.route() == kv_route::expanded;
+        const pq_query_memory carved(codec, args.head_size, expanded);
+        const pq_tables keys = cache.tables(pass.kv_head, true);
+        if (at.joined())
+            for (const bool of_keys : {true, false})
+                args.scans->join({codec, args.head_size, cache.tables(pass.kv_head, of_keys).entries, of_keys,
+                                  at.entries(own, of_keys)});
         for (std::size_t i = 0; i < pass.queries; ++i) {
             queries[i] = carved.at(at.tables(own, i));
-            pq_table_run<I>::run({codec, args.head_size, pass.q + i * pass.padded,
-                                  cache.tables(pass.kv_head, true), &queries[i]});
+            const pq_table_args of{codec, args.head_size, pass.q + i * pass.padded, keys, &queries[i]};
+            if (expanded)
+                pq_expand_query_run<I>::run(of);
+            else
+                pq_table_run<I>::run(of);
         }
         restart();
     }
     /// Begins again with the same tables: nothing is summed.
     CRUMB_INLINE void restart() const noexcept {
-        const kv_codec& codec = cache.keys().codec();
         for (std::size_t i = 0; i < pass.queries; ++i) {
-            states[i] = {-__builtin_inff(), codec.residual ? 0.0f : 1.0f, 0};
+            states[i] = {};
+            states[i].reference = -__builtin_inff();
             float* sums = at.sums(own, i);
             for (std::size_t c = 0; c < at.sum_floats(); c += lanes)
                 I::store(sums + c, I::zero());
@@ -90,9 +100,22 @@ struct kv_scan<isa::CRUMB_THIS_ISA> {
                     const std::byte* ahead) const noexcept {
         // As many lines as there are codes; then what is left of the part.
         const std::size_t key_bytes = cache.keys().bytes() - cache.keys().codes_offset();
-        args.scans->score(
-            {codes(keys, cache.keys(), ahead, {first, stop}), queries, pass.queries, pass.scores});
-        finish_scores(keys, first, stop, ahead == nullptr ? nullptr : ahead + key_bytes);
+        const float* s =
+            cache.keys().codec().residual ? scales(keys, cache.keys(), stop, at.numbers(work, 0)) : nullptr;
+        choose_planes(s != nullptr ? largest(s, stop) : 1);
+        pq_score_args scan{codes(keys, cache.keys(), ahead, {first, stop}),
+                           queries,
+                           pass.queries,
+                           pass.scores,
+                           at.counts(work),
+                           nullptr};
+        if (at.route() == kv_route::expanded) {
+            scan.entries = at.joined() ? at.entries(own, true) : cache.tables(pass.kv_head, true).entries;
+            args.scans->expand(scan);
+        } else {
+            args.scans->score(scan);
+        }
+        finish_scores(keys, s, first, stop, ahead == nullptr ? nullptr : ahead + key_bytes);
         pass.weigh(t, stop);
     }
 
@@ -100,23 +123,29 @@ struct kv_scan<isa::CRUMB_THIS_ISA> {
     /// `ahead`: a part whose codes are prefetched, or null.
     CRUMB_INLINE void add_values(const std::byte* values, std::size_t planes, range tokens,
                                  const std::byte* ahead) const noexcept {
-        args.scans->add({codes(values, cache.values(),
-                               ahead == nullptr ? nullptr : ahead + cache.values().codes_offset(), tokens),
-                         cache.tables(pass.kv_head, false).entries, at.planes(work), planes});
+        const pq_add_args add{
+            codes(values, cache.values(), ahead == nullptr ? nullptr : ahead + cache.values().codes_offset(),
+                  tokens),
+            at.joined() ? at.entries(own, false) : cache.tables(pass.kv_head, false).entries, at.planes(work),
+            planes};
+        if (at.joined())
+            args.scans->add_joined(add);
+        else
+            args.scans->add(add);
     }
 
     /// Adds what was summed to the pass's results.
     CRUMB_INLINE void end() const noexcept {
         const pq_tables values = cache.tables(pass.kv_head, false);
         float* sum = at.numbers(work, 0);
-        const float largest = args.errors != nullptr ? largest_component(values) : 0.0f;
+        const float most = args.errors != nullptr ? largest_component(values) : 0.0f;
         for (std::size_t i = 0; i < pass.queries; ++i) {
             float factor = 0;
             if (states[i].reference != -__builtin_inff()) {
                 factor = M::exp_of(states[i].reference - pass.maxima[i]);
                 for (std::size_t c = 0; c < pass.padded; c += lanes)
                     I::store(sum + c, I::zero());
-                pq_add_run<I>::finish({at.sums(own, i), args.head_size, values.scales, sum});
+                pq_add_run<I>::finish({at.sums(own, i), args.head_size, values.scales, sum, at.joined()});
                 float* o = pass.o + i * pass.padded;
                 for (std::size_t c = 0; c < pass.padded; c += lanes)
                     I::store(o + c, I::fma(I::load(sum + c), I::set1(factor), I::load(o + c)));
@@ -124,9 +153,13 @@ struct kv_scan<isa::CRUMB_THIS_ISA> {
             if (args.errors != nullptr) {
                 const std::size_t row = pass.row + i / args.group;
                 const std::size_t head = pass.kv_head * args.group + i % args.group;
+                const kv_scan_state& state = states[i];
+                const auto share = [](std::uint32_t some, std::uint32_t all) {
+                    return all == 0 ? 0.0f : static_cast<float>(some) / static_cast<float>(all);
+                };
                 args.errors[row * (args.q.cols / args.head_size) + head] = {
-                    queries[i].error * states[i].scale,
-                    pass.totals[i] > 0 ? states[i].lost * factor / pass.totals[i] * largest : 0.0f};
+                    state.error, pass.totals[i] > 0 ? state.lost * factor / pass.totals[i] * most : 0.0f,
+                    share(state.second_scores, state.scored), share(state.second_weights, state.weighed)};
             }
         }
     }
@@ -164,23 +197,28 @@ struct kv_scan<isa::CRUMB_THIS_ISA> {
             if (!(step > 1e-37f))
                 continue;
             const float factor = relative(i, weights.levels[i]);
-            std::int8_t* high = at.weights(work, 2 * i);
-            float lost;
-            // A quarter of a step is what a weight loses on average.
-            if (0.25f * step * static_cast<float>(stop) <= max_loss * I::sum(total)) {
-                lost = round(w, end, step, high);
-                planes[count++] = {reinterpret_cast<const std::uint8_t*>(high), step * factor,
+            kv_scan_state& state = states[i];
+            state.mass += I::sum(total) * factor;
+            // A quarter of a step is what a weight loses on average. What earlier parts did not lose, this
+            // one may.
+            const float loss = 0.25f * step * static_cast<float>(stop) * factor;
+            const bool one = state.spent + loss <= args.limits.weight * state.mass;
+            std::int8_t *high = at.weights(work, 2 * i), *low = at.weights(work, 2 * i + 1);
+            const auto add = [&](const std::int8_t* plane, float unit) {
+                planes[count++] = {reinterpret_cast<const std::uint8_t*>(plane), unit * factor,
                                    at.sums(own, i)};
+            };
+            add(high, step);
+            ++state.weighed;
+            if (one) {
+                state.spent += loss;
+                state.lost += rounding::round(w, end, step, high, args.errors != nullptr) * factor;
             } else {
                 // What rounding down leaves, in 128ths of a step.
-                std::int8_t* low = at.weights(work, 2 * i + 1);
-                lost = round_down(w, end, step, high, low);
-                planes[count++] = {reinterpret_cast<const std::uint8_t*>(high), step * factor,
-                                   at.sums(own, i)};
-                planes[count++] = {reinterpret_cast<const std::uint8_t*>(low), step / 128 * factor,
-                                   at.sums(own, i)};
+                add(low, step / 128);
+                ++state.second_weights;
+                state.lost += rounding::round_down(w, end, step, high, low) * factor;
             }
-            states[i].lost += lost * factor;
         }
         return count;
     }
@@ -189,37 +227,14 @@ struct kv_scan<isa::CRUMB_THIS_ISA> {
     /// are prefetched, or null.
     void add_means(const std::byte* part, const kv_part_weights& weights, std::size_t first, std::size_t stop,
                    const std::byte* ahead) const noexcept {
-        const std::size_t head = pass.piece(cache.values().codes_offset(), pass.vectors);
-        for (std::size_t i = 0; i < pass.queries; ++i) {
-            const float* p = weights.row(i);
-            const float level =
-                weights.levels == pass.maxima ? 1.0f : M::exp_of(weights.levels[i] - pass.maxima[i]);
-            float sums[blocks];
-            const std::size_t begin = first / kv_mean_tokens;
-            const std::size_t end = (stop + kv_mean_tokens - 1) / kv_mean_tokens;
-            for (std::size_t b = begin / 4 * 4; b < end; b += 4) {
-                f32 of_block[4];
-                CRUMB_UNROLL
-                for (std::size_t j = 0; j < 4; ++j) {
-                    const float* w = p + (b + j) * kv_mean_tokens;
-                    of_block[j] = I::load(w);
-                    CRUMB_UNROLL
-                    for (std::size_t t = lanes; t < kv_mean_tokens; t += lanes)
-                        of_block[j] = I::add(of_block[j], I::load(w + t));
-                }
-                I::sum4(of_block[0], of_block[1], of_block[2], of_block[3], sums + b);
-            }
-            float* o = pass.o + i * pass.padded;
-            for (std::size_t c = 0; c < args.head_size; c += lanes) {
-                if (i == 0)
-                    pass.prefetch_piece(ahead, c / lanes, head);
-                f32 y = I::load(o + c);
-                for (std::size_t b = begin; b < end; ++b)
-                    y = I::fma(I::set1(level * sums[b]),
-                               M::load(mean(part, cache.values(), b) + c, args.head_size - c), y);
-                I::store(o + c, y);
-            }
-        }
+        const std::size_t begin = first / kv_mean_tokens, end = (stop + kv_mean_tokens - 1) / kv_mean_tokens;
+        const kv_means<I> means{pass, cache, args.head_size};
+        std::size_t i = 0;
+        for (; i + query_tile <= pass.queries; i += query_tile)
+            means.template add<query_tile>(part, weights, i, begin, end, i == 0 ? ahead : nullptr);
+        if constexpr (query_tile > 1)
+            for (; i < pass.queries; ++i)
+                means.template add<1>(part, weights, i, begin, end, i == 0 ? ahead : nullptr);
     }
 
   private:
@@ -233,10 +248,6 @@ struct kv_scan<isa::CRUMB_THIS_ISA> {
                 tokens.begin / kv_block_tokens,
                 (tokens.end + kv_block_tokens - 1) / kv_block_tokens};
     }
-    static CRUMB_INLINE const half* mean(const std::byte* part, const kv_part_layout& layout,
-                                         std::size_t b) noexcept {
-        return reinterpret_cast<const half*>(part) + b * layout.head_size();
-    }
     /// The scales of a part's tokens as floats.
     CRUMB_INLINE const float* scales(const std::byte* part, const kv_part_layout& layout, std::size_t stop,
                                      float* to) const noexcept {
@@ -246,62 +257,53 @@ struct kv_scan<isa::CRUMB_THIS_ISA> {
         return to;
     }
 
-    /// From sums of tables to scores: s[t] * sum + q . mean, and -infinity for tokens before `first`.
-    /// `ahead`: where as many bytes are prefetched as means and scales have, or null.
-    void finish_scores(const std::byte* part, std::size_t first, std::size_t stop,
-                       const std::byte* ahead) const noexcept {
-        const float* s = nullptr;
-        if (cache.keys().codec().residual) {
-            s = scales(part, cache.keys(), stop, at.numbers(work, 0));
-            f32 most = I::zero();
-            std::size_t t = first / lanes * lanes;
-            for (; t + lanes <= stop; t += lanes)
-                most = I::max(most, I::load(s + t));
-            float largest = I::maximum(most);
-            for (; t < stop; ++t)
-                largest = s[t] > largest ? s[t] : largest;
-            for (std::size_t i = 0; i < pass.queries; ++i)
-                states[i].scale = largest > states[i].scale ? largest : states[i].scale;
-        }
-        const std::size_t begin = first / kv_mean_tokens / 4 * 4,
-                          end = (stop + kv_mean_tokens - 1) / kv_mean_tokens;
+    /// The largest of `n` scales.
+    static CRUMB_INLINE float largest(const float* s, std::size_t n) noexcept {
+        f32 most = I::zero();
+        std::size_t t = 0;
+        for (; t + lanes <= n; t += lanes)
+            most = I::max(most, I::load(s + t));
+        float x = I::maximum(most);
+        for (; t < n; ++t)
+            x = s[t] > x ? s[t] : x;
+        return x;
+    }
+    /// How many planes each query takes for a part whose tokens have scales of up to `scale`. All of the
+    /// part's tokens count, so that it does not depend on which of them a call reads.
+    CRUMB_INLINE void choose_planes(float scale) const noexcept {
+        std::uint8_t* counts = at.counts(work);
+        const float limit =
+            at.route() == kv_route::expanded ? args.limits.score : args.limits.score_by_tables;
         for (std::size_t i = 0; i < pass.queries; ++i) {
-            float* x = pass.scores + i * pass.stride;
-            if (s != nullptr) {
-                const float* q = pass.q + i * pass.padded;
-                float of_blocks[blocks];
-                for (std::size_t b = begin; b < end; b += 4)
-                    four_levels(part, q, b, end, i == 0 ? ahead : nullptr, of_blocks + b);
-                for (std::size_t b = begin; b < end; ++b) {
-                    const f32 level = I::set1(of_blocks[b]);
-                    for (std::size_t t = b * kv_mean_tokens; t < (b + 1) * kv_mean_tokens; t += lanes)
-                        I::store(x + t, I::fma(I::load(x + t), I::load(s + t), level));
-                }
-            }
-            for (std::size_t t = 0; t < first; ++t)
-                x[t] = -__builtin_inff();
+            kv_scan_state& state = states[i];
+            const float coarse = queries[i].coarse_error * scale;
+            const bool one = coarse <= limit && limit > 0;
+            const float error = one ? coarse : queries[i].error * scale;
+            counts[i] = one ? 1 : 2;
+            state.error = error > state.error ? error : state.error;
+            ++state.scored;
+            state.second_scores += one ? 0 : 1;
         }
     }
 
-    /// Products of a query with the means of 4 blocks from b on, of those before `end`.
-    CRUMB_INLINE void four_levels(const std::byte* part, const float* q, std::size_t b, std::size_t end,
-                                  const std::byte* ahead, float* out) const noexcept {
-        const std::size_t head = pass.piece(cache.keys().codes_offset(), blocks);
-        const half* means[4];
-        f32 dots[4];
-        CRUMB_UNROLL
-        for (std::size_t j = 0; j < 4; ++j) {
-            pass.prefetch_piece(ahead, b + j, head);
-            means[j] = mean(part, cache.keys(), b + j < end ? b + j : end - 1);
-            dots[j] = I::zero();
+    /// From sums over codes to scores: s[t] * sum + q . mean, and -infinity for tokens before `first`.
+    /// `ahead`: where as many bytes are prefetched as means and scales have, or null.
+    void finish_scores(const std::byte* part, const float* s, std::size_t first, std::size_t stop,
+                       const std::byte* ahead) const noexcept {
+        const std::size_t begin = first / kv_mean_tokens / 4 * 4,
+                          end = (stop + kv_mean_tokens - 1) / kv_mean_tokens;
+        if (s != nullptr) {
+            const kv_means<I> means{pass, cache, args.head_size};
+            std::size_t i = 0;
+            for (; i + query_tile <= pass.queries; i += query_tile)
+                means.template add_levels<query_tile>(part, s, i, begin, end, i == 0 ? ahead : nullptr);
+            if constexpr (query_tile > 1)
+                for (; i < pass.queries; ++i)
+                    means.template add_levels<1>(part, s, i, begin, end, i == 0 ? ahead : nullptr);
         }
-        for (std::size_t c = 0; c < args.head_size; c += lanes) {
-            const f32 x = I::load(q + c);
-            CRUMB_UNROLL
-            for (int j = 0; j < 4; ++j)
-                dots[j] = I::fma(x, M::load(means[j] + c, args.head_size - c), dots[j]);
-        }
-        I::sum4(dots[0], dots[1], dots[2], dots[3], out);
+        for (std::size_t i = 0; i < pass.queries; ++i)
+            for (std::size_t t = 0; t < first; ++t)
+                pass.scores[i * pass.stride + t] = -__builtin_inff();
     }
 
     /// e^(level - reference) of query i, whose sums it brings to a newer reference where that is too far
@@ -316,50 +318,12 @@ struct kv_scan<isa::CRUMB_THIS_ISA> {
             for (std::size_t c = 0; c < at.sum_floats(); c += lanes)
                 I::store(sums + c, I::mul(I::load(sums + c), I::set1(factor)));
             state.lost *= factor;
+            state.mass *= factor;
+            state.spent *= factor;
             state.reference = level;
         }
         return M::exp_of(level - state.reference);
     }
-
-    /// out = round(w / step); the sum of |w - step * out|.
-    static CRUMB_INLINE float round(const float* w, std::size_t end, float step, std::int8_t* out) noexcept {
-        const f32 by = I::set1(1 / step), unit = I::set1(step);
-        f32 lost = I::zero();
-        for (std::size_t t = 0; t < end; t += 32) {
-            I::round_group(w + t, 1 / step, out + t);
-            CRUMB_UNROLL
-            for (std::size_t j = t; j < t + 32; j += lanes) {
-                const f32 x = I::load(w + j);
-                lost = I::add(lost, I::abs(I::sub(x, I::mul(nearest(I::mul(x, by)), unit))));
-            }
-        }
-        return I::sum(lost);
-    }
-    /// high + low / 128 = w / step, as near as bytes of 7 bits come. The sum of what is left.
-    static CRUMB_INLINE float round_down(const float* w, std::size_t end, float step, std::int8_t* high,
-                                         std::int8_t* low) noexcept {
-        const f32 half_step = I::set1(step / 2), by = I::set1(1 / step), unit = I::set1(step);
-        const f32 fine_by = I::set1(128 / step), fine_unit = I::set1(step / 128);
-        const f32 most = I::set1(step * (levels / 128));
-        float down[32], fine[32];
-        f32 lost = I::zero();
-        for (std::size_t t = 0; t < end; t += 32) {
-            CRUMB_UNROLL
-            for (std::size_t j = 0; j < 32; j += lanes) {
-                const f32 x = I::load(w + t + j), d = I::max(I::sub(x, half_step), I::zero());
-                const f32 rest = I::sub(x, I::mul(nearest(I::mul(d, by)), unit));
-                const f32 r = I::min(I::max(rest, I::zero()), most);
-                I::store(down + j, d);
-                I::store(fine + j, r);
-                lost = I::add(lost, I::abs(I::sub(rest, I::mul(nearest(I::mul(r, fine_by)), fine_unit))));
-            }
-            I::round_group(down, 1 / step, high + t);
-            I::round_group(fine, 128 / step, low + t);
-        }
-        return I::sum(lost);
-    }
-    /// As `round_group` rounds.
-    static CRUMB_INLINE f32 nearest(f32 x) noexcept { return I::to_f32(I::round_to_i32(x)); }
 
     /// The largest magnitude of a centroid's component.
     CRUMB_INLINE float largest_component(const pq_tables& tables) const noexcept {

@@ -8,8 +8,12 @@ namespace crumb::inline CRUMB_ABI::kernel {
 /// What a pass keeps of a query that scans codes.
 struct kv_scan_state {
     float reference = 0; ///< score that the sums of values are relative to; -infinity: nothing summed yet
-    float scale = 0;     ///< largest scale of a token's key
+    float error = 0;     ///< largest bound of a score's error
     float lost = 0;      ///< sum of |weight - rounded weight|, relative to `reference`
+    float mass = 0;      ///< sum of weights, relative to `reference`
+    float spent = 0;     ///< what rounding to one plane is expected to have lost of it
+    std::uint32_t scored = 0, second_scores = 0;   ///< parts, and those that took both planes
+    std::uint32_t weighed = 0, second_weights = 0; ///< likewise
 };
 
 /// How the scratch memory of attention over a cache is carved: a state for each of some kv heads, which go
@@ -18,28 +22,29 @@ class kv_scratch {
   public:
     kv_scratch() = default;
     /// For passes of `queries` queries of each of up to `kv_heads` heads: fewer where their states would not
-    /// stay in a core's second cache.
+    /// stay in a core's second cache. `joined`: with copies of entries, see `pq_join`.
     constexpr kv_scratch(std::size_t head_size, const kv_codec& codec, std::size_t queries,
-                         std::size_t kv_heads, kv_mode mode = kv_mode::fast) noexcept
-        : route_(kv_route_of(codec, head_size, queries, mode)),
+                         std::size_t kv_heads, kv_route route, bool joined = false) noexcept
+        : route_(route), joined_(joined && route == kv_route::expanded),
           floats_{queries, round_up(head_size, 16),
-                  route_ == kv_route::tables || route_ == kv_route::channels ? kv_part_tokens
-                                                                             : attention_block} {
+                  is_scan(route_) || route_ == kv_route::channels ? kv_part_tokens : attention_block} {
         std::size_t end = 0;
         const auto take = [&](std::size_t bytes) {
             const std::size_t at = end;
             end += round_up(bytes, alignment);
             return at;
         };
-        const bool by_tables = route_ == kv_route::tables;
+        const bool scans = is_scan(route_);
         (void)take(floats_.state_size() * sizeof(float));
-        if (by_tables) {
-            query_bytes_ = pq_query_memory(codec, head_size).bytes;
+        if (scans) {
+            query_bytes_ = pq_query_memory(codec, head_size, route_ == kv_route::expanded).bytes;
             sum_floats_ = round_up(head_size, 16) * pq_sums;
             tables_ = take(queries * query_bytes_);
             sums_ = take(queries * sum_floats_ * sizeof(float));
             queries_ = take(queries * sizeof(pq_query));
             states_ = take(queries * sizeof(kv_scan_state));
+            entry_bytes_ = joined_ ? round_up(head_size, 16) * codec.entries() : 0;
+            entries_ = take(2 * entry_bytes_);
         }
         state_bytes_ = end;
         constexpr std::size_t most = std::size_t{256} << 10;
@@ -54,15 +59,18 @@ class kv_scratch {
         (void)take(floats_.work_size() * sizeof(float));
         if (route_ == kv_route::channels)
             factors_ = take(queries * (2 * floats_.padded + kv_part_tokens) * sizeof(float));
-        if (by_tables) {
+        if (scans) {
             weights_ = take(queries * 2 * kv_part_tokens);
             numbers_ = take(2 * kv_part_tokens * sizeof(float));
             planes_ = take(queries * 2 * sizeof(pq_plane));
+            counts_ = take(queries);
         }
         work_bytes_ = end;
     }
 
     constexpr kv_route route() const noexcept { return route_; }
+    constexpr bool scans() const noexcept { return is_scan(route_); }
+    constexpr bool joined() const noexcept { return joined_; }
     /// Heads that go through their parts together.
     constexpr std::size_t heads() const noexcept { return heads_; }
     /// Parts that such a head goes through before the next one does, where codes are scanned.
@@ -92,7 +100,16 @@ class kv_scratch {
         return reinterpret_cast<kv_scan_state*>(at(state, states_));
     }
 
+    /// Copies of a head's entries of keys or values.
+    std::int8_t* entries(float* state, bool keys) const noexcept {
+        return reinterpret_cast<std::int8_t*>(at(state, entries_ + (keys ? 0 : entry_bytes_)));
+    }
+
     // ---- of the work ----
+    /// Planes that each query takes.
+    std::uint8_t* counts(float* work) const noexcept {
+        return reinterpret_cast<std::uint8_t*>(at(work, counts_));
+    }
     std::int8_t* weights(float* work, std::size_t plane) const noexcept {
         return reinterpret_cast<std::int8_t*>(at(work, weights_)) + plane * kv_part_tokens;
     }
@@ -109,10 +126,12 @@ class kv_scratch {
         return reinterpret_cast<std::byte*>(memory) + bytes;
     }
     kv_route route_ = kv_route::halves;
+    bool joined_ = false;
     attention_scratch floats_;
     std::size_t heads_ = 1, parts_ = 1, state_bytes_ = 0, work_bytes_ = 0;
     std::size_t query_bytes_ = 0, sum_floats_ = 0;
-    std::size_t tables_ = 0, sums_ = 0, queries_ = 0, states_ = 0;
+    std::size_t tables_ = 0, sums_ = 0, queries_ = 0, states_ = 0, entries_ = 0, entry_bytes_ = 0,
+                counts_ = 0;
     std::size_t weights_ = 0, numbers_ = 0, planes_ = 0, factors_ = 0;
 };
 

@@ -9,6 +9,8 @@ namespace crumb::inline CRUMB_ABI {
 
 using kernel::kv_error;
 using kernel::kv_mode;
+using kernel::kv_plane_limits;
+using kernel::kv_route;
 using kernel::kv_skip_report;
 
 /// Query heads over a cache, whose options say kv heads, head size and span.
@@ -16,6 +18,7 @@ struct kv_attention_options {
     std::size_t heads = 0;        ///< query heads, a multiple of the cache's kv heads
     float scale = 0;              ///< of the scores; 0 means 1 / sqrt(head_size)
     kv_mode mode = kv_mode::fast; ///< of coded tokens; uncoded ones are the same in both
+    kv_plane_limits limits = {};  ///< of the fast mode of product quantization
 };
 
 /// The part of the output that one call computes; default: everything, for the tokens of this step.
@@ -60,11 +63,20 @@ class kv_attention {
         const auto index = choose_isa(on);
         if (!index)
             return index.error();
+        const kv_plane_limits& limits = options.limits;
+        if (!(limits.score >= 0 && limits.score_by_tables >= 0 && limits.weight >= 0))
+            return status::error(
+                errc::invalid_argument,
+                "kv_attention: limits of planes are %g, %g and %g, they have to be 0 or more",
+                double(limits.score), double(limits.score_by_tables), double(limits.weight));
         kv_attention p;
         p.dense_ = *dense;
         p.codec_ = cache.codec;
         p.mode_ = options.mode;
+        p.limits_ = options.limits;
         p.functions_ = &dispatch::functions_at<dispatch::kv_attention_functions>(*index);
+        if (cache.codec.has_codebooks())
+            p.expansion_ = p.functions_->scans.expansion(cache.codec);
         return p;
     }
 
@@ -73,12 +85,19 @@ class kv_attention {
     /// Name of the ISA that `run` executes.
     const char* isa() const noexcept { return functions_->isa; }
 
+    /// How `run` reads coded tokens for a part of `rows` rows: chosen by the plan's codec, ISA and query
+    /// heads per kv head, and the same for 1 to 16 rows.
+    kv_route route(std::size_t rows = 1) const noexcept {
+        return kernel::kv_route_of(codec_, head_size(), group(), rows, mode_, expansion_.from);
+    }
+
     /// Bytes of scratch memory that calls for up to `rows` rows need; each thread its own. At most what 64
     /// rows need.
     std::size_t scratch_bytes(std::size_t rows) const noexcept {
         // Tables for a few rows may take more memory than the floats of many.
+        constexpr std::size_t max_rows = kernel::attention_queries;
         std::size_t max = 0;
-        for (std::size_t r = 1; r <= dense_.row_block(rows); ++r) {
+        for (std::size_t r = 1; r <= (rows < max_rows ? rows : max_rows); ++r) {
             const std::size_t bytes = memory(r, shape().kv_heads).bytes();
             max = bytes > max ? bytes : max;
         }
@@ -102,7 +121,7 @@ class kv_attention {
 
     /// Whether `run_skipping` serves a codec and `group` query heads per kv head, in fast mode.
     static constexpr bool can_skip(const kv_codec& codec, std::size_t head_size, std::size_t group) noexcept {
-        return kernel::kv_route_of(codec, head_size, group, kv_mode::fast) == kernel::kv_route::tables;
+        return kernel::is_scan(kernel::kv_route_of(codec, head_size, group, 1, kv_mode::fast, 0));
     }
     /// Bytes of the further scratch memory of `run_skipping`, for a cache of up to `coded` coded tokens.
     std::size_t skip_scratch_bytes(std::size_t coded) const noexcept {
@@ -215,8 +234,12 @@ class kv_attention {
     std::size_t partial_row_bytes() const noexcept {
         return shape().heads * (head_size() + 2) * sizeof(float);
     }
+    /// Rows of a pass of a call for `rows` rows.
+    std::size_t pass_rows(std::size_t rows) const noexcept {
+        return kernel::kv_pass_rows(route(rows), group(), dense_.row_block(rows));
+    }
     kernel::kv_scratch memory(std::size_t rows, std::size_t kv_heads) const noexcept {
-        return {head_size(), codec_, rows * group(), kv_heads, mode_};
+        return {head_size(), codec_, pass_rows(rows) * group(), kv_heads, route(rows), expansion_.joined};
     }
 
     /// The layer and tokens that are read, and where results go.
@@ -272,7 +295,9 @@ class kv_attention {
                                          r, c / head_size(), double(q.row(r)[c]));
         args.cache = layer;
         args.errors = part.errors;
-        args.memory = memory(args.row_block, args.kv_heads.size());
+        args.limits = limits_;
+        args.row_block = pass_rows(args.rows.size());
+        args.memory = memory(args.rows.size(), args.kv_heads.size());
         args.score_tokens = args.memory.tokens();
         args.scans = &functions_->scans;
         functions_->run(args);
@@ -282,6 +307,8 @@ class kv_attention {
     attention dense_;
     kv_codec codec_;
     kv_mode mode_ = kv_mode::fast;
+    kv_plane_limits limits_;
+    kernel::pq_expansion expansion_;
     const dispatch::kv_attention_functions* functions_ = nullptr;
 };
 

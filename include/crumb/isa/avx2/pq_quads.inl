@@ -1,0 +1,87 @@
+// Bytes of four channels of a token beside each other, and their products by vpmaddubsw. No loops but over
+// registers.
+#include <crumb/config.hpp>
+
+#if CRUMB_BUILDS_X86
+#if !defined(CRUMB_THIS_ISA)
+#define CRUMB_EDITED_ISA avx2
+#include <crumb/isa/editor.hpp>
+#endif
+
+namespace crumb::inline CRUMB_ABI::kernel {
+
+struct pq_quads_avx2 {
+    /// Tables of 16 and 64 entries cost no more than the products would.
+    static constexpr bool joins = true, expands_small = false;
+    static constexpr std::size_t registers = 2; ///< of values in a tile: 16 tokens
+    using acc = __m256i;
+    using f32 = __m256;
+    struct operand {
+        __m256i x, magnitude;
+    };
+
+    /// By cycles per part on a Zen 4: loading the entries of codes together takes a fixed time, less than one
+    /// query's tables of 4 channels, that of one to two queries' of 2.
+    static constexpr pq_expansion expansion_of(pq_kind kind, std::size_t dims) noexcept {
+        const bool joined = kind == pq_kind::byte && dims != 1;
+        return {!joined ? 0u : dims == 4 ? 1u : 2u, joined};
+    }
+
+    static constexpr std::size_t place(std::size_t t) noexcept { return t; }
+    static CRUMB_INLINE operand operand_of(__m256i x) noexcept { return {x, _mm256_abs_epi8(x)}; }
+    static CRUMB_INLINE __m256i load_query(const std::int8_t* four) noexcept {
+        std::int32_t x;
+        __builtin_memcpy(&x, four, sizeof x);
+        return _mm256_set1_epi32(x);
+    }
+    static CRUMB_INLINE acc start(std::int32_t) noexcept { return _mm256_setzero_si256(); }
+    /// Magnitudes times queries with the sign of what they belong to: two products are at most 2 * 128 * 127
+    /// = 32512.
+    static CRUMB_INLINE void dot(acc& s, const operand& x, __m256i q) noexcept {
+        const __m256i pairs = _mm256_maddubs_epi16(x.magnitude, _mm256_sign_epi8(q, x.x));
+        s = _mm256_add_epi32(s, _mm256_madd_epi16(pairs, _mm256_set1_epi16(1)));
+    }
+    static CRUMB_INLINE acc times_128(acc s) noexcept { return _mm256_slli_epi32(s, 7); }
+    static CRUMB_INLINE acc plus(acc a, acc b) noexcept { return _mm256_add_epi32(a, b); }
+    /// step * sums of 16 tokens.
+    static CRUMB_INLINE void store(const acc* s, f32 step, float* out, float*) noexcept {
+        CRUMB_UNROLL
+        for (int k = 0; k < 2; ++k)
+            _mm256_storeu_ps(out + 8 * k, _mm256_mul_ps(_mm256_cvtepi32_ps(s[k]), step));
+    }
+
+    /// [Dims][256] to [256][Dims].
+    template <int Dims>
+    static void join(const std::int8_t* entries, bool, std::int8_t* out) noexcept {
+        for (int e = 0; e < 256; e += 16) {
+            __m128i x[4];
+            for (int i = 0; i < Dims; ++i)
+                x[i] = _mm_loadu_si128(reinterpret_cast<const __m128i*>(entries + 256 * i + e));
+            auto* to = reinterpret_cast<__m128i*>(out + e * Dims);
+            const __m128i a = _mm_unpacklo_epi8(x[0], x[1]), b = _mm_unpackhi_epi8(x[0], x[1]);
+            if constexpr (Dims == 2) {
+                _mm_storeu_si128(to, a);
+                _mm_storeu_si128(to + 1, b);
+            } else {
+                const __m128i c = _mm_unpacklo_epi8(x[2], x[3]), d = _mm_unpackhi_epi8(x[2], x[3]);
+                _mm_storeu_si128(to, _mm_unpacklo_epi16(a, c));
+                _mm_storeu_si128(to + 1, _mm_unpackhi_epi16(a, c));
+                _mm_storeu_si128(to + 2, _mm_unpacklo_epi16(b, d));
+                _mm_storeu_si128(to + 3, _mm_unpackhi_epi16(b, d));
+            }
+        }
+    }
+    /// Four channels of each of four tokens, to four tokens of each of four channels.
+    static CRUMB_INLINE __m256i by_channels(__m256i x) noexcept {
+        return _mm256_shuffle_epi8(x, _mm256_setr_epi32(0x0c080400, 0x0d090501, 0x0e0a0602, 0x0f0b0703,
+                                                        0x0c080400, 0x0d090501, 0x0e0a0602, 0x0f0b0703));
+    }
+    static CRUMB_INLINE __m256i load_weights(const std::uint8_t* four) noexcept {
+        return load_query(reinterpret_cast<const std::int8_t*>(four));
+    }
+    static CRUMB_INLINE f32 to_f32(__m256i s) noexcept { return _mm256_cvtepi32_ps(s); }
+};
+
+} // namespace crumb::inline CRUMB_ABI::kernel
+
+#endif
