@@ -262,11 +262,11 @@ int run(int argc, char** argv) {
                 q.towards.reset();
                 if (text == "off")
                     return;
-                double share = 0;
-                if (!CLI::detail::lexical_cast(text, share) || !(share >= 0 && share <= 1))
+                double towards = 0;
+                if (!CLI::detail::lexical_cast(text, towards) || !(towards >= 0 && towards <= 1))
                     throw CLI::ValidationError("--towards",
                                                text + " is neither a number from 0 to 1 nor off");
-                q.towards = share;
+                q.towards = towards;
             },
             "How far weights go towards the full model's outputs on the inputs of the quantized model, 0 to "
             "1; off: "

@@ -262,8 +262,9 @@ concept pq_primitives =
         I::store(floats, P::load_sums(sums));
         d = P::start_dots();
         P::dot(d, r, r);
-        P::add_to(floats, 1.0f, d);
-        P::add_to(floats, 1.0f, d, d);
+        P::template add_to<1>(floats, 1.0f, &d);
+        P::template add_to<2>(floats, 1.0f, &d);
+        P::template add_to<4>(floats, 1.0f, &d);
     };
 
 /// What an ISA names as `four_rows`: bytes of four rows of neurons in a register. Defined where the kernels
