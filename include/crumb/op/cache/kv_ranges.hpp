@@ -1,6 +1,7 @@
 // The ranges of tokens that threads share where they share a head.
 #pragma once
 
+#include <crumb/core/view.hpp>
 #include <crumb/op/cache/kv_cache_options.hpp>
 
 namespace crumb::inline CRUMB_ABI {
