@@ -153,8 +153,7 @@ status session::state::grow(std::size_t tokens) {
 
 void session::reset() noexcept { rewind(0); }
 void session::rewind(std::size_t length) noexcept {
-    if (length >= state_->length)
-        return;
+    // Also where nothing is forgotten: parts of layers that ran alone have written tokens that were not kept.
     state_->encoder->drop();
     state_->length = state_->caches->truncate(length);
 }
