@@ -103,7 +103,7 @@ def with_weights_of_another_file(a, probe, llama, gpt2, prompts, tokens):
     with tempfile.TemporaryDirectory() as folder:
         for name, count in ("cb2s", 42), ("nested:2-4", 42):
             file = pathlib.Path(folder) / "packed.gguf"
-            subprocess.run([a.lm, "quantize", llama, "--weights", name, "--chunks", "1", "--sweeps", "0", "--out", file],
+            subprocess.run([a.lm, "quantize", llama, "--weights", name, "--chunks", "2", "--sweeps", "0", "--out", file],
                            capture_output=True, check=True)
             environment = {"CRUMB_GGML": f"weights={file}"}
             out = probe.run("greedy", llama, 1, tokens, *prompts, plugin=True, environment=environment)
