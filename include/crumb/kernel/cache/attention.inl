@@ -105,11 +105,12 @@ struct kv_attention_run<isa::CRUMB_THIS_ISA> {
         }
         // Ranges may end within the window.
         std::size_t t = begin;
-        for (; later != 0; next_range()) {
+        while (later != 0) {
             const std::size_t until = cache.sinks + cut * kv_part_tokens;
             for (std::size_t h = heads.begin; h < heads.end; ++h)
                 of(h).window(t, until, false);
             t = until;
+            next_range();
         }
         for (std::size_t h = heads.begin; h < heads.end; ++h) {
             const pass p = of(h);
