@@ -66,7 +66,7 @@ struct search_run<isa::CRUMB_THIS_ISA> {
             const f32 own = I::load(table);
             CRUMB_UNROLL
             for (std::size_t i = 0; i < most; ++i) {
-                const std::size_t at = Entries != 0 || i < entries ? i : 0; // the others are not looked at
+                const std::size_t at = Entries != 0 || i < entries ? i : 0;
                 level[i] = I::set1(t.level[at]);
                 middle[i] = I::set1(t.middle[at]);
                 for (std::size_t k = 1; k < t.tables; ++k) {
@@ -74,16 +74,15 @@ struct search_run<isa::CRUMB_THIS_ISA> {
                     level[i] = I::select_less(own, border, level[i], I::set1(t.level[k * entries + at]));
                     middle[i] = I::select_less(own, border, middle[i], I::set1(t.middle[k * entries + at]));
                 }
+                if (Entries == 0 && i >= entries) // nothing is nearest to it
+                    middle[i] = I::set1(__builtin_inff());
             }
         }
         CRUMB_INLINE f32 nearest(f32 x) const noexcept {
             f32 y = level[0];
             CRUMB_UNROLL
-            for (std::size_t i = 1; i < most; ++i) {
-                if (Entries == 0 && i >= entries)
-                    break;
+            for (std::size_t i = 1; i < most; ++i)
                 y = I::select_less(middle[i], x, level[i], y);
-            }
             return y;
         }
     };
