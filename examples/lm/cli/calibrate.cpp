@@ -154,8 +154,7 @@ status calibrate_learned(const calibrate_options& o, study_subject& s, stage_pro
         print(" %zu x step %zu%s", counts[i], crumb::grid_step(i, o.study.points, levels.length),
               i + 1 < counts.size() ? "," : "\n");
     print("accuracy %.0f %% on trained prompts, %.0f %% on held-out ones, where the most frequent label is "
-          "right in "
-          "%.0f %%\n",
+          "right in %.0f %%\n",
           100 * schedule.trained.accuracy, 100 * schedule.trained.held_out_accuracy,
           100 * schedule.trained.held_out_majority);
     if (schedule.trained.held_out_accuracy <= schedule.trained.held_out_majority)

@@ -269,8 +269,7 @@ int run(int argc, char** argv) {
                 q.towards = towards;
             },
             "How far weights go towards the full model's outputs on the inputs of the quantized model, 0 to "
-            "1; off: "
-            "on the full model's inputs")
+            "1; off: on the full model's inputs")
         ->default_str("0.5");
     quantize->add_option("--sweeps", q.sweeps, "Passes that choose every group again, given all others")
         ->check(CLI::Range(0, 100))

@@ -61,8 +61,7 @@ void warn_of_few_bits(const model& m) {
     const double bits = 8.0 * static_cast<double>(bytes) / static_cast<double>(weights);
     if (bits < 7)
         complain("%s: its matrices have %.2f bits per weight already; what they have lost stays lost, so "
-                 "quantize the "
-                 "model in 8 bits or more if there is one",
+                 "quantize the model in 8 bits or more if there is one",
                  m.path().c_str(), bits);
 }
 

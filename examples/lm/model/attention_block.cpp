@@ -179,12 +179,6 @@ matrix_view<float> session::state::attention(const model_layer& l, std::size_t l
         if (!done)
             failure.report({layer, pass_place::stage::attention, part.rows.begin, part.kv_heads.begin}, done);
     };
-    const auto turn_back = [&](const crumb::kv_attention_part& part) {
-        const range kv_heads = part.kv_heads.within(d.kv_heads);
-        const std::size_t each = d.heads / d.kv_heads;
-        turn(layer, turned::outputs, out, part.rows.within(s.rows),
-             {kv_heads.begin * each, kv_heads.end * each}, s.own);
-    };
     crumb::kv_attention_part part = {.kv_heads = heads_of()};
     const std::size_t group = d.heads / d.kv_heads;
     const std::size_t most = (d.kv_heads + s.parts - 1) / s.parts;
@@ -192,7 +186,6 @@ matrix_view<float> session::state::attention(const model_layer& l, std::size_t l
         project(l, layer, input, s, to, {part.kv_heads.begin * group, part.kv_heads.end * group},
                 part.kv_heads);
         report(part, attend(layer, to, out, s, part));
-        turn_back(part);
     } else {
         project(l, layer, input, s, to, crumb::split(d.heads, s.parts, s.part), part.kv_heads);
         wait(s);
@@ -204,14 +197,15 @@ matrix_view<float> session::state::attention(const model_layer& l, std::size_t l
             part = {.kv_heads = heads_of()};
             caches->group_of(layer).attend->merge(partials.bytes(), ranges.count(), out,
                                                   {.kv_heads = part.kv_heads});
-            turn_back(part);
         } else {
             part = s.rows > 1 ? crumb::kv_attention_part{.rows = s.mine}
                               : crumb::kv_attention_part{.kv_heads = heads_of()};
             report(part, attend(layer, to, out, s, part));
-            turn_back(part);
         }
     }
+    const range kv_heads = part.kv_heads.within(d.kv_heads);
+    turn(layer, turned::outputs, out, part.rows.within(s.rows),
+         {kv_heads.begin * group, kv_heads.end * group}, s.own);
     s.own.watch.lap(section::attention);
     wait(s);
     return out;

@@ -1,34 +1,61 @@
 #include "train/calibration.hpp"
 
+#include <algorithm>
+
 namespace lm {
 
 using crumb::result;
 using crumb::status;
 
-status calibration::watch(const function& f, const progress_function& progress) {
+status calibration::feed(std::size_t count, std::size_t wanted, const observer& f,
+                         const progress_function& progress) {
     status error;
     std::vector<status> each_part(s_.threads().size());
-    const auto matrices = m_.matrices();
     s_.observe([&](const matrix& reader, const crumb::matrix_view<const float>& x, std::size_t part,
                    std::size_t parts) {
-        for (const named_matrix& each : matrices) {
-            if (each.m != &reader || !each_part[part])
-                continue;
-            each_part[part] = f(each.role.input(), x, part, parts);
-        }
+        if (each_part[part])
+            each_part[part] = f(reader, x, part, parts);
     });
-    for (std::size_t w = 0; w < windows() && error; ++w) {
+    for (std::size_t w = 0; w < count && error; ++w) {
         s_.reset();
-        if (const auto fed = s_.feed(text_.subspan(w * window_, window_), 0); !fed && error)
+        if (const auto fed = s_.feed(text_.subspan(w * window_, window_), wanted); !fed)
             error = fed.error();
         for (const status& s : each_part)
             if (!s && error)
                 error = s;
         if (progress)
-            progress(w + 1, windows());
+            progress(w + 1, count);
     }
     s_.observe({});
     return error;
+}
+
+status calibration::watch(const function& f, const progress_function& progress) {
+    const auto matrices = m_.matrices();
+    return feed(
+        windows(), 0,
+        [&](const matrix& reader, const crumb::matrix_view<const float>& x, std::size_t part,
+            std::size_t parts) {
+            status s;
+            for (const named_matrix& each : matrices)
+                if (each.m == &reader && s)
+                    s = f(each.role.input(), x, part, parts);
+            return s;
+        },
+        progress);
+}
+
+result<crumb::second_moments<double>> calibration::output_moments(std::size_t most,
+                                                                  const progress_function& progress) {
+    crumb::second_moments<double> moments(m_.output().k());
+    const status s = feed(
+        std::min(windows(), most), window_,
+        [&](const matrix& reader, const crumb::matrix_view<const float>& x, std::size_t part,
+            std::size_t parts) { return &reader == &m_.output() ? moments.add(x, part, parts) : status(); },
+        progress);
+    if (!s)
+        return s;
+    return moments;
 }
 
 result<importances> calibration::mean_squares(const progress_function& progress) {

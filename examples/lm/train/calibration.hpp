@@ -32,8 +32,18 @@ class calibration {
                                                  std::size_t part, std::size_t parts)>;
     /// Feeds the text and hands over the inputs of all matrices by number.
     crumb::status watch(const function& f, const progress_function& progress);
+    /// Sums of x x^T of the output matrix's inputs, on `most` windows at most.
+    crumb::result<crumb::second_moments<double>> output_moments(std::size_t most,
+                                                                const progress_function& progress = {});
 
   private:
+    using observer = std::function<crumb::status(
+        const matrix& reader, const crumb::matrix_view<const float>& x, std::size_t part, std::size_t parts)>;
+    /// Feeds the first `count` windows, of which the last `wanted` rows go on to the output matrix, until f
+    /// fails.
+    crumb::status feed(std::size_t count, std::size_t wanted, const observer& f,
+                       const progress_function& progress);
+
     const model& m_;
     session& s_;
     std::span<const std::int32_t> text_;

@@ -27,6 +27,8 @@ constexpr std::size_t measured_tokens = 256;
 /// What is added to H for the vocabulary's matrix, whose rows are read as they are too where it is the
 /// embedding.
 constexpr double vocabulary_damping = 0.1;
+/// Windows of text for that matrix, at most: a few thousand tokens are many for one.
+constexpr std::size_t vocabulary_windows = 16;
 
 crumb::matrix_view<const double> view(const stream_inputs::sums& of) {
     return crumb::matrix<const double>(of.data(), static_cast<std::size_t>(of.rows()),
@@ -48,7 +50,7 @@ class converter {
                                      "quantize the model that they were made from");
         status s = o_.chooses_formats() || is_nested() || is_leveled(o_.weights) ? calibrate() : round();
         if (s && !is_calibrated_)
-            s = convert_vocabulary({});
+            s = convert_vocabulary(nullptr);
         return s ? tensors_.collect(writer) : s;
     }
     std::vector<quantized_matrix> matrices() const { return tensors_.matrices(); }
@@ -87,7 +89,7 @@ class converter {
         }
         if (o_.towards && !is_nested()) {
             is_calibrated_ = true;
-            if (const status s = convert_vocabulary(*text); !s)
+            if (const status s = convert_vocabulary(&calibrated); !s)
                 return s;
             return convert_towards(*text, window);
         }
@@ -288,8 +290,8 @@ class converter {
         return {};
     }
     /// Embedding and output matrix, unless they stay as they are: to 8 bits by rounding, to less with error
-    /// feedback on what the output matrix reads in `text`.
-    status convert_vocabulary(std::span<const std::int32_t> text) {
+    /// feedback on what the output matrix reads in the full model, if there is a text.
+    status convert_vocabulary(calibration* text) {
         std::optional<crumb::error_feedback> feedback;
         for (const char* name : {"token_embd.weight", "output.weight"}) {
             const gguf_tensor* t = m_.file().find_tensor(name);
@@ -307,8 +309,8 @@ class converter {
             if (is_rounded) {
                 s = quantizer_.round<crumb::q8_0>(name, w);
             } else {
-                const bool is_output = name == std::string_view(m_.output_tensor()) && !text.empty();
-                s = is_output ? assign(feedback, output_feedback(text, shape.k))
+                const bool is_output = name == std::string_view(m_.output_tensor()) && text != nullptr;
+                s = is_output ? assign(feedback, output_feedback(*text))
                               : assign(feedback, crumb::error_feedback::independent(shape.k, {}));
                 if (s)
                     s = quantizer_.convert(name, type_of(name), w, *feedback);
@@ -319,33 +321,12 @@ class converter {
         return {};
     }
     /// Error feedback on what the output matrix reads in the full model.
-    result<crumb::error_feedback> output_feedback(std::span<const std::int32_t> text, std::size_t k) {
-        const progress_function progress = one_stage(progress_, "inputs of the vocabulary");
-        const std::size_t window = std::min<std::size_t>(m_.shape().context, 512);
-        crumb::second_moments<double> moments(k);
-        status error;
-        std::vector<status> each_part(s_.threads().size());
-        s_.observe([&](const matrix& reader, const crumb::matrix_view<const float>& x, std::size_t part,
-                       std::size_t parts) {
-            if (&reader == &m_.output() && each_part[part])
-                each_part[part] = moments.add(x, part, parts);
-        });
-        // A few thousand tokens are many for one matrix.
-        const std::size_t windows = std::min<std::size_t>(text.size() / window, 16);
-        for (std::size_t w = 0; w < windows && error; ++w) {
-            s_.reset();
-            if (const auto fed = s_.feed(text.subspan(w * window, window), window); !fed && error)
-                error = fed.error();
-            for (const status& s : each_part)
-                if (!s && error)
-                    error = s;
-            if (progress)
-                progress(w + 1, windows);
-        }
-        s_.observe({});
-        if (!error)
-            return error;
-        const auto h = moments.matrix();
+    result<crumb::error_feedback> output_feedback(calibration& text) {
+        const auto moments =
+            text.output_moments(vocabulary_windows, one_stage(progress_, "inputs of the vocabulary"));
+        if (!moments)
+            return moments.error();
+        const auto h = moments->matrix();
         return crumb::error_feedback::make(view(h), {.damping = vocabulary_damping, .sweeps = o_.sweeps});
     }
 

@@ -32,13 +32,18 @@ struct written_tensor {
     }
 };
 
-/// Bytes of a tensor of n x k weights. Blocks that other programs read as well stay blocks; GGUF has none of
-/// rows that end within a block.
+/// Whether rows of k weights are written as blocks, which other programs read as well; GGUF has none of rows
+/// that end within a block.
+template <class F>
+bool is_written_as_blocks(std::size_t k) {
+    return ggml_type_of<F> && k % crumb::block_inputs<F> == 0;
+}
+
+/// Bytes of a tensor of n x k weights.
 template <class F>
 std::size_t written_bytes(std::size_t n, std::size_t k) {
-    const bool as_blocks = ggml_type_of<F> && k % crumb::block_inputs<F> == 0;
-    return as_blocks ? n * k / crumb::block_inputs<F> * sizeof(typename F::block)
-                     : crumb::packed_bytes<F>(n, k);
+    return is_written_as_blocks<F>(k) ? n * k / crumb::block_inputs<F> * sizeof(typename F::block)
+                                      : crumb::packed_bytes<F>(n, k);
 }
 
 template <class F>
@@ -46,7 +51,7 @@ crumb::result<written_tensor> written(const crumb::quantized<F>& q) {
     written_tensor out;
     out.size = written_bytes<F>(q.n, q.k);
     out.memory = crumb::buffer(out.size);
-    if (ggml_type_of<F> && q.k % crumb::block_inputs<F> == 0) {
+    if (is_written_as_blocks<F>(q.k)) {
         out.type = *ggml_type_of<F>;
         out.dims = {q.k, q.n};
         std::memcpy(out.memory.bytes().data(), q.blocks.data(), out.size);
