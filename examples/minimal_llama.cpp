@@ -1,6 +1,5 @@
 // A llama in one file: reads a GGUF model and continues a text. Threads, memory and the order of a forward
-// pass are here, the arithmetic is crumb's, files and text are read by crumb_lm_io: examples/lm/gguf and
-// text.
+// pass are here, the arithmetic is crumb's, crumb_lm_io (examples/lm/gguf and text) reads files and text.
 //
 //   g++ -std=c++20 -O2 -Iinclude -Iexamples/lm examples/minimal_llama.cpp examples/lm/gguf/*.cpp
 //       examples/lm/text/*.cpp -lpcre2-8 -pthread -o minimal_llama
@@ -32,12 +31,8 @@
 
 namespace {
 
-using crumb::matrix_view;
-using crumb::or_exit;
-using crumb::range;
-using crumb::status;
-using lm::ggml_type;
-using lm::gguf_tensor;
+using crumb::matrix_view, crumb::or_exit, crumb::range, crumb::status;
+using lm::ggml_type, lm::gguf_tensor;
 
 float to_float(float x) { return x; }
 
@@ -193,7 +188,8 @@ model load(const std::string& path, std::string_view format) {
     const std::size_t w = m.width, kv = m.kv_heads * m.head_size;
     const std::size_t tokens = or_exit(m.file.get_array("tokenizer.ggml.tokens"))->count;
     const gguf_tensor& embedding = tensor("token_embd.weight", tokens, w);
-    m.embedding = floats(embedding);
+    m.embedding = lm::find_packed_header(embedding) ? or_exit(lm::read_packed_floats(m.file, embedding))
+                                                    : floats(embedding);
     const bool is_tied = m.file.find_tensor("output.weight") == nullptr;
     m.output = make_matrix(m.file, is_tied ? embedding : tensor("output.weight", tokens, w), "");
     m.output_norm = floats(tensor("output_norm.weight", 1, w));

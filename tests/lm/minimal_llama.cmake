@@ -39,9 +39,11 @@ compare(40 "1;2" --kv pq4)
 
 # Weights that crumb-lm has quantized, in formats of its own and nested.
 set(model "${WORK}/minimal_llama_quantized.gguf")
-foreach(format cb4 cb2s nested:2-4)
+foreach(format_and_vocabulary cb4:cb4 cb2s:q8_0 nested:2-4:q8_0)
+    string(REGEX MATCH "[^:]+$" vocabulary ${format_and_vocabulary})
+    string(REGEX REPLACE ":[^:]+$" "" format ${format_and_vocabulary})
     execute_process(COMMAND "${LM}" quantize "${MODELS}/novels-llama-5m-q8_0.gguf" --weights ${format} --chunks 1
-        --sweeps 0 --out "${model}" RESULT_VARIABLE code OUTPUT_QUIET ERROR_VARIABLE err)
+        --vocabulary ${vocabulary} --sweeps 0 --out "${model}" RESULT_VARIABLE code OUTPUT_QUIET ERROR_VARIABLE err)
     expect_equal("quantize ${format}: exit code" "${code}" 0)
     compare(40 "1;2")
 endforeach()

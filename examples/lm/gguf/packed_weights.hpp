@@ -11,6 +11,7 @@
 #include <cstring>
 #include <functional>
 #include <optional>
+#include <vector>
 
 namespace lm {
 
@@ -128,6 +129,24 @@ crumb::result<crumb::any_linear> open_packed(const gguf& file, const gguf_tensor
                                     static_cast<int>(std::min<std::size_t>(tensor.name.size(), 64)),
                                     tensor.name.data(), plan.message());
     return *plan;
+}
+
+/// All weights of a packed tensor, row after row. Errors as of `open_packed`.
+CRUMB_WHEN_CALLED
+crumb::result<std::vector<float>> read_packed_floats(const gguf& file, const gguf_tensor& tensor) {
+    if (const auto checked = open_packed(file, tensor); !checked)
+        return checked.error();
+    const auto books = read_weight_codebooks(file, format_name(*find_packed_header(tensor)));
+    if (!books)
+        return books.error();
+    const auto row = read_packed_rows(tensor.data, *books);
+    if (!row)
+        return row.error();
+    const matrix_shape shape = shape_of(tensor);
+    std::vector<float> out(shape.n * shape.k);
+    for (std::size_t r = 0; r < shape.n; ++r)
+        (*row)(r, out.data() + r * shape.k);
+    return out;
 }
 
 } // namespace lm
