@@ -55,8 +55,10 @@ struct pq_expand_query_run<isa::CRUMB_THIS_ISA> {
         out.step = unit;
         out.error = unit * most_entry * (fine + floats) * 1.0001f;
         out.coarse_error = unit * most_entry * (coarse + floats) * 1.0001f;
-        if (!(out.coarse_error <= __FLT_MAX__ && unit * most_entry * sum <= __FLT_MAX__))
-            out.step = 0, out.error = out.coarse_error = __builtin_inff();
+        if (!(out.coarse_error <= __FLT_MAX__ && unit * most_entry * sum <= __FLT_MAX__)) {
+            out.step = 0;
+            out.error = out.coarse_error = __builtin_inff();
+        }
     }
 };
 
