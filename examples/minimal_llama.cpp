@@ -79,22 +79,18 @@ static_assert(crumb::thread_pool<workers>);
 
 // ---- the model ----
 
-/// A product, and the packed weights that it reads; none where the file's own bytes serve.
-struct matrix {
-    crumb::buffer memory;
-    crumb::any_linear plan;
-};
 struct layer {
     std::vector<float> attention_norm, ffn_norm;
-    matrix q, k, v, output, gate, up, down;
+    crumb::any_linear q, k, v, output, gate, up, down;
 };
 struct model {
-    lm::gguf file; ///< mapped, as long as the model lives
+    lm::gguf file;        ///< mapped, as long as the model lives
+    crumb::arena weights; ///< packed, those that the file's own bytes do not serve for
     std::size_t context, width, hidden, heads, kv_heads, head_size, rope_dims;
     float norm_epsilon, rope_base;
     std::vector<layer> layers;
     std::vector<float> embedding, output_norm;
-    matrix output;
+    crumb::any_linear output;
 };
 
 /// Calls f with a tensor's matrix as it lies in the file: a view of floats, or of a format's blocks.
@@ -128,33 +124,33 @@ std::vector<float> floats(const gguf_tensor& t) {
 }
 
 template <class F>
-matrix packed(const crumb::storage_view<F>& w) {
-    matrix m{crumb::buffer(crumb::packed_bytes<F>(w.n, w.k)), {}};
-    m.plan = or_exit(crumb::linear<F>::plan(or_exit(crumb::pack(w, m.memory))));
-    return m;
+crumb::any_linear packed(const crumb::storage_view<F>& w, crumb::arena& weights) {
+    const auto place = weights.take(crumb::packed_bytes<F>(w.n, w.k));
+    return or_exit(crumb::linear<F>::plan(or_exit(crumb::pack(w, place))));
 }
 /// The product with a tensor in a format; empty: the one that it is stored in. What crumb-lm has quantized to
 /// crumb's own formats lies in the file as the kernels read it.
-matrix make_matrix(const lm::gguf& file, const gguf_tensor& t, std::string_view format) {
-    matrix out;
+crumb::any_linear make_matrix(model& m, const gguf_tensor& t, std::string_view format) {
+    crumb::any_linear out;
     const auto header = lm::find_packed_header(t);
     if (header && (format.empty() || format == lm::format_name(*header)))
-        out.plan = or_exit(lm::open_packed(file, t));
+        out = or_exit(lm::open_packed(m.file, t));
     else if (format.empty() || lm::ggml_type_named(format) == t.type)
         with_weights(t, [&](const auto& w) {
             if constexpr (requires { w.weight(0, 0); })
-                out = packed(w);
+                out = packed(w, m.weights);
             else
-                out.plan = or_exit(crumb::dense_linear<std::remove_cvref_t<decltype(*w.data)>>::plan(w));
+                out = or_exit(crumb::dense_linear<std::remove_cvref_t<decltype(*w.data)>>::plan(w));
         });
     crumb::all_format_list::for_each([&]<class F>() {
         if constexpr (crumb::rounding_format<F>) // others are made with codebooks, of a whole model
-            if (!out.plan && format == F::name)
+            if (!out && format == F::name)
                 out = packed<F>(
-                    or_exit(crumb::quantize<F>(crumb::matrix(floats(t).data(), t.dims[1], t.dims[0]))));
+                    or_exit(crumb::quantize<F>(crumb::matrix(floats(t).data(), t.dims[1], t.dims[0]))),
+                    m.weights);
     });
-    require(bool(out.plan), "tensor " + std::string(t.name) + ", " + lm::ggml_type_name(t.type) +
-                                ", is not multiplied: --weights is q8_0, q4_k, ...; see crumb-lm quantize");
+    require(bool(out), "tensor " + std::string(t.name) + ", " + lm::ggml_type_name(t.type) +
+                           ", is not multiplied: --weights is q8_0, q4_k, ...; see crumb-lm quantize");
     return out;
 }
 
@@ -191,14 +187,14 @@ model load(const std::string& path, std::string_view format) {
     m.embedding = lm::find_packed_header(embedding) ? or_exit(lm::read_packed_floats(m.file, embedding))
                                                     : floats(embedding);
     const bool is_tied = m.file.find_tensor("output.weight") == nullptr;
-    m.output = make_matrix(m.file, is_tied ? embedding : tensor("output.weight", tokens, w), "");
+    m.output = make_matrix(m, is_tied ? embedding : tensor("output.weight", tokens, w), "");
     m.output_norm = floats(tensor("output_norm.weight", 1, w));
     for (std::size_t i = 0, layers = number("llama.block_count"); i < layers; ++i) {
         const auto get = [&](const char* name, std::size_t n, std::size_t k) -> const gguf_tensor& {
             return tensor("blk." + std::to_string(i) + "." + name + ".weight", n, k);
         };
         const auto product = [&](const char* name, std::size_t n, std::size_t k) {
-            return make_matrix(m.file, get(name, n, k), format);
+            return make_matrix(m, get(name, n, k), format);
         };
         m.layers.push_back({.attention_norm = floats(get("attn_norm", 1, w)),
                             .ffn_norm = floats(get("ffn_norm", 1, w)),
@@ -283,14 +279,14 @@ class session {
         cache_.encode(scratch_[0]); // tokens that the window has left behind
         const auto last = rows(normed, {0, 1});
         ops_.rms_norm(rows(x, {n - 1, n}), m_.output_norm, m_.norm_epsilon, last);
-        multiply(last, {{m_.output, view(logits_, 1, m_.output.plan.n())}});
+        multiply(last, {{m_.output, view(logits_, 1, m_.output.n())}});
         return logits_;
     }
 
   private:
     static constexpr std::size_t max_batch = 128; ///< tokens that are computed together
     struct product {
-        const matrix& w;
+        const crumb::any_linear& w;
         matrix_view<float> y;
     };
 
@@ -298,7 +294,7 @@ class session {
     void multiply(const matrix_view<const float>& x, std::initializer_list<product> products) {
         crumb::activations quantized;
         for (const product& p : products) {
-            const crumb::any_linear& w = p.w.plan;
+            const crumb::any_linear& w = p.w;
             if (w.reads_activations() && quantized.layout() != w.input_plan().layout) {
                 if (const auto bytes = crumb::activation_bytes(w.input_plan(), x.rows); copy_.size() < bytes)
                     copy_ = crumb::buffer(bytes);

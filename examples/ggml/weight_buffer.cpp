@@ -81,6 +81,7 @@ weight_buffer::~weight_buffer() {
 
 void weight_buffer::forget(std::unordered_map<const void*, stored_weights>::iterator at) {
     count(at->second, ~std::size_t{0});
+    arena_.give_back(at->second.packed);
     tensors_.erase(at);
 }
 
@@ -116,25 +117,28 @@ stored_weights& weight_buffer::entry_of(const ggml_tensor* t) {
 crumb::status weight_buffer::pack(const ggml_tensor* t, stored_weights& w, const void* blocks) try {
     if (!loaders_)
         loaders_ = std::make_unique<lm::team>(0);
-    crumb::buffer packed(w.matrices * w.packed_stride(), crumb::buffer::untouched);
-    for (std::size_t m = 0; m < w.matrices; ++m) {
-        const std::span<std::byte> place = packed.bytes().subspan(m * w.packed_stride(), w.packed_bytes());
+    w.packed = arena_.take(w.matrices * w.packed_stride());
+    const auto pack_one = [&](std::size_t m) {
         const auto* from = static_cast<const std::byte*>(blocks) + m * w.matrix_bytes();
-        const auto s = crumb::parallel_for(*loaders_, w.n, crumb::tile_channels, [&](crumb::range channels) {
-            return w.format->pack(from, w.n, w.k, place, channels);
+        return crumb::parallel_for(*loaders_, w.n, crumb::tile_channels, [&](crumb::range channels) {
+            return w.format->pack(from, w.n, w.k, w.packed.subspan(m * w.packed_stride(), w.packed_bytes()),
+                                  channels);
         });
-        if (!s)
-            return s;
-    }
-    w.packed = std::move(packed);
-    if (const auto s = plan(t, w); !s) {
-        w.packed = {};
+    };
+    crumb::status s;
+    for (std::size_t m = 0; m < w.matrices && s; ++m)
+        s = pack_one(m);
+    if (s)
+        s = plan(t, w);
+    if (!s) {
+        arena_.give_back(std::exchange(w.packed, {}));
         return s;
     }
     count(w, 1);
     release(t->data, w.matrices * w.matrix_bytes());
     return {};
 } catch (const std::bad_alloc&) {
+    w.packed = {};
     return crumb::status::error(crumb::errc::buffer_too_small, "no memory for %zu bytes",
                                 w.matrices * w.packed_stride());
 }

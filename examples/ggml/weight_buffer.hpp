@@ -7,7 +7,7 @@
 
 #include "machine/team.hpp"
 
-#include <crumb/core/buffer.hpp>
+#include <crumb/core/arena.hpp>
 #include <crumb/op/linear/any_linear.hpp>
 
 #include <memory>
@@ -35,7 +35,7 @@ weight_totals count_weights() noexcept;
 
 /// A tensor of weights: matrices of one shape, each with its plan.
 struct stored_weights {
-    crumb::buffer packed; ///< matrix after matrix; empty: the bytes are those of ggml, in the tensor's place
+    std::span<std::byte> packed; ///< matrix after matrix; empty: ggml's bytes are in the tensor's place
     ggml_type type = GGML_TYPE_COUNT;
     std::size_t n = 0, k = 0, matrices = 0;
     const weight_format* format = nullptr; ///< null: floats, halves or bfloat16
@@ -50,7 +50,7 @@ struct stored_weights {
     std::size_t packed_stride() const noexcept { return crumb::round_up(packed_bytes(), crumb::alignment); }
     std::size_t packed_bytes() const noexcept { return format->packed_bytes(n, k); }
     std::span<const std::byte> packed_matrix(std::size_t i) const noexcept {
-        return packed.bytes().subspan(i * packed_stride(), packed_bytes());
+        return packed.subspan(i * packed_stride(), packed_bytes());
     }
     std::size_t row_bytes() const noexcept { return ggml_row_size(type, static_cast<std::int64_t>(k)); }
     std::size_t matrix_bytes() const noexcept { return n * row_bytes(); }
@@ -102,6 +102,7 @@ class weight_buffer {
     std::byte* base_ = nullptr;
     void* mapping_ = nullptr;
     std::size_t size_ = 0, mapped_ = 0;
+    crumb::arena arena_; ///< of packed weights
     std::unordered_map<const void*, stored_weights> tensors_;
     std::unique_ptr<lm::team> loaders_; ///< while weights are uploaded
 };

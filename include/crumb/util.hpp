@@ -2,6 +2,7 @@
 // Nothing else of the library needs it.
 #pragma once
 
+#include <crumb/core/arena.hpp>
 #include <crumb/core/buffer.hpp>
 #include <crumb/core/must.hpp>
 #include <crumb/core/parallel.hpp>

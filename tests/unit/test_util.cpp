@@ -46,6 +46,38 @@ TEST(Util, BuffersAreAlignedZeroedAndMovable) {
     EXPECT_EQ(crumb::buffer().size(), 0u);
 }
 
+TEST(Util, PlacesOfAnArenaAreAlignedApartAndUsedAgain) {
+    constexpr std::size_t chunk = std::size_t{2} << 20;
+    crumb::arena a(chunk);
+    std::vector<std::span<std::byte>> places;
+    // Within a chunk, across its end, and larger than what chunks are for.
+    for (std::size_t i = 0; i < 60; ++i)
+        places.push_back(a.take(i % 7 == 3 ? chunk : 1 + i * 4099));
+    const auto fill = [](std::span<std::byte> place, std::size_t i) {
+        std::fill(place.begin(), place.end(), static_cast<std::byte>(i));
+    };
+    const auto holds = [](std::span<std::byte> place, std::size_t i) {
+        return std::all_of(place.begin(), place.end(),
+                           [i](std::byte x) { return x == static_cast<std::byte>(i); });
+    };
+    for (std::size_t i = 0; i < places.size(); ++i)
+        fill(places[i], i);
+    crumb::arena moved = std::move(a);
+    for (std::size_t i = 0; i < places.size(); ++i) {
+        EXPECT_EQ(places[i].size(), i % 7 == 3 ? chunk : 1 + i * 4099);
+        EXPECT_EQ(reinterpret_cast<std::uintptr_t>(places[i].data()) % crumb::alignment, 0u);
+        EXPECT_TRUE(holds(places[i], i)) << i;
+    }
+    // Neighbours lie side by side: 1 and 4100 bytes.
+    EXPECT_EQ(places[1].data() - places[0].data(), static_cast<std::ptrdiff_t>(crumb::alignment));
+    moved.give_back(places[5]);
+    EXPECT_NE(moved.take(places[5].size() + crumb::alignment).data(), places[5].data());
+    EXPECT_EQ(moved.take(places[5].size() - 1).data(), places[5].data());
+    EXPECT_NE(moved.take(places[5].size()).data(), places[5].data());
+    moved.give_back({});
+    EXPECT_TRUE(moved.take(0).empty());
+}
+
 TEST(Util, ColumnsAndRowsOfViews) {
     std::vector<int> x(6 * 10);
     for (std::size_t i = 0; i < x.size(); ++i)

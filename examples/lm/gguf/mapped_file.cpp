@@ -50,6 +50,11 @@ std::optional<mapped_file> mapped_file::open(const std::string& path, std::strin
         if (address == MAP_FAILED) {
             reason = std::string("cannot map: ") + std::strerror(errno);
         } else {
+#ifdef MADV_HUGEPAGE
+            // Weights are multiplied where they are mapped: where the file system has huge pages, what is
+            // read from now on comes in such.
+            (void)::madvise(address, size, MADV_HUGEPAGE);
+#endif
             mapped.address_ = address;
             mapped.size_ = size;
             mapped.slot_ = add_mapping(address, size, path.c_str());

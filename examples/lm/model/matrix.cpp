@@ -57,17 +57,17 @@ crumb::status matrix::plan_as_stored(const gguf_tensor& tensor, std::span<const 
 }
 
 template <class F>
-crumb::status matrix::plan_packed(const crumb::packed_view<F>& packed, activation_type activations,
-                                  std::span<const float> bias, std::span<const std::int8_t> codebooks) {
-    const auto plan = crumb::linear<F>::plan(packed, {.bias = bias, .codebooks = codebooks});
+crumb::status matrix::plan_packed(const crumb::packed_view<F>& packed, const matrix_options& options,
+                                  std::span<const std::int8_t> codebooks) {
+    const auto plan = crumb::linear<F>::plan(packed, {.bias = options.bias, .codebooks = codebooks});
     if (!plan)
         return plan.error();
     matrix_plans plans{*plan, {}};
-    if (activations == activation_type::panels && crumb::has_records<F>) {
+    if (options.activations == activation_type::panels && crumb::has_records<F>) {
         lacks_panels_ = true;
-    } else if (activations == activation_type::panels) {
+    } else if (options.activations == activation_type::panels) {
         const auto panels = crumb::linear<F>::plan(
-            packed, {.bias = bias, .mode = crumb::linear_mode::panels, .codebooks = codebooks});
+            packed, {.bias = options.bias, .mode = crumb::linear_mode::panels, .codebooks = codebooks});
         if (!panels)
             return panels.error();
         plans.panels = *panels;
@@ -78,38 +78,38 @@ crumb::status matrix::plan_packed(const crumb::packed_view<F>& packed, activatio
 
 template <class F>
 crumb::status matrix::plan_blocks(const gguf_tensor& tensor, const crumb::storage_view<F>& blocks,
-                                  activation_type activations, std::span<const float> bias) {
+                                  const matrix_options& options, crumb::arena& memory) {
     stored_bytes_ = n_ * blocks.stride * sizeof(typename F::block);
-    if (activations == activation_type::f32) {
-        memory_ = buffer(n_ * k_ * sizeof(float));
+    if (options.activations == activation_type::f32) {
+        memory_ = memory.take(n_ * k_ * sizeof(float));
         for (std::size_t r = 0; r < n_; ++r)
             for (std::size_t i = 0; i < k_; ++i)
-                memory_.as<float>()[r * k_ + i] = static_cast<float>(blocks.weight(r, i));
-        if (const auto s = check_finite(tensor, {memory_.as<float>(), n_ * k_}); !s)
+                numbers()[r * k_ + i] = static_cast<float>(blocks.weight(r, i));
+        if (const auto s = check_finite(tensor, {numbers(), n_ * k_}); !s)
             return s;
-        return plan_dense<float>(memory_.as<float>(), bias);
+        return plan_dense<float>(numbers(), options.bias);
     }
-    memory_ = buffer(crumb::packed_bytes<F>(n_, k_));
-    const auto packed = crumb::pack(blocks, memory_.bytes());
+    memory_ = memory.take(crumb::packed_bytes<F>(n_, k_));
+    const auto packed = crumb::pack(blocks, memory_);
     if (!packed)
         return in_tensor(tensor, packed.error());
-    const auto s = plan_packed(*packed, activations, bias, blocks.codebooks);
+    const auto s = plan_packed(*packed, options, blocks.codebooks);
     return s ? s : in_tensor(tensor, s);
 }
 
 template <class F>
-crumb::status matrix::plan_format(const gguf_tensor& tensor, activation_type activations,
-                                  std::span<const float> bias, const matrix_extras& extras) {
+crumb::status matrix::plan_format(const gguf_tensor& tensor, const matrix_options& options,
+                                  const matrix_extras& extras, crumb::arena& memory) {
     if (ggml_type_of<F> == tensor.type) {
         const auto blocks = blocks_of<F>(tensor, extras);
-        return blocks ? plan_blocks(tensor, *blocks, activations, bias) : blocks.error();
+        return blocks ? plan_blocks(tensor, *blocks, options, memory) : blocks.error();
     }
     if constexpr (crumb::rounding_format<F>) {
         const auto floats = to_floats(tensor, extras);
         if (!floats)
             return floats.error();
         const auto q = crumb::quantize<F>(crumb::matrix<const float>(floats->data(), n_, k_));
-        return q ? plan_blocks(tensor, q->view(), activations, bias) : in_tensor(tensor, q.error());
+        return q ? plan_blocks(tensor, q->view(), options, memory) : in_tensor(tensor, q.error());
     } else {
         return in_tensor(tensor, crumb::status::error(crumb::errc::unsupported,
                                                       !crumb::has_records<F>
@@ -119,23 +119,23 @@ crumb::status matrix::plan_format(const gguf_tensor& tensor, activation_type act
     }
 }
 
-crumb::status matrix::plan_nested(const gguf_tensor& tensor, activation_type activations,
-                                  std::span<const float> bias) {
+crumb::status matrix::plan_nested(const gguf_tensor& tensor, const matrix_options& options,
+                                  crumb::arena& memory) {
     const auto view = crumb::nested_view::open(tensor.data);
     if (!view)
         return in_tensor(tensor, view.error());
     const crumb::precision_range stored{view->levels().seed, view->levels().parent};
     precisions_ = stored;
     stored_bytes_ = tensor.data.size();
-    if (activations == activation_type::f32) {
+    if (options.activations == activation_type::f32) {
         const auto count = static_cast<std::size_t>(stored.parent - stored.seed + 1);
-        memory_ = buffer(count * n_ * (k_ + 1) * sizeof(float));
+        memory_ = memory.take(count * n_ * (k_ + 1) * sizeof(float));
         nested_floats plans;
         bias_.assign(n_, 0.0f);
-        std::copy(bias.begin(), bias.end(), bias_.begin());
+        std::copy(options.bias.begin(), options.bias.end(), bias_.begin());
         for (std::size_t i = 0; i < count; ++i) {
             const int bits = stored.seed + static_cast<int>(i);
-            float* w = memory_.as<float>() + i * n_ * (k_ + 1);
+            float* w = numbers() + i * n_ * (k_ + 1);
             for (std::size_t r = 0; r < n_; ++r)
                 for (std::size_t c = 0; c < k_; ++c)
                     w[r * k_ + c] = static_cast<float>(view->weight(r, c, bits));
@@ -148,17 +148,17 @@ crumb::status matrix::plan_nested(const gguf_tensor& tensor, activation_type act
                 return in_tensor(tensor, plan.error());
             plans.at.push_back(*plan);
         }
-        const auto s = check_finite(tensor, {memory_.as<float>(), count * n_ * (k_ + 1)});
+        const auto s = check_finite(tensor, {numbers(), count * n_ * (k_ + 1)});
         plan_ = std::move(plans);
         return s;
     }
-    const auto plan = crumb::nested_linear::plan(*view, {.bias = bias});
+    const auto plan = crumb::nested_linear::plan(*view, {.bias = options.bias});
     if (!plan)
         return in_tensor(tensor, plan.error());
     nested_plans plans{*plan, {}};
-    if (activations == activation_type::panels) {
+    if (options.activations == activation_type::panels) {
         const auto panels =
-            crumb::nested_linear::plan(*view, {.bias = bias, .mode = crumb::linear_mode::panels});
+            crumb::nested_linear::plan(*view, {.bias = options.bias, .mode = crumb::linear_mode::panels});
         if (!panels)
             return in_tensor(tensor, panels.error());
         plans.panels = *panels;
@@ -168,18 +168,20 @@ crumb::status matrix::plan_nested(const gguf_tensor& tensor, activation_type act
 }
 
 crumb::status matrix::plan_floats(const gguf_tensor& tensor, std::span<const float> bias,
-                                  const matrix_extras& extras) {
+                                  const matrix_extras& extras, crumb::arena& memory) {
     const auto floats = to_floats(tensor, extras);
     if (!floats)
         return floats.error();
-    memory_ = buffer(n_ * k_ * sizeof(float));
-    std::memcpy(memory_.bytes().data(), floats->data(), n_ * k_ * sizeof(float));
-    return plan_dense<float>(memory_.as<float>(), bias);
+    memory_ = memory.take(n_ * k_ * sizeof(float));
+    std::memcpy(memory_.data(), floats->data(), n_ * k_ * sizeof(float));
+    return plan_dense<float>(numbers(), bias);
 }
 
-crumb::result<matrix> matrix::make(const gguf_tensor& tensor, std::size_t n, std::size_t k, weight_type type,
-                                   activation_type activations, std::span<const float> bias,
-                                   const matrix_extras& extras) {
+crumb::result<matrix> matrix::make(const gguf_tensor& tensor, std::size_t n, std::size_t k,
+                                   const matrix_options& wanted, const matrix_extras& extras,
+                                   crumb::arena& memory) {
+    matrix_options options = wanted;
+    weight_type& type = options.type;
     const auto packed = find_packed(tensor);
     const matrix_shape shape = shape_of(tensor);
     if (shape != matrix_shape{n, k} || tensor.rank > 2)
@@ -197,27 +199,27 @@ crumb::result<matrix> matrix::make(const gguf_tensor& tensor, std::size_t n, std
         if (!view)
             return in_tensor(tensor, view.error());
         m.bias_.assign(n, 0.0f);
-        std::copy(bias.begin(), bias.end(), m.bias_.begin());
+        std::copy(options.bias.begin(), options.bias.end(), m.bias_.begin());
         for (std::size_t r = 0; r < n; ++r)
             m.bias_[r] += crumb::to_float(view->corrections(view->levels().parent)[r]);
-        bias = m.bias_;
+        options.bias = m.bias_;
     }
     if (const auto format = format_of(tensor.type); as_stored && format)
         type = *format;
     crumb::status s;
     if (as_stored && packed && packed->type == weight_type::nested) {
-        s = m.plan_nested(tensor, activations, bias);
+        s = m.plan_nested(tensor, options, memory);
     } else if (as_stored && packed) {
         const auto tables = codebooks_for(packed->type, extras);
         if (!tables)
             return in_tensor(tensor, tables.error());
         m.stored_bytes_ = tensor.data.size();
-        if (activations == activation_type::f32)
-            s = m.plan_floats(tensor, bias, extras);
+        if (options.activations == activation_type::f32)
+            s = m.plan_floats(tensor, options.bias, extras, memory);
         else
             with_format(packed->type, [&]<class F>(std::type_identity<F>) {
                 const auto view = crumb::packed_view<F>::open(tensor.data);
-                s = view ? m.plan_packed(*view, activations, bias, *tables) : view.error();
+                s = view ? m.plan_packed(*view, options, *tables) : view.error();
                 if (!s)
                     s = in_tensor(tensor, s);
             });
@@ -226,15 +228,15 @@ crumb::result<matrix> matrix::make(const gguf_tensor& tensor, std::size_t n, std
                                                       "nested weights are made by quantizing a whole model"));
     } else if (type > weight_type::f32) {
         with_format(type, [&]<class F>(std::type_identity<F>) {
-            s = m.plan_format<F>(tensor, activations, bias, extras);
+            s = m.plan_format<F>(tensor, options, extras, memory);
         });
     } else if (as_stored && tensor.type == ggml_type::f16) {
-        s = m.plan_as_stored<crumb::half>(tensor, bias, extras);
+        s = m.plan_as_stored<crumb::half>(tensor, options.bias, extras);
     } else if (as_stored && tensor.type == ggml_type::bf16) {
-        s = m.plan_as_stored<crumb::bf16>(tensor, bias, extras);
+        s = m.plan_as_stored<crumb::bf16>(tensor, options.bias, extras);
     } else {
         m.stored_bytes_ = as_stored && !packed ? tensor.data.size() : n * k * sizeof(float);
-        s = m.plan_floats(tensor, bias, extras);
+        s = m.plan_floats(tensor, options.bias, extras, memory);
     }
     if (!s)
         return s;
@@ -255,7 +257,7 @@ bool matrix::reads_activations() const noexcept {
 std::span<float> matrix::floats() noexcept {
     if (!is_floats_)
         return {};
-    return {memory_.as<float>(), n_ * k_};
+    return {numbers(), n_ * k_};
 }
 
 crumb::status matrix::replace(int bits, std::span<const float> weights, std::span<const float> corrections) {
@@ -265,7 +267,7 @@ crumb::status matrix::replace(int bits, std::span<const float> weights, std::spa
             crumb::errc::invalid_argument,
             "%zu other weights and %zu corrections for %zu x %zu: they are no nested floats of %d bits",
             weights.size(), corrections.size(), n_, k_, bits);
-    float* w = memory_.as<float>() + static_cast<std::size_t>(bits - precisions_->seed) * n_ * (k_ + 1);
+    float* w = numbers() + static_cast<std::size_t>(bits - precisions_->seed) * n_ * (k_ + 1);
     std::copy(weights.begin(), weights.end(), w);
     for (std::size_t r = 0; r < n_; ++r)
         w[n_ * k_ + r] = corrections[r] + bias_[r];

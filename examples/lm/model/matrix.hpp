@@ -6,7 +6,7 @@
 #include "model/tensor_rows.hpp"
 #include "model/weight_type.hpp"
 
-#include <crumb/core/buffer.hpp>
+#include <crumb/core/arena.hpp>
 #include <crumb/crumb.hpp>
 
 #include <array>
@@ -16,8 +16,6 @@
 #include <vector>
 
 namespace lm {
-
-using crumb::buffer;
 
 /// What quantized weights are multiplied with. `panels` is `int8` with approximate int8 panels (see
 /// `crumb::linear_mode`) for batches of at least `panel_batch` rows; `f32` expands the weights and shows what
@@ -71,23 +69,29 @@ struct nested_floats {
     std::vector<crumb::dense_linear<float>> at;
 };
 
-/// n x k weights with their own memory (or the mapped file's), ready to run.
+/// What a matrix becomes.
+struct matrix_options {
+    weight_type type = weight_type::stored;
+    activation_type activations = activation_type::int8;
+    std::span<const float> bias = {}; ///< empty, or n values that outlive the matrix
+};
+
+/// n x k weights in an arena (or as they are mapped), ready to run.
 class matrix {
   public:
-    /// Takes `tensor`, checks that its shape is n x k, and converts it; of packed weights it uses the file's
-    /// bytes as they lie. Stored as a type that is not multiplied, it becomes floats. `bias` is empty or has
-    /// n values that outlive the matrix. Packed weights of codebook formats take their tables from `extras`;
-    /// to make them of other weights is what `quantize` does.
-    /// Errors name the tensor.
+    /// Takes `tensor`, checks that its shape is n x k, and converts it, to `memory`, which outlives it; of
+    /// packed weights it uses the file's bytes as they lie. Stored as a type that is not multiplied, it
+    /// becomes floats. Packed weights of codebook formats take their tables from `extras`; to make them of
+    /// other weights is what `quantize` does. Errors name the tensor.
     static crumb::result<matrix> make(const gguf_tensor& tensor, std::size_t n, std::size_t k,
-                                      weight_type type, activation_type activations,
-                                      std::span<const float> bias, const matrix_extras& extras);
+                                      const matrix_options& options, const matrix_extras& extras,
+                                      crumb::arena& memory);
 
     std::size_t n() const noexcept { return n_; }
     std::size_t k() const noexcept { return k_; }
     /// Bytes of the weights in their storage format.
     std::size_t stored_bytes() const noexcept { return stored_bytes_; }
-    /// Bytes of weights in memory of its own: 0 where they are used as they are mapped.
+    /// Bytes of weights in the arena: 0 where they are used as they are mapped.
     std::size_t copied_bytes() const noexcept { return memory_.size(); }
     /// Whether its product is of quantized activations, not of floats.
     bool reads_activations() const noexcept;
@@ -114,18 +118,18 @@ class matrix {
 
   private:
     template <class F>
-    crumb::status plan_format(const gguf_tensor& tensor, activation_type activations,
-                              std::span<const float> bias, const matrix_extras& extras);
+    crumb::status plan_format(const gguf_tensor& tensor, const matrix_options& options,
+                              const matrix_extras& extras, crumb::arena& memory);
     template <class F>
     crumb::status plan_blocks(const gguf_tensor& tensor, const crumb::storage_view<F>& blocks,
-                              activation_type activations, std::span<const float> bias);
+                              const matrix_options& options, crumb::arena& memory);
     template <class F>
-    crumb::status plan_packed(const crumb::packed_view<F>& packed, activation_type activations,
-                              std::span<const float> bias, std::span<const std::int8_t> codebooks);
-    crumb::status plan_nested(const gguf_tensor& tensor, activation_type activations,
-                              std::span<const float> bias);
+    crumb::status plan_packed(const crumb::packed_view<F>& packed, const matrix_options& options,
+                              std::span<const std::int8_t> codebooks);
+    crumb::status plan_nested(const gguf_tensor& tensor, const matrix_options& options, crumb::arena& memory);
     crumb::status plan_floats(const gguf_tensor& tensor, std::span<const float> bias,
-                              const matrix_extras& extras);
+                              const matrix_extras& extras, crumb::arena& memory);
+    float* numbers() const noexcept { return reinterpret_cast<float*>(memory_.data()); }
     /// A tensor of n x k numbers of type T, which are used where they lie.
     template <class T>
     crumb::status plan_as_stored(const gguf_tensor& tensor, std::span<const float> bias,
@@ -136,8 +140,8 @@ class matrix {
 
     std::size_t n_ = 0, k_ = 0, stored_bytes_ = 0;
     std::optional<crumb::precision_range> precisions_;
-    buffer memory_;
-    std::vector<float> bias_; ///< of nested weights as floats; with corrections, if those were expanded
+    std::span<std::byte> memory_; ///< of an arena
+    std::vector<float> bias_;     ///< of nested weights as floats; with corrections, if those were expanded
     bool is_floats_ = false, lacks_panels_ = false;
     std::variant<matrix_plans, nested_plans, nested_floats> plan_;
 };

@@ -182,7 +182,7 @@ class model::loader {
             type = is_rounding(options_.weights) ? options_.weights : weight_type::q8_0;
             requantized_[{t->type, type}].push_back(name);
         }
-        auto m = matrix::make(*t, n, k, type, options_.activations, bias, m_.extras());
+        auto m = matrix::make(*t, n, k, {type, options_.activations, bias}, m_.extras(), m_.weights_);
         if (!m) {
             error_ = m.error();
             return;

@@ -7,11 +7,15 @@
 #include "model/packed_file.hpp"
 #include "text/tokenizer.hpp"
 
+#include <crumb/core/buffer.hpp>
+
 #include <memory>
 #include <string>
 #include <vector>
 
 namespace lm {
+
+using crumb::buffer;
 
 /// Which of a model's attention and feed-forward matrices one is.
 struct matrix_role {
@@ -126,6 +130,7 @@ class model {
     std::unique_ptr<const matrix_extras> extras_; ///< rows of the embedding refer to it
     tensor_rows embedding_;
     std::vector<float> positions_, output_norm_, output_norm_bias_, vocabulary_bias_;
+    crumb::arena weights_; ///< what matrices refer to
     std::vector<model_layer> layers_;
     matrix output_;
     std::optional<crumb::precision_range> precisions_;
