@@ -1,8 +1,9 @@
 // Greedy answers of crumb-lm beside those of llama.cpp: a hundred prompts in the model's chat format, token
 // by token until the two choose differently. Prints each first difference with both programs' gap between the
 // two tokens, in nats; one whose gaps are both below .1 is a near-tie. ONE and OTHER are int8 or f32, which
-// are crumb-lm with such activations, or llama.cpp. Built by hand, LLAMA being a checkout of llama.cpp and
-// LIBS its libraries of the same release, behind a build of the preset `lm`:
+// are crumb-lm with such activations, or llama.cpp; with `:exact`, caches are F32 and llama.cpp does without
+// flash attention. Built by hand, LLAMA being a checkout of llama.cpp and LIBS its libraries of the same
+// release, behind a build of the preset `lm`:
 //
 //   g++ -O2 -DNDEBUG -std=c++20 -DCRUMB_COMPILED_KERNELS -Iinclude -Iexamples/lm -Ibench
 //       -I$LLAMA/include -I$LLAMA/ggml/include
@@ -61,13 +62,16 @@ std::int32_t likeliest(std::span<const float> logits) {
     return static_cast<std::int32_t>(std::max_element(logits.begin(), logits.end()) - logits.begin());
 }
 
-constexpr beside::engine_options options{.context = 512, .batch = 512};
-
 std::unique_ptr<beside::engine> engine_named(std::string_view name, const char* path) {
+    constexpr std::string_view suffix = ":exact";
+    const bool is_exact = name.ends_with(suffix);
+    if (is_exact)
+        name.remove_suffix(suffix.size());
+    const beside::engine_options options{.context = 512, .batch = 512, .exact = is_exact};
     if (name == "llama.cpp")
         return std::make_unique<beside::llama_engine>(path, options);
     if (name != "int8" && name != "f32")
-        fail("an engine is int8, f32 or llama.cpp");
+        fail("an engine is int8, f32 or llama.cpp, and :exact behind it");
     return std::make_unique<beside::crumb_engine>(
         path, name == "f32" ? lm::activation_type::f32 : lm::activation_type::int8, options);
 }
