@@ -90,7 +90,7 @@ struct model {
     float norm_epsilon, rope_base;
     std::vector<layer> layers;
     std::vector<float> embedding, output_norm;
-    crumb::any_linear output;
+    crumb::any_linear output_basis, output; ///< the first one of models whose stream is rotated
 };
 
 /// Calls f with a tensor's matrix as it lies in the file: a view of floats, or of a format's blocks.
@@ -188,6 +188,8 @@ model load(const std::string& path, std::string_view format) {
                                                     : floats(embedding);
     const bool is_tied = m.file.find_tensor("output.weight") == nullptr;
     m.output = make_matrix(m, is_tied ? embedding : tensor("output.weight", tokens, w), "");
+    if (m.file.find_tensor("output_basis.weight"))
+        m.output_basis = make_matrix(m, tensor("output_basis.weight", w, w), "");
     m.output_norm = floats(tensor("output_norm.weight", 1, w));
     for (std::size_t i = 0, layers = number("llama.block_count"); i < layers; ++i) {
         const auto get = [&](const char* name, std::size_t n, std::size_t k) -> const gguf_tensor& {
@@ -277,8 +279,12 @@ class session {
         }
         or_exit(cache_.advance(n));
         cache_.encode(scratch_[0]); // tokens that the window has left behind
-        const auto last = rows(normed, {0, 1});
+        auto last = rows(normed, {0, 1});
         ops_.rms_norm(rows(x, {n - 1, n}), m_.output_norm, m_.norm_epsilon, last);
+        if (m_.output_basis) {
+            multiply(last, {{m_.output_basis, rows(added, {0, 1})}});
+            last = rows(added, {0, 1});
+        }
         multiply(last, {{m_.output, view(logits_, 1, m_.output.n())}});
         return logits_;
     }

@@ -39,14 +39,17 @@ compare(40 "1;2" --kv pq4)
 
 # Weights that crumb-lm has quantized, in formats of its own and nested.
 set(model "${WORK}/minimal_llama_quantized.gguf")
-foreach(format_and_vocabulary cb4:cb4 cb2s:q8_0 nested:2-4:q8_0)
-    string(REGEX MATCH "[^:]+$" vocabulary ${format_and_vocabulary})
-    string(REGEX REPLACE ":[^:]+$" "" format ${format_and_vocabulary})
+function(compare_quantized format vocabulary)
     execute_process(COMMAND "${LM}" quantize "${MODELS}/novels-llama-5m-q8_0.gguf" --weights ${format} --chunks 1
-        --vocabulary ${vocabulary} --sweeps 0 --out "${model}" RESULT_VARIABLE code OUTPUT_QUIET ERROR_VARIABLE err)
+        --vocabulary ${vocabulary} --sweeps 0 --out "${model}" ${ARGN}
+        RESULT_VARIABLE code OUTPUT_QUIET ERROR_VARIABLE err)
     expect_equal("quantize ${format}: exit code" "${code}" 0)
     compare(40 "1;2")
-endforeach()
+endfunction()
+compare_quantized(cb4 cb4)
+compare_quantized(cb4 cb4 --rotate)
+compare_quantized(cb2s q8_0)
+compare_quantized(nested:2-4 q8_0)
 expect_error("tensor blk.0.attn_q.weight has packed numbers" "${model}" a --weights q4_0)
 file(REMOVE "${model}")
 

@@ -4,6 +4,7 @@
 #include "model/session.hpp"
 #include "naive_model.hpp"
 #include "tiny_model.hpp"
+#include "train/rotation.hpp"
 
 #include <gtest/gtest.h>
 
@@ -403,9 +404,8 @@ TEST(SessionLimits, AnUnknownIsaIsNamed) {
         << m.message();
 }
 
-TEST_P(Session, PartsMakeThePass) {
-    const temporary_file file(tiny_model(GetParam()).file());
-    const auto m = lm::model::load(file.path(), {weight_type::f32, activation_type::f32});
+void expect_parts_to_make_the_pass(const std::string& path) {
+    const auto m = lm::model::load(path, {weight_type::f32, activation_type::f32});
     ASSERT_TRUE(m.ok()) << m.message();
     auto s = lm::session::make(*m, lm::team(2), kv_type::f16, 32, 32);
     ASSERT_TRUE(s.ok()) << s.message();
@@ -438,6 +438,21 @@ TEST_P(Session, PartsMakeThePass) {
     EXPECT_FALSE(s->run(lm::pass_part::network, 0, h, crumb::matrix(out.data(), 20, d.hidden + 1)).ok());
     EXPECT_FALSE(s->embed({}, crumb::matrix(stream.data(), 0, d.width)).ok());
     EXPECT_FALSE(s->embed(std::vector<std::int32_t>{256}, crumb::matrix(stream.data(), 1, d.width)).ok());
+}
+
+TEST_P(Session, PartsMakeThePass) {
+    const temporary_file file(tiny_model(GetParam()).file());
+    expect_parts_to_make_the_pass(file.path());
+}
+
+TEST(RotatedSession, PartsMakeThePass) {
+    for (const bool tied : {false, true}) {
+        const temporary_file file(tiny_model({.tied = tied}).file()), rotated{bytes()};
+        const auto m = lm::model::load(file.path(), {});
+        ASSERT_TRUE(m.ok()) << m.message();
+        ASSERT_TRUE(lm::write_rotated(*m, 3, rotated.path()).ok());
+        expect_parts_to_make_the_pass(rotated.path());
+    }
 }
 
 } // namespace

@@ -49,6 +49,7 @@ struct perplexity_options : common_options {
 
 struct quantize_options : quantization {
     std::string model;
+    bool rotate = false; ///< the residual stream first
     std::size_t threads = 0;
     std::string out;
 };

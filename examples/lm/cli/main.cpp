@@ -271,10 +271,12 @@ int run(int argc, char** argv) {
             "How far weights go towards the full model's outputs on the inputs of the quantized model, 0 to "
             "1; off: on the full model's inputs")
         ->default_str("0.5");
+    quantize->add_flag("--rotate", q.rotate,
+                       "Rotate the residual stream first, so that no channel of it stands out");
     quantize->add_option("--sweeps", q.sweeps, "Passes that choose every group again, given all others")
         ->check(CLI::Range(0, 100))
         ->capture_default_str();
-    quantize->add_option("--seed", q.seed, "Seed of the text that the model writes")
+    quantize->add_option("--seed", q.seed, "Seed of the text that the model writes, and of the rotation")
         ->check(lm::natural)
         ->capture_default_str();
     lm::add_threads(quantize, q.threads);

@@ -3,10 +3,13 @@
 #include "cli/program.hpp"
 #include "cli/report.hpp"
 #include "gguf/output_file.hpp"
+#include "train/rotation.hpp"
 
 #include <algorithm>
 #include <chrono>
 #include <map>
+
+#include <unistd.h>
 
 namespace lm {
 
@@ -65,6 +68,22 @@ void warn_of_few_bits(const model& m) {
                  m.path().c_str(), bits);
 }
 
+/// The model of `path` with a rotated residual stream, from a file beside the output that has no name any
+/// more when this returns.
+crumb::result<loaded_model> open_rotated(const quantize_options& o, load_options how,
+                                         const stage_function& progress) {
+    const auto source = model::load(o.model, {});
+    if (!source)
+        return source.error();
+    warn_of_few_bits(*source);
+    how.model = o.out + ".rotated";
+    if (const status s = write_rotated(*source, o.seed, how.model, one_stage(progress, "bytes rotated")); !s)
+        return s;
+    auto loaded = open_model(how, 0, 512);
+    ::unlink(how.model.c_str());
+    return loaded;
+}
+
 } // namespace
 
 status quantize(const quantize_options& o) {
@@ -77,12 +96,13 @@ status quantize(const quantize_options& o) {
     full.weights = weight_type::f32;
     full.activations = activation_type::f32;
     full.threads = o.threads;
-    auto loaded = open_model(full, 0, 512);
-    if (!loaded)
-        return loaded.error();
-    warn_of_few_bits(*loaded->weights);
     stage_progress progress;
     const stage_function stages = std::ref(progress);
+    auto loaded = o.rotate ? open_rotated(o, full, stages) : open_model(full, 0, 512);
+    if (!loaded)
+        return loaded.error();
+    if (!o.rotate)
+        warn_of_few_bits(*loaded->weights);
     const auto made = quantize_model(o, *loaded->weights, *loaded->run, stages);
     if (!made)
         return made.error();

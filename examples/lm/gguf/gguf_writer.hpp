@@ -81,7 +81,7 @@ class gguf_writer {
     /// `without`.
     void copy(const gguf& file, std::string_view without);
 
-    /// Fills `out` with a tensor's bytes from number `at` on, or says why it cannot. No `status`: the name of
+    /// Fills `out` with a tensor's bytes from byte `at` on, or says why it cannot. No `status`: the name of
     /// that type differs where callers see declarations of kernels only.
     using source = std::function<std::string(std::uint64_t at, std::span<std::byte> out)>;
     /// Adds a tensor whose bytes exist only while they are written: `bytes` and `write` ask for them in

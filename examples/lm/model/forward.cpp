@@ -84,8 +84,20 @@ void session::state::forward(std::span<const std::int32_t> tokens, std::size_t w
         return;
     const auto last = crumb::matrix<const float>(h.row(s.rows - wanted), wanted, d.width);
     s.take(wanted);
-    write_logits(prepared(s, last, m.output_norm(), m.output_norm_bias(), {&m.output()}),
-                 crumb::matrix(logits.data(), wanted, d.vocabulary), s, length + tokens.size() - wanted);
+    write_logits(output_input(s, last), crumb::matrix(logits.data(), wanted, d.vocabulary), s,
+                 length + tokens.size() - wanted);
+}
+
+/// What the output matrix reads of some rows of the residual stream.
+matrix_input session::state::output_input(share& s, const matrix_view<const float>& from) {
+    const matrix& basis = m.output_basis();
+    if (basis.n() == 0)
+        return prepared(s, from, m.output_norm(), m.output_norm_bias(), {&m.output()});
+    const auto to = crumb::matrix(added.data(), s.rows, basis.n());
+    basis.run(prepared(s, from, m.output_norm(), m.output_norm_bias(), {&basis}), to, s.split(basis.n()),
+              bits);
+    wait(s);
+    return prepared(s, to, {&m.output()});
 }
 
 /// Logits of rows, of which the first one is token `first`: this thread's channels.

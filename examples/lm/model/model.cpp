@@ -45,6 +45,8 @@ class model::loader {
             m_.weight_bytes_ -= m_.output_.stored_bytes();
             m_.weight_count_ -= d.vocabulary * d.width;
         }
+        if (m_.file_.find_tensor(output_basis_tensor) != nullptr)
+            convert(output_basis_tensor, d.width, d.width, m_.output_basis_, {}, weight_type::stored);
         describe();
         // What this program would leave out (biases, experts, ...) changes the results.
         for (const gguf_tensor& t : m_.file_.tensors())

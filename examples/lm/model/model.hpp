@@ -35,6 +35,11 @@ struct named_matrix {
     matrix_role role;
 };
 
+/// The tensor of `model::output_basis`.
+inline constexpr const char* output_basis_tensor = "output_basis.weight";
+/// The key of a rotated model: a number by its source and its rotation.
+inline constexpr const char* rotation_key = "crumb.rotation";
+
 class folded_layer;
 
 /// One layer: attention and feed-forward, each behind a norm. Empty vectors are parameters the model lacks.
@@ -82,6 +87,9 @@ class model {
     const std::vector<float>& output_norm() const noexcept { return output_norm_; }
     const std::vector<float>& output_norm_bias() const noexcept { return output_norm_bias_; }
     const matrix& output() const noexcept { return output_; }
+    /// Of a model whose residual stream was rotated and whose output matrix is its embedding: width x width,
+    /// multiplied with the normed stream before the output matrix reads it. Else it has no rows.
+    const matrix& output_basis() const noexcept { return output_basis_; }
     /// The name of its tensor: a model without an output matrix uses its embedding.
     const char* output_tensor() const noexcept {
         return file_.find_tensor("output.weight") != nullptr ? "output.weight" : "token_embd.weight";
@@ -132,7 +140,7 @@ class model {
     std::vector<float> positions_, output_norm_, output_norm_bias_, vocabulary_bias_;
     crumb::arena weights_; ///< what matrices refer to
     std::vector<model_layer> layers_;
-    matrix output_;
+    matrix output_, output_basis_;
     std::optional<crumb::precision_range> precisions_;
     std::size_t weight_bytes_ = 0, weight_count_ = 0;
 };

@@ -22,6 +22,9 @@ std::uint64_t model_identity(const model& m) {
               &l.ffn_post_norm, &l.q_bias, &l.k_bias, &l.v_bias, &l.gate_bias})
             add_all(*v);
     add_all(m.output_norm());
+    // Its norms are all 1.
+    if (const auto rotated = m.file().get_u64(rotation_key))
+        add(*rotated);
     return hash;
 }
 

@@ -65,8 +65,10 @@ void session::state::run(pass_part part, std::size_t layer, const matrix_view<co
     share s{workers[index], index, parts, 0, {}};
     s.take(from.rows);
     s.own.watch.start();
-    if (part == pass_part::output_input)
-        return norm(from, m.output_norm(), m.output_norm_bias(), to, s.mine);
+    if (part == pass_part::output_input) {
+        const matrix_input input = output_input(s, from);
+        return copy(input.x(), to, s.mine);
+    }
     if (part == pass_part::output)
         return write_logits(prepared(s, from, {&m.output()}), to, s, 0);
     const model_layer& l = m.layers()[layer];

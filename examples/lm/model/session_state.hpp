@@ -144,6 +144,7 @@ struct session::state {
     void embed(std::span<const std::int32_t> tokens, range rows);
     void forward(std::span<const std::int32_t> tokens, std::size_t wanted, std::size_t part,
                  std::size_t parts);
+    matrix_input output_input(share& s, const matrix_view<const float>& from);
     void write_logits(const matrix_input& from, const matrix_view<float>& to, share& s, std::size_t first);
     projections projections_of(const model_layer& l, std::size_t rows);
     status attend(std::size_t layer, const projections& of, const matrix_view<float>& out, share& s,
