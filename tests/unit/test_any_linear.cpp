@@ -20,6 +20,7 @@ namespace {
 using crumb::any_linear;
 using crumb_test::for_each_isa;
 using crumb_test::normal_numbers;
+using crumb_test::tested_isa;
 
 constexpr std::size_t n = 37, k = 300, m = 5;
 
@@ -67,16 +68,16 @@ void expect_unpacks(const any_linear& plan, F weight) {
 }
 
 TEST(AnyLinear, EqualsThePlanOfEveryFormat) {
-    for_each_isa([]<class Isa>() {
-        crumb::format_list::for_each([]<class F>() {
+    for_each_isa([](const tested_isa& isa) {
+        crumb::format_list::for_each([&]<class F>() {
             const crumb_test::linear_problem<F> p(n, k, m, 1);
-            const auto plan = p.plan(Isa::name, true);
+            const auto plan = p.plan(isa.name, true);
             const any_linear any = plan;
             EXPECT_EQ(any.n(), n);
             EXPECT_EQ(any.k(), k);
             EXPECT_EQ(any.bytes(), plan.bytes());
             EXPECT_EQ(any.input_plan(), plan.input_plan());
-            EXPECT_EQ(run(any, p.x), p.run(Isa::name, true)) << F::name;
+            EXPECT_EQ(run(any, p.x), p.run(isa.name, true)) << F::name;
             EXPECT_EQ(any.constant(n - 1), p.bias[n - 1]);
             SCOPED_TRACE(F::name);
             const auto view = p.stored.view();
@@ -98,12 +99,12 @@ TEST(AnyLinear, OpensWhatHasRecords) {
         const auto stored = *crumb::quantize<F>(crumb::matrix<const float>(w.data(), n, k));
         crumb_test::guarded<std::byte> memory(crumb::packed_bytes<F>(n, k));
         const auto packed = *crumb::pack(stored, memory.span());
-        for_each_isa([&]<class Isa>() {
-            const auto any = any_linear::open(memory.span(), {}, {Isa::name});
+        for_each_isa([&](const tested_isa& isa) {
+            const auto any = any_linear::open(memory.span(), {}, {isa.name});
             ASSERT_TRUE(any) << any.message();
             EXPECT_FALSE(any->can_unpack());
             EXPECT_TRUE(any->reads_activations());
-            const auto plan = *crumb::linear<F>::plan(packed, {}, {Isa::name});
+            const auto plan = *crumb::linear<F>::plan(packed, {}, {isa.name});
             EXPECT_EQ(run(*any, x), run(plan, x));
             EXPECT_EQ(any->bytes(), packed.bytes());
         });
@@ -159,8 +160,8 @@ TEST(AnyLinear, EqualsNestedPlansAtEveryPrecision) {
     std::vector<float> x(m * k);
     for (float& v : x)
         v = static_cast<float>(random() % 1000) * 0.01f - 5;
-    for_each_isa([&]<class Isa>() {
-        const auto plan = *crumb::nested_linear::plan(packed, {}, {Isa::name});
+    for_each_isa([&](const tested_isa& isa) {
+        const auto plan = *crumb::nested_linear::plan(packed, {}, {isa.name});
         std::vector<float> before;
         for (int bits = 2; bits <= 4; ++bits) {
             const any_linear any(plan, bits);
@@ -188,7 +189,7 @@ TEST(AnyLinear, EqualsDensePlans) {
     std::vector<crumb::half> halves;
     for (const float v : w)
         halves.push_back(crumb::to_half(v));
-    for_each_isa([&]<class Isa>() {
+    for_each_isa([&](const tested_isa& isa) {
         const auto check = [&](const auto& plan, std::size_t bytes) {
             const any_linear any = plan;
             EXPECT_FALSE(any.reads_activations());
@@ -198,10 +199,10 @@ TEST(AnyLinear, EqualsDensePlans) {
             EXPECT_EQ(run(any, x), want);
         };
         check(*crumb::dense_linear<float>::plan(crumb::matrix<const float>(w.data(), n, k), {.bias = bias},
-                                                {Isa::name}),
+                                                {isa.name}),
               w.size() * sizeof(float));
         check(*crumb::dense_linear<crumb::half>::plan(crumb::matrix<const crumb::half>(halves.data(), n, k),
-                                                      {.bias = bias}, {Isa::name}),
+                                                      {.bias = bias}, {isa.name}),
               w.size() * sizeof(crumb::half));
     });
 }

@@ -21,6 +21,7 @@ using crumb_test::for_each_isa;
 using crumb_test::guard;
 using crumb_test::guarded;
 using crumb_test::normal_numbers;
+using crumb_test::tested_isa;
 
 // The documented bound is for one rounding per multiply-add; twice that holds for ISAs without FMA too.
 constexpr double eps = 2 * 0x1p-24;
@@ -107,24 +108,24 @@ using cache_types = testing::Types<float, crumb::half>;
 TYPED_TEST_SUITE(attention, cache_types, );
 
 TYPED_TEST(attention, every_head_size) {
-    for_each_isa([]<class Isa>() {
+    for_each_isa([](const tested_isa& isa) {
         for (std::size_t d = 1; d <= 70; ++d) {
             const layout order = d % 2 == 0 ? layout::token_major : layout::head_major;
             problem<TypeParam> p({.heads = 4, .kv_heads = 2, .head_size = d}, 3, d % 5, order,
                                  d % 3 == 0 ? guard::before : guard::after, unsigned(d));
-            run(p, Isa::name);
+            run(p, isa.name);
         }
         for (const std::size_t d : {80, 96, 112, 128, 192, 256, 257, 511, 512}) {
             problem<TypeParam> p({.heads = 2, .kv_heads = 1, .head_size = d}, 2, 7, layout::token_major,
                                  guard::after, unsigned(d));
-            run(p, Isa::name);
+            run(p, isa.name);
         }
     });
 }
 
 // Positions around the limits of blocks, groups around those of tiles.
 TYPED_TEST(attention, contexts_and_groups) {
-    for_each_isa([]<class Isa>() {
+    for_each_isa([](const tested_isa& isa) {
         for (const std::size_t position : {0, 1, 3, 4, 61, 62, 63, 64, 65, 127, 128, 129, 200}) {
             for (const std::size_t group : {1, 2, 3, 4, 5, 7, 8, 9}) {
                 for (const std::size_t d : {32, 20}) {
@@ -132,7 +133,7 @@ TYPED_TEST(attention, contexts_and_groups) {
                         {.heads = 2 * group, .kv_heads = 2, .head_size = d, .scale = 0.5f}, 1 + position % 2,
                         position, group % 2 ? layout::head_major : layout::token_major,
                         group % 2 ? guard::after : guard::before, unsigned(position + group));
-                    run(p, Isa::name);
+                    run(p, isa.name);
                 }
             }
         }
@@ -140,14 +141,14 @@ TYPED_TEST(attention, contexts_and_groups) {
 }
 
 TYPED_TEST(attention, prompts) {
-    for_each_isa([]<class Isa>() {
+    for_each_isa([](const tested_isa& isa) {
         for (const std::size_t rows : {2, 5, 63, 64, 65, 130}) {
             for (const std::size_t group : {1, 3, 70}) {
                 if (group == 70 && rows > 5)
                     continue;
                 problem<TypeParam> p({.heads = group, .kv_heads = 1, .head_size = 16}, rows, rows % 3,
                                      layout::token_major, guard::after, unsigned(rows + group));
-                run(p, Isa::name);
+                run(p, isa.name);
             }
         }
     });
@@ -155,22 +156,22 @@ TYPED_TEST(attention, prompts) {
 
 // Large scores: the weights are nearly a maximum, and the running maximum has to be carried along.
 TYPED_TEST(attention, sharp) {
-    for_each_isa([]<class Isa>() {
+    for_each_isa([](const tested_isa& isa) {
         problem<TypeParam> p({.heads = 4, .kv_heads = 2, .head_size = 64}, 3, 300, layout::head_major,
                              guard::after, 5, 8);
-        run(p, Isa::name);
+        run(p, isa.name);
     });
 }
 
 TYPED_TEST(attention, parts_are_bit_identical) {
-    for_each_isa([]<class Isa>() {
+    for_each_isa([](const tested_isa& isa) {
         for (const std::size_t d : {64, 24}) {
             problem<TypeParam> p({.heads = 6, .kv_heads = 3, .head_size = d}, 37, 50, layout::token_major,
                                  guard::after, 9);
-            run(p, Isa::name);
+            run(p, isa.name);
             const std::vector<float> whole(p.y.begin(), p.y.end());
             std::fill(p.y.begin(), p.y.end(), 0.0f);
-            const crumb::attention plan = plan_for(p.shape, Isa::name);
+            const crumb::attention plan = plan_for(p.shape, isa.name);
             const auto work = [&](std::size_t h) {
                 for (const crumb::range rows :
                      {crumb::range{0, 1}, crumb::range{1, 8}, crumb::range{8, 37}}) {
@@ -190,13 +191,13 @@ TYPED_TEST(attention, parts_are_bit_identical) {
 }
 
 TYPED_TEST(attention, split_and_merge) {
-    for_each_isa([]<class Isa>() {
+    for_each_isa([](const tested_isa& isa) {
         for (const std::size_t splits : {1, 2, 3, 7}) {
             for (const std::size_t d : {32, 17}) {
                 const std::size_t rows = 3, position = 150;
                 problem<TypeParam> p({.heads = 4, .kv_heads = 2, .head_size = d}, rows, position,
                                      layout::head_major, guard::after, unsigned(splits));
-                const crumb::attention plan = plan_for(p.shape, Isa::name);
+                const crumb::attention plan = plan_for(p.shape, isa.name);
                 guarded<std::byte> partials(plan.partial_bytes(rows, splits));
                 guarded<std::byte> scratch(plan.scratch_bytes(rows));
                 for (std::size_t s = 0; s < splits; ++s)
@@ -214,11 +215,11 @@ TYPED_TEST(attention, split_and_merge) {
 
 // Ranges that a row does not see at all contribute nothing.
 TYPED_TEST(attention, empty_splits) {
-    for_each_isa([]<class Isa>() {
+    for_each_isa([](const tested_isa& isa) {
         const std::size_t rows = 70, position = 0;
         problem<TypeParam> p({.heads = 2, .kv_heads = 2, .head_size = 8}, rows, position, layout::token_major,
                              guard::after, 3);
-        const crumb::attention plan = plan_for(p.shape, Isa::name);
+        const crumb::attention plan = plan_for(p.shape, isa.name);
         guarded<std::byte> partials(plan.partial_bytes(rows, 4));
         guarded<std::byte> scratch(plan.scratch_bytes(rows));
         const crumb::range tokens[] = {{0, 10}, {10, 65}, {65, 70}, {70, 90}};
@@ -234,7 +235,7 @@ TYPED_TEST(attention, empty_splits) {
 
 // NaN in a key or value reaches the rows that see it, and no row before.
 TYPED_TEST(attention, later_tokens_are_not_seen) {
-    for_each_isa([]<class Isa>() {
+    for_each_isa([](const tested_isa& isa) {
         for (const std::size_t d : {16, 5}) {
             for (const std::size_t bad : {3, 64, 66}) {
                 for (const bool in_keys : {false, true}) {
@@ -243,7 +244,7 @@ TYPED_TEST(attention, later_tokens_are_not_seen) {
                     auto& cache = in_keys ? p.k : p.v;
                     for (std::size_t i = 0; i < d; ++i)
                         problem<TypeParam>::set(cache[bad * d + i], std::numeric_limits<float>::quiet_NaN());
-                    const crumb::attention plan = plan_for(p.shape, Isa::name);
+                    const crumb::attention plan = plan_for(p.shape, isa.name);
                     guarded<std::byte> scratch(plan.scratch_bytes(70));
                     plan.run(p.queries(), p.arrays(0), p.result(), scratch.span());
                     for (std::size_t i = 0; i < p.y.size(); ++i)
@@ -255,14 +256,14 @@ TYPED_TEST(attention, later_tokens_are_not_seen) {
 }
 
 TYPED_TEST(attention, infinite_scores) {
-    for_each_isa([]<class Isa>() {
+    for_each_isa([](const tested_isa& isa) {
         problem<TypeParam> p({.heads = 1, .kv_heads = 1, .head_size = 4}, 1, 2, layout::token_major,
                              guard::after, 6);
         for (float& x : p.q)
             x = 1;
         for (std::size_t i = 0; i < 4; ++i)
             problem<TypeParam>::set(p.k[4 + i], -std::numeric_limits<float>::infinity());
-        const crumb::attention plan = plan_for(p.shape, Isa::name);
+        const crumb::attention plan = plan_for(p.shape, isa.name);
         guarded<std::byte> scratch(plan.scratch_bytes(1));
         plan.run(p.queries(), p.arrays(2), p.result(), scratch.span());
         for (const float y : p.y) // that token's weight is 0

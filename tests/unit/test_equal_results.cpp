@@ -115,18 +115,18 @@ void add_pages(results& to, const char* isa) {
 
 TEST(EqualResults, OnAllIsasThatFuse) {
     results all;
-    crumb_test::for_each_isa([&]<class Isa>() {
-        if (!Isa::fuses)
+    crumb_test::for_each_isa([&](const crumb_test::tested_isa& isa) {
+        if (!isa.fuses)
             return;
-        add_products<crumb::q4_0>(all, Isa::name);
-        add_products<crumb::q8_0>(all, Isa::name);
-        add_products<crumb::u2>(all, Isa::name);
+        add_products<crumb::q4_0>(all, isa.name);
+        add_products<crumb::q8_0>(all, isa.name);
+        add_products<crumb::u2>(all, isa.name);
         crumb::record_format_list::for_each([&]<class F>() {
             if constexpr (crumb::rounding_format<F>)
-                add_products<F>(all, Isa::name);
+                add_products<F>(all, isa.name);
         });
-        add_float_ops(all, Isa::name);
-        ASSERT_NO_FATAL_FAILURE(add_pages(all, Isa::name));
+        add_float_ops(all, isa.name);
+        ASSERT_NO_FATAL_FAILURE(add_pages(all, isa.name));
     });
     const std::map<std::string, std::uint64_t> wanted = {
         {"activations", 0xa33636072b7ba36eu},

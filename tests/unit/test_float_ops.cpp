@@ -21,6 +21,7 @@ using crumb_test::for_each_isa;
 using crumb_test::guard;
 using crumb_test::guarded;
 using crumb_test::normal_numbers;
+using crumb_test::tested_isa;
 
 // The documented bounds are for one rounding per multiply-add; twice that holds for ISAs without FMA too.
 constexpr double eps = 2 * 0x1p-24;
@@ -30,10 +31,10 @@ constexpr float nan = std::numeric_limits<float>::quiet_NaN();
 /// Calls f(ops, side) for every ISA and both kinds of guards.
 template <class F>
 void for_each_ops(F f) {
-    for_each_isa([&]<class Isa>() {
-        const auto ops = crumb::float_ops::plan({Isa::name});
+    for_each_isa([&](const tested_isa& isa) {
+        const auto ops = crumb::float_ops::plan({isa.name});
         ASSERT_TRUE(ops) << ops.message();
-        ASSERT_STREQ(ops->isa(), Isa::name);
+        ASSERT_STREQ(ops->isa(), isa.name);
         f(*ops, guard::after);
         f(*ops, guard::before);
     });

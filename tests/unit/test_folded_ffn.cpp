@@ -21,6 +21,7 @@ namespace {
 using crumb::row_codec;
 using crumb_test::guarded;
 using crumb_test::normal_numbers;
+using crumb_test::tested_isa;
 
 constexpr auto soft = [](float u) noexcept { return u > 0 ? u : 0.25f * u; };
 double soft_exactly(double u) { return u > 0 ? u : 0.25 * u; }
@@ -160,7 +161,7 @@ outcome run(const crumb::folded_ffn& f, const std::vector<float>& x, std::size_t
 } // namespace
 
 TEST(FoldedFfn, EqualsTheReference) {
-    crumb_test::for_each_isa([]<class Isa>() {
+    crumb_test::for_each_isa([](const tested_isa& isa) {
         unsigned seed = 1;
         for (const sizes& s : shapes) {
             for (std::size_t c = 0; c < crumb::row_codecs; ++c) {
@@ -168,12 +169,12 @@ TEST(FoldedFfn, EqualsTheReference) {
                 const auto other = static_cast<row_codec>((c + 2) % crumb::row_codecs);
                 ++seed;
                 const network net(s, codec, other, seed % 2 == 0, seed);
-                const auto f = net.plan(Isa::name);
+                const auto f = net.plan(isa.name);
                 constexpr std::size_t m = 3;
                 const auto x = net.random_rows(m);
                 // A residual is multiplied with the activations that its estimate was made of.
                 std::vector<float> rounded;
-                const auto estimates = net.estimates(Isa::name, x, m, &rounded);
+                const auto estimates = net.estimates(isa.name, x, m, &rounded);
                 const outcome got = run(f, x, m, 1);
                 std::size_t fixed = 0;
                 for (std::size_t r = 0; r < m; ++r) {
@@ -206,11 +207,11 @@ TEST(FoldedFfn, EqualsTheReference) {
 }
 
 TEST(FoldedFfn, DoesNotDependOnPartsOrRows) {
-    crumb_test::for_each_isa([]<class Isa>() {
+    crumb_test::for_each_isa([](const tested_isa& isa) {
         for (const auto& [s, out] : {std::pair{sizes{100, 700, 45}, row_codec::q8_0},
                                      std::pair{sizes{64, 530, 96}, row_codec::q4_0}}) {
             const network net(s, row_codec::q4_0, out, true, 5, 0.5f);
-            const auto f = net.plan(Isa::name);
+            const auto f = net.plan(isa.name);
             constexpr std::size_t m = 9;
             const auto x = net.random_rows(m);
             const outcome all = run(f, x, m, 1);
@@ -240,10 +241,10 @@ TEST(FoldedFfn, DoesNotDependOnPartsOrRows) {
 // Codes and factors at the ends of their ranges: the largest sums that integers have to hold.
 TEST(FoldedFfn, AddsExtremeCodes) {
     constexpr std::size_t outputs = 70, bytes = crumb::row_bytes(row_codec::q4_0, outputs);
-    crumb_test::for_each_isa([]<class Isa>() {
-        const auto isa = crumb::choose_isa({Isa::name});
-        ASSERT_TRUE(isa);
-        const auto& functions = crumb::dispatch::functions_at<crumb::dispatch::ffn_functions>(*isa);
+    crumb_test::for_each_isa([](const tested_isa& isa) {
+        const auto chosen = crumb::choose_isa({isa.name});
+        ASSERT_TRUE(chosen);
+        const auto& functions = crumb::dispatch::functions_at<crumb::dispatch::ffn_functions>(*chosen);
         const auto adds = functions.of[std::size_t(row_codec::q4_0)].adds;
         for (const std::size_t neurons : {1, 5, 16, 37})
             for (unsigned kind = 0; kind < 4; ++kind) {
@@ -295,7 +296,7 @@ TEST(FoldedFfn, AddsExtremeCodes) {
 
 // Whatever the lines: where every neuron is fixed, xC + B has to be the sum of the lines.
 TEST(FoldedFfn, CoverageZeroIsTheDenseNetwork) {
-    crumb_test::for_each_isa([]<class Isa>() {
+    crumb_test::for_each_isa([](const tested_isa& isa) {
         for (const sizes& s : shapes) {
             network net(s, row_codec::f32, row_codec::f32, false, 11, 0);
             std::vector<double> magnitude(s.outputs * s.inputs, 0.0);
@@ -318,10 +319,10 @@ TEST(FoldedFfn, CoverageZeroIsTheDenseNetwork) {
                 }
             }
             const auto x = net.random_rows(1);
-            const outcome got = run(net.plan(Isa::name), x, 1, 1);
+            const outcome got = run(net.plan(isa.name), x, 1, 1);
             EXPECT_EQ(got.counted.fixed, s.neurons);
             EXPECT_EQ(got.missed, 0u);
-            const auto estimates = net.estimates(Isa::name, x, 1);
+            const auto estimates = net.estimates(isa.name, x, 1);
             const auto fixes =
                 crumb::reference::fixes(net.rows, x.data(), estimates.data(), soft_exactly, 1.0, 0x1p-23);
             const auto want = crumb::reference::ffn(net.rows, x.data(), net.output_bias.data(), soft_exactly);
@@ -338,28 +339,28 @@ TEST(FoldedFfn, CoverageZeroIsTheDenseNetwork) {
 }
 
 TEST(FoldedFfn, CoverageOneIsTheFoldedMatrix) {
-    crumb_test::for_each_isa([]<class Isa>() {
+    crumb_test::for_each_isa([](const tested_isa& isa) {
         for (const sizes& s : shapes) {
             const network net(s, row_codec::q4_0, row_codec::q4_0, false, 12,
                               std::numeric_limits<float>::infinity());
             const auto x = net.random_rows(5);
-            const outcome got = run(net.plan(Isa::name), x, 5, 2);
+            const outcome got = run(net.plan(isa.name), x, 5, 2);
             EXPECT_EQ(got.counted.fixed, 0u);
             std::vector<float> want(5 * s.outputs);
-            net.parts(Isa::name).fold.run(crumb::matrix<const float>(x.data(), 5, s.inputs), {},
-                                          crumb::matrix(want.data(), 5, s.outputs));
+            net.parts(isa.name).fold.run(crumb::matrix<const float>(x.data(), 5, s.inputs), {},
+                                         crumb::matrix(want.data(), 5, s.outputs));
             EXPECT_EQ(got.y, want);
         }
     });
 }
 
 TEST(FoldedFfn, FixesWhatIsNotANumber) {
-    crumb_test::for_each_isa([]<class Isa>() {
+    crumb_test::for_each_isa([](const tested_isa& isa) {
         const network net({64, 40, 32}, row_codec::f32, row_codec::f32, false, 13,
                           std::numeric_limits<float>::infinity());
         auto x = net.random_rows(1);
         x[5] = std::numeric_limits<float>::quiet_NaN();
-        const outcome got = run(net.plan(Isa::name), x, 1, 1);
+        const outcome got = run(net.plan(isa.name), x, 1, 1);
         EXPECT_EQ(got.counted.fixed, 40u);
         for (const float y : got.y)
             EXPECT_TRUE(std::isnan(y));
@@ -395,10 +396,10 @@ TEST(FoldedFfn, AppliesEveryActivation) {
 
 // Rows of q8_0 and q4_0 lose nothing on the way to tiles: a product with them is that of `linear`.
 TEST(NeuronProducts, InputsEqualLinear) {
-    crumb_test::for_each_isa([]<class Isa>() {
+    crumb_test::for_each_isa([](const tested_isa& isa) {
         for (const sizes& s : shapes) {
             const network net(s, row_codec::q4_0, row_codec::q4_0, false, 15);
-            const auto p = crumb::neuron_products::plan(net.rows, net.output_bias, {}, {Isa::name});
+            const auto p = crumb::neuron_products::plan(net.rows, net.output_bias, {}, {isa.name});
             ASSERT_TRUE(p) << p.message();
             for (const std::size_t m : {1, 5, 19}) {
                 const auto x = net.random_rows(m);
@@ -410,7 +411,7 @@ TEST(NeuronProducts, InputsEqualLinear) {
                 const auto view = crumb::matrix(u.data(), m, s.neurons);
                 p->inputs(q, view, {32, s.neurons}, tiles.span());
                 p->inputs(q, view, {0, 32}, tiles.span());
-                EXPECT_EQ(u, net.estimates(Isa::name, x, m)) << s.neurons << " neurons, " << m << " rows";
+                EXPECT_EQ(u, net.estimates(isa.name, x, m)) << s.neurons << " neurons, " << m << " rows";
             }
         }
     });
@@ -432,13 +433,13 @@ double byte_scale(row_codec codec, const crumb::neuron_rows& rows, std::size_t f
 }
 
 TEST(NeuronProducts, OutputsAreWithinTheBoundOfRequantization) {
-    crumb_test::for_each_isa([]<class Isa>() {
+    crumb_test::for_each_isa([](const tested_isa& isa) {
         std::vector<sizes> all(std::begin(shapes), std::end(shapes));
         all.push_back({32, 1100, 1000}); // several blocks of neurons and of outputs
         for (const sizes& s : all) {
             for (const row_codec codec : {row_codec::q8_0, row_codec::q4_0, row_codec::u2}) {
                 const network net(s, row_codec::q8_0, codec, false, 16);
-                const auto p = crumb::neuron_products::plan(net.rows, net.output_bias, {}, {Isa::name});
+                const auto p = crumb::neuron_products::plan(net.rows, net.output_bias, {}, {isa.name});
                 ASSERT_TRUE(p) << p.message();
                 constexpr std::size_t m = 3;
                 std::vector<float> hidden(m * s.neurons);
@@ -490,13 +491,13 @@ TEST(NeuronProducts, OutputsAreWithinTheBoundOfRequantization) {
 }
 
 TEST(NeuronProducts, InputsAddAPredictorAndItsRest) {
-    crumb_test::for_each_isa([]<class Isa>() {
+    crumb_test::for_each_isa([](const tested_isa& isa) {
         for (const sizes& s : shapes) {
             for (const row_codec codec : {row_codec::q8_0, row_codec::q4_0, row_codec::u2}) {
                 const network net(s, codec, row_codec::q4_0, true, 23);
-                const auto parts = net.parts(Isa::name);
+                const auto parts = net.parts(isa.name);
                 const auto p =
-                    crumb::neuron_products::plan(net.rows, net.output_bias, parts.predictor, {Isa::name});
+                    crumb::neuron_products::plan(net.rows, net.output_bias, parts.predictor, {isa.name});
                 ASSERT_TRUE(p) << p.message();
                 constexpr std::size_t m = 3;
                 const auto x = net.random_rows(m);
@@ -543,13 +544,13 @@ TEST(NeuronProducts, InputsAddAPredictorAndItsRest) {
 }
 
 TEST(FoldedFfn, DenseBatchesAreTheNetworkBeforeFolding) {
-    crumb_test::for_each_isa([]<class Isa>() {
+    crumb_test::for_each_isa([](const tested_isa& isa) {
         for (const bool residual : {false, true}) {
             const sizes s{96, 200, 72};
             const network net(s, row_codec::q8_0, row_codec::q8_0, residual, 18);
             constexpr std::size_t m = 11;
             const auto x = net.random_rows(m);
-            const auto f = net.plan(Isa::name, crumb::folded_batches::dense);
+            const auto f = net.plan(isa.name, crumb::folded_batches::dense);
             EXPECT_TRUE(f.is_dense(m));
             const outcome got = run(f, x, m, 1);
             EXPECT_EQ(run(f, x, m, 3).y, got.y);
@@ -565,7 +566,7 @@ TEST(FoldedFfn, DenseBatchesAreTheNetworkBeforeFolding) {
                 std::memcpy(writer + all.rows.layout().records_offset + n * all.rows.layout().record_bytes,
                             &line, sizeof line);
             }
-            const outcome want = run(all.plan(Isa::name), x, m, 1);
+            const outcome want = run(all.plan(isa.name), x, m, 1);
             double error = 0, length = 0;
             for (std::size_t i = 0; i < got.y.size(); ++i) {
                 error += std::pow(double(got.y[i]) - double(want.y[i]), 2);
@@ -581,7 +582,7 @@ TEST(FoldedFfn, DenseBatchesAreTheNetworkBeforeFolding) {
 
 // With matrices whole batches are what `any_linear` makes of them, to the last bit.
 TEST(FoldedFfn, DenseBatchesTakeMatricesWhereThereAre) {
-    crumb_test::for_each_isa([]<class Isa>() {
+    crumb_test::for_each_isa([](const tested_isa& isa) {
         const sizes s{96, 208, 72};
         const network net(s, row_codec::f32, row_codec::f32, false, 22); // in codecs without products
         constexpr std::size_t m = 9;
@@ -589,7 +590,7 @@ TEST(FoldedFfn, DenseBatchesTakeMatricesWhereThereAre) {
         const auto plan_of = [&](std::size_t n, std::size_t k, const std::vector<float>& w,
                                  const std::vector<float>& bias) {
             return *crumb::dense_linear<float>::plan(crumb::matrix<const float>(w.data(), n, k),
-                                                     {.bias = bias}, {Isa::name});
+                                                     {.bias = bias}, {isa.name});
         };
         std::vector<float> across(net.down.size()); // outputs x neurons
         for (std::size_t n = 0; n < s.neurons; ++n)
@@ -600,16 +601,16 @@ TEST(FoldedFfn, DenseBatchesTakeMatricesWhereThereAre) {
             *crumb::quantize<crumb::q8_0>(crumb::matrix<const float>(across.data(), s.outputs, s.neurons));
         ASSERT_TRUE(crumb::pack(q, packed.span()));
         const crumb::any_linear quantized = *crumb::linear<crumb::q8_0>::plan(
-            *crumb::packed_view<crumb::q8_0>::open(packed.span()), {.bias = net.output_bias}, {Isa::name});
+            *crumb::packed_view<crumb::q8_0>::open(packed.span()), {.bias = net.output_bias}, {isa.name});
         const crumb::any_linear floats = plan_of(s.outputs, s.neurons, across, net.output_bias);
-        auto parts = net.parts(Isa::name);
+        auto parts = net.parts(isa.name);
         const crumb::any_linear up_of[] = {plan_of(s.neurons, s.inputs, net.up, net.bias), parts.predictor};
         for (const crumb::any_linear& up : up_of)
             for (const crumb::any_linear& down : {quantized, floats}) {
                 parts.up = up;
                 parts.down = down;
-                const auto f = crumb::folded_ffn::plan(
-                    size_of(parts), parts, {.batches = crumb::folded_batches::dense}, {Isa::name});
+                const auto f = crumb::folded_ffn::plan(size_of(parts), parts,
+                                                       {.batches = crumb::folded_batches::dense}, {isa.name});
                 ASSERT_TRUE(f) << f.message();
                 EXPECT_TRUE(f->is_dense(m));
                 const outcome got = run(*f, x, m, 1);

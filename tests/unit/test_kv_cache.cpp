@@ -13,6 +13,7 @@ using crumb_test::cache_problem;
 using crumb_test::codecs;
 using crumb_test::for_each_isa;
 using crumb_test::normal_numbers;
+using crumb_test::tested_isa;
 
 constexpr double eps = 2 * 0x1p-24;
 
@@ -117,27 +118,27 @@ crumb::kv_cache_options options_of(const kv_codec& codec, std::size_t head_size,
 }
 
 TEST(KvAttention, ExactModeIsAttentionOverDecodedTokens) {
-    for_each_isa([]<class Isa>() {
+    for_each_isa([](const tested_isa& isa) {
         for (const auto& [name, codec] : codecs)
             for (const std::size_t tokens : {0, 3, 101, 330}) {
                 SCOPED_TRACE(std::string(name) + ", " + std::to_string(tokens) + " tokens");
-                run_problem p(options_of(codec, tokens == 330 ? 20 : 16, 1, 2), 2, tokens, 1, Isa::name);
-                p.run(crumb::kv_mode::exact, Isa::name, 1);
+                run_problem p(options_of(codec, tokens == 330 ? 20 : 16, 1, 2), 2, tokens, 1, isa.name);
+                p.run(crumb::kv_mode::exact, isa.name, 1);
                 ASSERT_NO_FATAL_FAILURE(p.check(1, nullptr));
             }
     });
 }
 
 TEST(KvAttention, FastModeStaysWithinItsBound) {
-    for_each_isa([]<class Isa>() {
+    for_each_isa([](const tested_isa& isa) {
         for (const auto& [name, codec] : codecs)
             for (const auto& [size, spread] : {std::pair{32, 0.1f}, {36, 1.0f}, {64, 8.0f}, {80, 1.0f}}) {
                 SCOPED_TRACE(std::string(name) + ", head size " + std::to_string(size) + ", spread " +
                              std::to_string(spread));
                 const auto head_size = static_cast<std::size_t>(size);
                 const std::size_t queries = size == 64 ? 5 : size == 36 ? 3 : 2;
-                run_problem p(options_of(codec, head_size, 1), queries, 170, 1, Isa::name, spread);
-                const auto errors = p.run(crumb::kv_mode::fast, Isa::name);
+                run_problem p(options_of(codec, head_size, 1), queries, 170, 1, isa.name, spread);
+                const auto errors = p.run(crumb::kv_mode::fast, isa.name);
                 ASSERT_NO_FATAL_FAILURE(p.check(0, codec.has_codebooks() ? &errors : nullptr));
                 if (codec.has_codebooks() && spread == 1)
                     for (const auto& e : errors) {
@@ -149,14 +150,14 @@ TEST(KvAttention, FastModeStaysWithinItsBound) {
 }
 
 TEST(KvAttention, RowsOfAChunkSeeCodesAndEachOther) {
-    for_each_isa([]<class Isa>() {
+    for_each_isa([](const tested_isa& isa) {
         for (const auto& [name, codec] : codecs)
             for (const std::size_t rows : {2, 9, 40}) {
                 SCOPED_TRACE(std::string(name) + ", " + std::to_string(rows) + " rows");
                 auto options = options_of(codec, 16, 1);
                 options.max_rows = 40;
-                run_problem p(options, 2, 170, rows, Isa::name);
-                const auto errors = p.run(crumb::kv_mode::fast, Isa::name);
+                run_problem p(options, 2, 170, rows, isa.name);
+                const auto errors = p.run(crumb::kv_mode::fast, isa.name);
                 ASSERT_NO_FATAL_FAILURE(p.check(0, codec.has_codebooks() && rows <= 16 ? &errors : nullptr));
             }
     });
@@ -164,7 +165,7 @@ TEST(KvAttention, RowsOfAChunkSeeCodesAndEachOther) {
 
 // Drafts of up to 16 tokens are verified in one step: its rows have to be what single steps give.
 TEST(KvAttention, RowsOfAStepAreSingleRows) {
-    for_each_isa([]<class Isa>() {
+    for_each_isa([](const tested_isa& isa) {
         for (const auto& [name, codec] : codecs)
             // Uniform codes sum the channels of a single query in another order than those of several.
             for (const std::size_t group : {codec.kind == crumb::kv_kind::uniform ? 4 : 1, 4})
@@ -174,10 +175,10 @@ TEST(KvAttention, RowsOfAStepAreSingleRows) {
                     auto options = options_of(codec, 32, 1);
                     options.max_rows = 16;
                     options.span = span;
-                    run_problem p(options, group, 230, 16, Isa::name);
-                    p.run(crumb::kv_mode::fast, Isa::name);
+                    run_problem p(options, group, 230, 16, isa.name);
+                    p.run(crumb::kv_mode::fast, isa.name);
                     const auto together = p.y;
-                    const auto plan = p.plan(crumb::kv_mode::fast, Isa::name);
+                    const auto plan = p.plan(crumb::kv_mode::fast, isa.name);
                     crumb::buffer memory(plan.scratch_bytes(16));
                     for (const std::size_t rows : {1, 3, 7}) {
                         std::fill(p.y.begin(), p.y.end(), -7.0f);
@@ -192,24 +193,24 @@ TEST(KvAttention, RowsOfAStepAreSingleRows) {
 
 TEST(KvAttention, ThePlanChoosesTheRoute) {
     using crumb::kv_route;
-    for_each_isa([]<class Isa>() {
+    for_each_isa([](const tested_isa& isa) {
         for (const auto& [name, codec] : codecs)
             for (const std::size_t group : {1, 2, 3, 4, 8, 16, 17}) {
                 SCOPED_TRACE(std::string(name) + ", " + std::to_string(group) + " queries");
                 const cache_problem p(options_of(codec, 64, 1));
-                const auto plan = crumb::kv_attention::plan(p.options, {.heads = group}, {Isa::name});
+                const auto plan = crumb::kv_attention::plan(p.options, {.heads = group}, {isa.name});
                 ASSERT_TRUE(plan.ok());
                 if (codec.kind == crumb::kv_kind::pq) {
                     const auto& functions =
                         crumb::dispatch::functions_at<crumb::dispatch::kv_attention_functions>(
-                            crumb::isa_index(Isa::name));
+                            crumb::isa_index(isa.name));
                     const auto from = functions.scans.expansion(codec).from;
                     EXPECT_EQ(plan->route(), group == 17                  ? kv_route::decoded
                                              : from != 0 && group >= from ? kv_route::expanded
                                                                           : kv_route::tables);
                     EXPECT_EQ(plan->route(17), kv_route::decoded);
                     const auto exact = crumb::kv_attention::plan(
-                        p.options, {.heads = group, .mode = crumb::kv_mode::exact}, {Isa::name});
+                        p.options, {.heads = group, .mode = crumb::kv_mode::exact}, {isa.name});
                     EXPECT_EQ(exact->route(), kv_route::decoded);
                 }
                 for (std::size_t rows = 1; rows <= 16; ++rows)
@@ -221,16 +222,16 @@ TEST(KvAttention, ThePlanChoosesTheRoute) {
 // With limits of 0 all parts take both planes, with large ones none does; the bound holds, and says the
 // price.
 TEST(KvAttention, LimitsDecideAboutSecondPlanes) {
-    for_each_isa([]<class Isa>() {
+    for_each_isa([](const tested_isa& isa) {
         for (const auto& [name, codec] : codecs)
             for (const std::size_t group : {1, 4}) {
                 if (!codec.has_codebooks())
                     continue;
                 SCOPED_TRACE(std::string(name) + ", " + std::to_string(group) + " queries");
-                run_problem p(options_of(codec, 32, 1), group, 300, 1, Isa::name);
+                run_problem p(options_of(codec, 32, 1), group, 300, 1, isa.name);
                 const auto errors_of = [&](const crumb::kv_plane_limits& limits) {
                     const auto plan = crumb::kv_attention::plan(
-                        p.options, {.heads = p.heads, .limits = limits}, {Isa::name});
+                        p.options, {.heads = p.heads, .limits = limits}, {isa.name});
                     EXPECT_TRUE(plan.ok()) << plan.message();
                     crumb::buffer memory(plan->scratch_bytes(1));
                     std::vector<crumb::kv_error> errors(p.heads);
@@ -263,7 +264,7 @@ TEST(KvAttention, LimitsDecideAboutSecondPlanes) {
 // The shortest span sees nothing but its own token, the longest some parts; sequences go through the pages of
 // all of them several times.
 TEST(KvAttention, ASpanSeesItsTokensAlone) {
-    for_each_isa([]<class Isa>() {
+    for_each_isa([](const tested_isa& isa) {
         for (const auto& [name, codec] : codecs)
             for (const auto& [span, tokens, rows] :
                  {std::tuple{1, 300, 9}, {40, 20, 9}, {40, 777, 1}, {40, 777, 9}, {300, 1100, 40}}) {
@@ -273,15 +274,15 @@ TEST(KvAttention, ASpanSeesItsTokensAlone) {
                 options.max_rows = 40;
                 options.span = static_cast<std::size_t>(span);
                 const auto m = static_cast<std::size_t>(rows);
-                run_problem p(options, 2, static_cast<std::size_t>(tokens), m, Isa::name);
+                run_problem p(options, 2, static_cast<std::size_t>(tokens), m, isa.name);
                 EXPECT_LE(p.pages.size(), std::size_t(span == 300 ? 3 : 2));
-                const auto errors = p.run(crumb::kv_mode::fast, Isa::name);
+                const auto errors = p.run(crumb::kv_mode::fast, isa.name);
                 ASSERT_NO_FATAL_FAILURE(p.check(0, codec.has_codebooks() && m <= 16 ? &errors : nullptr));
-                p.run(crumb::kv_mode::exact, Isa::name);
+                p.run(crumb::kv_mode::exact, isa.name);
                 ASSERT_NO_FATAL_FAILURE(p.check(0, nullptr));
                 // The same bits whichever rows go together.
                 const auto together = p.y;
-                const auto plan = p.plan(crumb::kv_mode::exact, Isa::name);
+                const auto plan = p.plan(crumb::kv_mode::exact, isa.name);
                 crumb::buffer memory(plan.scratch_bytes(m));
                 for (std::size_t r = 0; r < m; ++r)
                     ASSERT_TRUE(plan.run(p.queries(), *p.cache, 0, p.result(), memory, {.rows = {r, r + 1}}));
@@ -291,9 +292,9 @@ TEST(KvAttention, ASpanSeesItsTokensAlone) {
 }
 
 TEST(KvAttention, UncodedTokensGiveWhatAttentionGives) {
-    for_each_isa([]<class Isa>() {
-        run_problem p(options_of(kv_codec::f32(), 48), 3, 500, 4, Isa::name);
-        p.run(crumb::kv_mode::fast, Isa::name);
+    for_each_isa([](const tested_isa& isa) {
+        run_problem p(options_of(kv_codec::f32(), 48), 3, 500, 4, isa.name);
+        p.run(crumb::kv_mode::fast, isa.name);
         const std::size_t d = 48, tokens = 504;
         std::vector<float> k(2 * tokens * d), v(2 * tokens * d);
         for (std::size_t h = 0; h < 2; ++h)
@@ -304,7 +305,7 @@ TEST(KvAttention, UncodedTokensGiveWhatAttentionGives) {
                     v[(h * tokens + t) * d + i] = static_cast<float>(value[i]);
                 }
             }
-        const auto a = crumb::attention::plan({.heads = 6, .kv_heads = 2, .head_size = d}, {Isa::name});
+        const auto a = crumb::attention::plan({.heads = 6, .kv_heads = 2, .head_size = d}, {isa.name});
         crumb::buffer memory(a->scratch_bytes(4));
         std::vector<float> y(p.y.size());
         const crumb::kv_array_view<float> keys{k.data(), tokens, d, tokens * d},
@@ -316,12 +317,12 @@ TEST(KvAttention, UncodedTokensGiveWhatAttentionGives) {
 }
 
 TEST(KvAttention, PartialResultsMergeToTheWhole) {
-    for_each_isa([]<class Isa>() {
+    for_each_isa([](const tested_isa& isa) {
         for (const auto& [name, codec] : codecs) {
             SCOPED_TRACE(name);
-            run_problem p(options_of(codec, 16), 2, 400, 1, Isa::name);
-            p.run(crumb::kv_mode::fast, Isa::name);
-            const auto plan = p.plan(crumb::kv_mode::fast, Isa::name);
+            run_problem p(options_of(codec, 16), 2, 400, 1, isa.name);
+            p.run(crumb::kv_mode::fast, isa.name);
+            const auto plan = p.plan(crumb::kv_mode::fast, isa.name);
             crumb::buffer memory(plan.scratch_bytes(1)), partials(plan.partial_bytes(1, 4));
             const std::size_t cuts[] = {0, 2, 100, 333, 401};
             std::vector<crumb::kv_error> errors(p.heads);
@@ -342,15 +343,15 @@ TEST(KvAttention, PartialResultsMergeToTheWhole) {
 
 // However threads share heads and ranges: the same bits, and those of single rows.
 TEST(KvAttention, RangesDoNotDependOnWhoTakesThem) {
-    for_each_isa([]<class Isa>() {
+    for_each_isa([](const tested_isa& isa) {
         for (const auto& [name, codec] : codecs)
             for (const std::size_t window : {32, 400}) { // ranges end in codes, or in the window
                 SCOPED_TRACE(name);
                 crumb::kv_cache_options options = options_of(codec, 16);
                 options.window = window;
                 options.max_rows = 3;
-                run_problem p(options, 2, 772, 3, Isa::name);
-                const auto plan = p.plan(crumb::kv_mode::fast, Isa::name);
+                run_problem p(options, 2, 772, 3, isa.name);
+                const auto plan = p.plan(crumb::kv_mode::fast, isa.name);
                 const auto of = crumb::kv_ranges::of(p.position, options, 256);
                 ASSERT_EQ(of.count(), 3u);
                 crumb::buffer memory(plan.scratch_bytes(3)), partials(plan.partial_bytes(3, 3));
@@ -419,15 +420,15 @@ TEST(KvRanges, FollowFromThePosition) {
 // Heads go through the pages in blocks whose states fit into a cache: more heads than that, and a part of one
 // head, have to come to the same.
 TEST(KvAttention, HeadsTogetherAreHeadsAlone) {
-    for_each_isa([]<class Isa>() {
+    for_each_isa([](const tested_isa& isa) {
         for (const auto& [name, codec] : codecs) {
             SCOPED_TRACE(name);
             auto options = options_of(codec, 128);
             options.layers = 1;
             options.kv_heads = 23; // more than go together; and more pages than a head goes through at a time
-            run_problem p(options, 4, 600, 1, Isa::name);
-            const auto together = p.run(crumb::kv_mode::fast, Isa::name);
-            const auto plan = p.plan(crumb::kv_mode::fast, Isa::name);
+            run_problem p(options, 4, 600, 1, isa.name);
+            const auto together = p.run(crumb::kv_mode::fast, isa.name);
+            const auto plan = p.plan(crumb::kv_mode::fast, isa.name);
             if (codec.has_codebooks()) {
                 EXPECT_LT(crumb::kernel::kv_scratch(128, codec, 4, 23, plan.route()).heads(),
                           std::size_t{23});
@@ -449,15 +450,15 @@ TEST(KvAttention, HeadsTogetherAreHeadsAlone) {
 }
 
 TEST(KvAttention, LeavesOutValuesOfLittleWeight) {
-    for_each_isa([]<class Isa>() {
+    for_each_isa([](const tested_isa& isa) {
         for (const auto& [name, codec] : codecs)
             // The wider queries are spread, the more blocks are left out between others.
             for (const float spread : {4.0f, 8.0f, 20.0f}) {
                 if (!codec.has_codebooks())
                     continue;
-                run_problem p(options_of(codec, 16), 2, 500, 1, Isa::name, spread);
-                const auto errors = p.run(crumb::kv_mode::fast, Isa::name);
-                const auto plan = p.plan(crumb::kv_mode::fast, Isa::name);
+                run_problem p(options_of(codec, 16), 2, 500, 1, isa.name, spread);
+                const auto errors = p.run(crumb::kv_mode::fast, isa.name);
+                const auto plan = p.plan(crumb::kv_mode::fast, isa.name);
                 double most = 0;
                 for (std::size_t h = 0; h < 2; ++h)
                     for (std::size_t t = 0; t <= p.position; ++t)
@@ -531,8 +532,8 @@ TEST(KvCache, EncodesAlikeOnEveryIsa) {
         SCOPED_TRACE(each.first);
         cache_problem first(options_of(each.second, 20, 1), crumb::isa_names().back());
         first.fill(170);
-        for_each_isa([&]<class Isa>() {
-            cache_problem other(options_of(each.second, 20, 1), Isa::name);
+        for_each_isa([&](const tested_isa& isa) {
+            cache_problem other(options_of(each.second, 20, 1), isa.name);
             other.fill(170);
             ASSERT_EQ(other.cache->coded(), first.cache->coded());
             const std::size_t parts = first.cache->parts_for(170, first.cache->coded());
@@ -636,16 +637,16 @@ TEST(KvCache, ChecksItsShape) {
 
 // How many tokens a page has is no business of the numbers.
 TEST(KvCache, PagesOfAnyLengthHoldTheSame) {
-    for_each_isa([]<class Isa>() {
+    for_each_isa([](const tested_isa& isa) {
         for (const auto& [name, codec] : codecs) {
             std::unique_ptr<run_problem> first;
             for (const std::size_t page_tokens : {256, 768, 2048}) {
                 SCOPED_TRACE(std::string(name) + ", " + std::to_string(page_tokens));
                 auto options = options_of(codec, 16, 2, 2);
                 options.page_tokens = page_tokens;
-                auto p = std::make_unique<run_problem>(options, 2, 900, 1, Isa::name);
+                auto p = std::make_unique<run_problem>(options, 2, 900, 1, isa.name);
                 EXPECT_EQ(p->pages.size(), (1200 + page_tokens - 1) / page_tokens);
-                p->run(crumb::kv_mode::fast, Isa::name, 1);
+                p->run(crumb::kv_mode::fast, isa.name, 1);
                 if (first == nullptr) {
                     first = std::move(p);
                     continue;

@@ -26,21 +26,22 @@ using crumb::range;
 using crumb_test::for_each_isa;
 using crumb_test::guarded;
 using crumb_test::normal_numbers;
+using crumb_test::tested_isa;
 
 template <class F>
 using problem = crumb_test::linear_problem<F>;
 
 /// Runs, and compares with the exact result for the quantized operands: single precision may differ by its
 /// roundings, one per group in the sum, one in the product of the scales, one each for factor and bias.
-template <class I, class F>
-void check(const problem<F>& p, bool with_bias) {
+template <class F>
+void check(const problem<F>& p, const tested_isa& isa, bool with_bias) {
     const std::size_t n = p.n, k = p.k, m = p.m;
-    const auto plan = p.plan(I::name, with_bias);
+    const auto plan = p.plan(isa.name, with_bias);
     const auto a = p.quantize(plan);
     guarded<float> y(m * n);
     plan.run(a.rows, crumb::matrix(y.data(), m, n));
     const crumb::reference::activation_view input{a.rows.layout(), a.rows.codes(), a.rows.scales(), m};
-    const double eps = std::ldexp(1.0, -24) * (I::fuses ? 1 : 2);
+    const double eps = std::ldexp(1.0, -24) * (isa.fuses ? 1 : 2);
     for (std::size_t r = 0; r < m; ++r) {
         for (std::size_t i = 0; i < n; ++i) {
             const auto exact = crumb::reference::linear(p.stored.view(), i, input, r);
@@ -48,7 +49,7 @@ void check(const problem<F>& p, bool with_bias) {
             const double bound = double(crumb::reference::roundings<F>(k)) * eps * exact.magnitude +
                                  eps * std::fabs(exact.value + b);
             ASSERT_NEAR(double{y[r * n + i]}, exact.value + b, bound)
-                << F::name << ' ' << I::name << " n " << n << " k " << k << " m " << m << " row " << r
+                << F::name << ' ' << isa.name << " n " << n << " k " << k << " m " << m << " row " << r
                 << " channel " << i;
         }
     }
@@ -67,9 +68,9 @@ TYPED_TEST(Linear, MatchesTheReferenceOnEveryIsaAndShape) {
                 if (n * k > 3000 && m % 3 == 1 && m > 4)
                     continue;
                 const problem<TypeParam> p(n, k, m, unsigned(n + k * 100 + m * 10000));
-                for_each_isa([&]<class I>() {
-                    check<I>(p, false);
-                    check<I>(p, true);
+                for_each_isa([&](const tested_isa& isa) {
+                    check(p, isa, false);
+                    check(p, isa, true);
                 });
             }
         }
@@ -78,7 +79,7 @@ TYPED_TEST(Linear, MatchesTheReferenceOnEveryIsaAndShape) {
 
 TYPED_TEST(Linear, LargeShape) {
     const problem<TypeParam> p(100, 4096, 19, 1);
-    for_each_isa([&]<class I>() { check<I>(p, false); });
+    for_each_isa([&](const tested_isa& isa) { check(p, isa, false); });
 }
 
 TYPED_TEST(Linear, EmptyShapesDoNothing) {
@@ -86,11 +87,11 @@ TYPED_TEST(Linear, EmptyShapesDoNothing) {
          {std::array<std::size_t, 3>{0, 64, 3}, {16, 0, 2}, {48, 0, 33}, {16, 64, 0}, {0, 0, 0}}) {
         const problem<TypeParam> p(n, k, m, 1);
         const bool without_inputs = k == 0;
-        for_each_isa([&]<class I>() {
-            for (float y : p.run(I::name, true))
+        for_each_isa([&](const tested_isa& isa) {
+            for (float y : p.run(isa.name, true))
                 EXPECT_TRUE(without_inputs && std::isfinite(y));
             if (without_inputs)
-                check<I>(p, true);
+                check(p, isa, true);
         });
     }
 }
@@ -133,14 +134,14 @@ TYPED_TEST(Linear, ExtremeCodesAndScalesAreExact) {
                         ? std::ldexp(std::fabs(exact), -22)
                         : std::ldexp(double(crumb::reference::roundings<TypeParam>(64)) * product.magnitude,
                                      -23);
-                for_each_isa([&]<class I>() {
-                    for (float y : p.run(I::name)) {
+                for_each_isa([&](const tested_isa& isa) {
+                    for (float y : p.run(isa.name)) {
                         if (exactly && x == 127.0f)
                             ASSERT_EQ(double{y}, double{static_cast<float>(exact)})
-                                << I::name << ' ' << value << ' ' << crumb::to_float(scale);
+                                << isa.name << ' ' << value << ' ' << crumb::to_float(scale);
                         else
                             ASSERT_NEAR(double{y}, exact, bound)
-                                << I::name << ' ' << value << ' ' << crumb::to_float(scale);
+                                << isa.name << ' ' << value << ' ' << crumb::to_float(scale);
                     }
                 });
             }
@@ -151,19 +152,19 @@ TYPED_TEST(Linear, ExtremeCodesAndScalesAreExact) {
 // One output is one sequence of roundings: neither the number of rows nor the split into parts changes a bit.
 TYPED_TEST(Linear, ResultsDoNotDependOnRowsOrSplit) {
     const problem<TypeParam> all(45, 300, 37, 3);
-    for_each_isa([&]<class I>() {
-        const auto whole = all.run(I::name);
+    for_each_isa([&](const tested_isa& isa) {
+        const auto whole = all.run(isa.name);
         for (std::size_t r : {0, 1, 8, 16, 36}) {
             problem<TypeParam> one(45, 300, 1, 3);
             one.stored = all.stored;
             one.pack();
             std::copy_n(all.x.begin() + std::ptrdiff_t(r * 300), 300, one.x.begin());
-            const auto y = one.run(I::name);
+            const auto y = one.run(isa.name);
             ASSERT_EQ(std::memcmp(y.data(), whole.data() + r * 45, 45 * sizeof(float)), 0)
-                << I::name << ' ' << r;
+                << isa.name << ' ' << r;
         }
         const auto plan =
-            crumb::linear<TypeParam>::plan(all.packed, {.codebooks = all.stored.codebooks}, {I::name});
+            crumb::linear<TypeParam>::plan(all.packed, {.codebooks = all.stored.codebooks}, {isa.name});
         const auto a = all.quantize(*plan);
         std::mt19937 random(4);
         for (int i = 0; i < 60; ++i) {
@@ -177,7 +178,7 @@ TYPED_TEST(Linear, ResultsDoNotDependOnRowsOrSplit) {
                     const bool inside =
                         r >= rows.begin && r < rows.end && c >= channels.begin && c < channels.end && c < 45;
                     ASSERT_EQ(y[r * stride + c], inside ? whole[r * 45 + c] : -7.0f)
-                        << I::name << ' ' << r << ' ' << c;
+                        << isa.name << ' ' << r << ' ' << c;
                 }
             }
         }
@@ -187,22 +188,22 @@ TYPED_TEST(Linear, ResultsDoNotDependOnRowsOrSplit) {
 TYPED_TEST(Linear, IsasWithFusedMultiplyAddAgreeBitForBit) {
     const problem<TypeParam> p(33, 256, 11, 5);
     std::vector<float> first;
-    for_each_isa([&]<class I>() {
-        if (!I::fuses)
+    for_each_isa([&](const tested_isa& isa) {
+        if (!isa.fuses)
             return;
-        const auto y = p.run(I::name);
+        const auto y = p.run(isa.name);
         if (first.empty())
             first = y;
-        ASSERT_EQ(std::memcmp(y.data(), first.data(), y.size() * sizeof(float)), 0) << I::name;
+        ASSERT_EQ(std::memcmp(y.data(), first.data(), y.size() * sizeof(float)), 0) << isa.name;
     });
 }
 
 TYPED_TEST(Linear, ThreadsMayShareAPlan) {
     const problem<TypeParam> p(160, 128, 20, 6);
-    for_each_isa([&]<class I>() {
-        const auto whole = p.run(I::name);
+    for_each_isa([&](const tested_isa& isa) {
+        const auto whole = p.run(isa.name);
         const auto plan =
-            crumb::linear<TypeParam>::plan(p.packed, {.codebooks = p.stored.codebooks}, {I::name});
+            crumb::linear<TypeParam>::plan(p.packed, {.codebooks = p.stored.codebooks}, {isa.name});
         const auto a = p.quantize(*plan);
         std::vector<float> y(whole.size());
         std::vector<std::thread> threads;
@@ -213,7 +214,7 @@ TYPED_TEST(Linear, ThreadsMayShareAPlan) {
             });
         for (auto& t : threads)
             t.join();
-        EXPECT_EQ(y, whole) << I::name;
+        EXPECT_EQ(y, whole) << isa.name;
     });
 }
 
@@ -222,10 +223,10 @@ TYPED_TEST(Linear, NotFiniteActivationsGiveNotFiniteOutputs) {
                             -std::numeric_limits<float>::infinity()}) {
         problem<TypeParam> p(20, 96, 5, 7);
         p.x[2 * 96 + 70] = bad;
-        for_each_isa([&]<class I>() {
-            const auto y = p.run(I::name);
+        for_each_isa([&](const tested_isa& isa) {
+            const auto y = p.run(isa.name);
             for (std::size_t i = 0; i < y.size(); ++i)
-                ASSERT_EQ(std::isnan(y[i]), i / 20 == 2) << I::name << ' ' << bad;
+                ASSERT_EQ(std::isnan(y[i]), i / 20 == 2) << isa.name << ' ' << bad;
         });
     }
 }
@@ -407,22 +408,22 @@ TEST(Dense, RowsAndPartsChangeNoBit) {
         x.data()[i] = normal(random);
     for (float& b : bias)
         b = normal(random);
-    for_each_isa([&]<class I>() {
+    for_each_isa([&](const tested_isa& isa) {
         const auto plan = crumb::dense_linear<crumb::half>::plan(
-            crumb::matrix<const crumb::half>(w.data(), n, k), {.bias = bias}, {I::name});
+            crumb::matrix<const crumb::half>(w.data(), n, k), {.bias = bias}, {isa.name});
         ASSERT_TRUE(plan);
         std::vector<float> single(m * n), all(m * n), parts(m * n, -1.0f);
         for (std::size_t r = 0; r < m; ++r)
             plan->run(crumb::matrix<const float>(x.data() + r * k, 1, k),
                       crumb::matrix(single.data() + r * n, 1, n));
         plan->run(crumb::matrix<const float>(x.data(), m, k), crumb::matrix(all.data(), m, n));
-        EXPECT_EQ(std::memcmp(single.data(), all.data(), m * n * sizeof(float)), 0) << I::name;
+        EXPECT_EQ(std::memcmp(single.data(), all.data(), m * n * sizeof(float)), 0) << isa.name;
         plan->run(crumb::matrix<const float>(x.data(), m, k), crumb::matrix(parts.data(), m, n),
                   {.rows = {3, 69}, .channels = {5, 18}});
         for (std::size_t r = 0; r < m; ++r)
             for (std::size_t c = 0; c < n; ++c)
                 ASSERT_EQ(parts[r * n + c], r >= 3 && r < 69 && c >= 5 && c < 18 ? single[r * n + c] : -1.0f)
-                    << I::name << ", row " << r << ", channel " << c;
+                    << isa.name << ", row " << r << ", channel " << c;
     });
 }
 

@@ -23,6 +23,7 @@ using crumb::range;
 using crumb_test::for_each_isa;
 using crumb_test::guarded;
 using crumb_test::normal_numbers;
+using crumb_test::tested_isa;
 
 /// Calls f.operator()<Bits>() for every precision of the levels.
 template <class F>
@@ -125,14 +126,14 @@ struct problem {
 
 /// Single precision may differ from the exact result for the quantized operands by its roundings: one per
 /// group in the sum, one in the product of the scales, one each for factor, correction and bias.
-template <int Bits, class I>
-void check(const problem& p, bool with_bias) {
-    const auto plan = p.plan(I::name, with_bias);
+template <int Bits>
+void check(const problem& p, const tested_isa& isa, bool with_bias) {
+    const auto plan = p.plan(isa.name, with_bias);
     const auto a = p.quantize(plan);
     guarded<float> y(p.m * p.n);
     plan.run(Bits, a.rows, crumb::matrix(y.data(), p.m, p.n));
     const auto stored = crumb::reference::flat_nested<Bits>(p.stored);
-    const double eps = std::ldexp(1.0, -24) * (I::fuses ? 1 : 2);
+    const double eps = std::ldexp(1.0, -24) * (isa.fuses ? 1 : 2);
     for (std::size_t r = 0; r < p.m; ++r) {
         for (std::size_t c = 0; c < p.n; ++c) {
             const auto exact = crumb::reference::linear(stored.view(), c, a.view(), r);
@@ -141,7 +142,7 @@ void check(const problem& p, bool with_bias) {
             const double bound = (double((p.k + 31) / 32) + 2.0) * eps * exact.magnitude +
                                  eps * (std::fabs(corrected) + std::fabs(corrected + b));
             ASSERT_NEAR(double{y[r * p.n + c]}, corrected + b, bound)
-                << Bits << " bits, " << I::name << " n " << p.n << " k " << p.k << " m " << p.m << " row "
+                << Bits << " bits, " << isa.name << " n " << p.n << " k " << p.k << " m " << p.m << " row "
                 << r << " channel " << c;
         }
     }
@@ -203,14 +204,14 @@ TEST(NestedPacked, APrecisionIsAPrefixOfTheBytes) {
     EXPECT_EQ(double(p.packed.bytes_at(4)), weights * 4.5 / 8 + fixed);
     EXPECT_EQ(p.packed.bytes(), p.packed.bytes_at(4));
     // What lies behind the prefix changes nothing.
-    for_each_isa([&]<class I>() {
+    for_each_isa([&](const tested_isa& isa) {
         for (int bits = 2; bits < 4; ++bits) {
-            const auto before = p.run(bits, I::name);
+            const auto before = p.run(bits, isa.name);
             problem other(64, 256, 1, 3);
             for (std::size_t i = p.packed.bytes_at(bits); i < p.packed.bytes(); ++i)
                 (*other.memory)[i] ^= std::byte{0xff};
-            EXPECT_EQ(other.run(bits, I::name), before) << I::name << ' ' << bits;
-            EXPECT_NE(other.run(4, I::name), p.run(4, I::name)) << I::name;
+            EXPECT_EQ(other.run(bits, isa.name), before) << isa.name << ' ' << bits;
+            EXPECT_NE(other.run(4, isa.name), p.run(4, isa.name)) << isa.name;
         }
     });
 }
@@ -274,10 +275,10 @@ TEST(NestedLinear, MatchesTheReferenceOnEveryIsaShapeAndPrecision) {
                 if (n * k > 3000 && m % 3 == 1 && m > 4)
                     continue;
                 const problem p(n, k, m, unsigned(n + k * 100 + m * 10000));
-                for_each_isa([&]<class I>() {
+                for_each_isa([&](const tested_isa& isa) {
                     for_each_precision(p.stored.levels, [&]<int Bits>() {
-                        check<Bits, I>(p, false);
-                        check<Bits, I>(p, true);
+                        check<Bits>(p, isa, false);
+                        check<Bits>(p, isa, true);
                     });
                 });
             }
@@ -289,18 +290,18 @@ TEST(NestedLinear, ServesOtherSeedsAndParents) {
     for (const auto& range_of : {std::pair{2, 2}, {2, 3}, {3, 3}, {3, 4}, {4, 4}}) {
         const int lowest = range_of.first, highest = range_of.second;
         const problem p(33, 100, 5, 6, lowest, highest);
-        for_each_isa([&]<class I>() {
-            EXPECT_EQ(p.plan(I::name).seed(), lowest);
-            EXPECT_EQ(p.plan(I::name).parent(), highest);
-            for_each_precision(p.stored.levels, [&]<int Bits>() { check<Bits, I>(p, true); });
+        for_each_isa([&](const tested_isa& isa) {
+            EXPECT_EQ(p.plan(isa.name).seed(), lowest);
+            EXPECT_EQ(p.plan(isa.name).parent(), highest);
+            for_each_precision(p.stored.levels, [&]<int Bits>() { check<Bits>(p, isa, true); });
         });
     }
 }
 
 TEST(NestedLinear, LargeShape) {
     const problem p(100, 4096, 19, 1);
-    for_each_isa([&]<class I>() {
-        for_each_precision(p.stored.levels, [&]<int Bits>() { check<Bits, I>(p, false); });
+    for_each_isa([&](const tested_isa& isa) {
+        for_each_precision(p.stored.levels, [&]<int Bits>() { check<Bits>(p, isa, false); });
     });
 }
 
@@ -319,10 +320,11 @@ TEST(NestedLinear, ExtremeLevelsAndScalesAreExact) {
                 p.pack();
                 const double level = highest ? 127 : -128;
                 const double exact = double(crumb::to_float(scale)) * level * sign * 127.0 * 64;
-                for_each_isa([&]<class I>() {
+                for_each_isa([&](const tested_isa& isa) {
                     for (int bits = 2; bits <= 4; ++bits)
-                        for (float y : p.run(bits, I::name))
-                            ASSERT_EQ(double{y}, double{static_cast<float>(exact)}) << I::name << ' ' << bits;
+                        for (float y : p.run(bits, isa.name))
+                            ASSERT_EQ(double{y}, double{static_cast<float>(exact)})
+                                << isa.name << ' ' << bits;
                 });
             }
         }
@@ -333,24 +335,24 @@ TEST(NestedLinear, ResultsDoNotDependOnRowsSplitOrIsa) {
     const problem all(45, 300, 37, 3);
     for (int bits = 2; bits <= 4; ++bits) {
         std::vector<float> first;
-        for_each_isa([&]<class I>() {
-            const auto whole = all.run(bits, I::name);
-            if (I::fuses) {
+        for_each_isa([&](const tested_isa& isa) {
+            const auto whole = all.run(bits, isa.name);
+            if (isa.fuses) {
                 if (first.empty())
                     first = whole;
                 ASSERT_EQ(std::memcmp(whole.data(), first.data(), whole.size() * sizeof(float)), 0)
-                    << I::name;
+                    << isa.name;
             }
             for (std::size_t r : {0, 1, 16, 36}) {
                 problem one(45, 300, 1, 3);
                 one.stored = all.stored;
                 one.pack();
                 std::copy_n(all.x.begin() + std::ptrdiff_t(r * 300), 300, one.x.begin());
-                const auto y = one.run(bits, I::name);
+                const auto y = one.run(bits, isa.name);
                 ASSERT_EQ(std::memcmp(y.data(), whole.data() + r * 45, 45 * sizeof(float)), 0)
-                    << I::name << ' ' << r;
+                    << isa.name << ' ' << r;
             }
-            const auto plan = all.plan(I::name);
+            const auto plan = all.plan(isa.name);
             const auto a = all.quantize(plan);
             std::mt19937 random(4);
             for (int i = 0; i < 30; ++i) {
@@ -365,7 +367,7 @@ TEST(NestedLinear, ResultsDoNotDependOnRowsSplitOrIsa) {
                         const bool inside = r >= rows.begin && r < rows.end && c >= channels.begin &&
                                             c < channels.end && c < 45;
                         ASSERT_EQ(y[r * stride + c], inside ? whole[r * 45 + c] : -7.0f)
-                            << I::name << ' ' << r << ' ' << c;
+                            << isa.name << ' ' << r << ' ' << c;
                     }
                 }
             }
@@ -377,15 +379,15 @@ TEST(NestedLinear, PanelsMatchTheirReference) {
     for (const auto& size : {std::array<std::size_t, 3>{33, 700, 21}, {16, 512, 8}, {50, 33, 3}}) {
         const std::size_t n = size[0], k = size[1], m = size[2];
         const problem p(n, k, m, unsigned(n));
-        for_each_isa([&]<class I>() {
-            if constexpr (I::panel_row_block == 0) {
+        for_each_isa([&](const tested_isa& isa) {
+            if (isa.panel_row_block == 0) {
                 const auto refused =
-                    crumb::nested_linear::plan(p.packed, {.mode = crumb::linear_mode::panels}, {I::name});
+                    crumb::nested_linear::plan(p.packed, {.mode = crumb::linear_mode::panels}, {isa.name});
                 ASSERT_FALSE(refused);
                 EXPECT_EQ(std::string(refused.message()),
-                          std::string("no int8 panels for nested weights on ") + I::name);
+                          std::string("no int8 panels for nested weights on ") + isa.name);
             } else {
-                const auto plan = p.plan(I::name, true, crumb::linear_mode::panels);
+                const auto plan = p.plan(isa.name, true, crumb::linear_mode::panels);
                 const auto a = p.quantize(plan);
                 for_each_precision(p.stored.levels, [&]<int Bits>() {
                     guarded<float> y(m * n);
@@ -401,7 +403,7 @@ TEST(NestedLinear, PanelsMatchTheirReference) {
                             ASSERT_NEAR(double{y[r * n + c]}, y_exact,
                                         (spans + 2) * eps * exact.magnitude +
                                             eps * (std::fabs(corrected) + std::fabs(y_exact)))
-                                << Bits << ' ' << I::name << ' ' << r << ' ' << c;
+                                << Bits << ' ' << isa.name << ' ' << r << ' ' << c;
                         }
                     }
                 });
@@ -428,15 +430,15 @@ TEST(NestedLinear, EmptyShapesAndNotFiniteActivations) {
          {std::array<std::size_t, 3>{0, 64, 3}, {16, 0, 2}, {48, 0, 33}, {16, 64, 0}, {0, 0, 0}}) {
         const std::size_t n = size[0], k = size[1], m = size[2];
         const problem p(n, k, m, 1);
-        for_each_isa([&]<class I>() { EXPECT_EQ(p.run(3, I::name).size(), m * n); });
+        for_each_isa([&](const tested_isa& isa) { EXPECT_EQ(p.run(3, isa.name).size(), m * n); });
     }
     problem p(20, 96, 5, 7);
     p.x[2 * 96 + 70] = std::numeric_limits<float>::quiet_NaN();
-    for_each_isa([&]<class I>() {
+    for_each_isa([&](const tested_isa& isa) {
         for (int bits = 2; bits <= 4; ++bits) {
-            const auto y = p.run(bits, I::name);
+            const auto y = p.run(bits, isa.name);
             for (std::size_t i = 0; i < y.size(); ++i)
-                ASSERT_EQ(std::isnan(y[i]), i / 20 == 2) << I::name;
+                ASSERT_EQ(std::isnan(y[i]), i / 20 == 2) << isa.name;
         }
     });
 }

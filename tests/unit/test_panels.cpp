@@ -22,6 +22,7 @@ using crumb::range;
 using crumb_test::for_each_isa;
 using crumb_test::guarded;
 using crumb_test::normal_numbers;
+using crumb_test::tested_isa;
 
 template <class F>
 class Panels : public testing::Test {
@@ -53,9 +54,8 @@ class Panels : public testing::Test {
              .codebooks = stored.codebooks},
             {isa});
     }
-    template <class I>
-    void check(bool with_bias) {
-        const auto p = plan(I::name, with_bias);
+    void check(const tested_isa& isa, bool with_bias) {
+        const auto p = plan(isa.name, with_bias);
         ASSERT_TRUE(p) << p.message();
         guarded<std::byte> memory(crumb::activation_bytes(p->input_plan(), m));
         auto a = *crumb::activations::create(memory.span(), p->input_plan(), m);
@@ -72,7 +72,7 @@ class Panels : public testing::Test {
                 // As in the exact mode, with a span of 512 inputs in the place of a group.
                 const double bound = (spans + 2) * eps * exact.magnitude + eps * std::fabs(exact.value + b);
                 ASSERT_NEAR(double{y[r * n + c]}, exact.value + b, bound)
-                    << F::name << ' ' << I::name << " n " << n << " k " << k << " m " << m << " row " << r
+                    << F::name << ' ' << isa.name << " n " << n << " k " << k << " m " << m << " row " << r
                     << " channel " << c;
             }
         }
@@ -93,24 +93,24 @@ TYPED_TEST(Panels, MatchTheReference) {
         for (std::size_t inputs : {1, 33, 512, 545, 1056}) {
             for (std::size_t rows : {1, 2, 7, 8, 13, 29}) {
                 this->make(channels, inputs, rows);
-                for_each_isa([&]<class I>() {
-                    if constexpr (I::panel_row_block != 0)
-                        this->template check<I>((channels + rows) % 2 == 0);
+                for_each_isa([&](const tested_isa& isa) {
+                    if (isa.panel_row_block != 0)
+                        this->check(isa, (channels + rows) % 2 == 0);
                 });
             }
         }
     }
     // No inputs: the bias.
     this->make(48, 0, 33);
-    for_each_isa([&]<class I>() {
-        if constexpr (I::panel_row_block != 0)
-            this->template check<I>(true);
+    for_each_isa([&](const tested_isa& isa) {
+        if (isa.panel_row_block != 0)
+            this->check(isa, true);
     });
     // More rows than totals are kept for at once.
     this->make(17, 70, 300);
-    for_each_isa([&]<class I>() {
-        if constexpr (I::panel_row_block != 0)
-            this->template check<I>(true);
+    for_each_isa([&](const tested_isa& isa) {
+        if (isa.panel_row_block != 0)
+            this->check(isa, true);
     });
 }
 
@@ -153,26 +153,26 @@ TYPED_TEST(Panels, ExtremeCodesAndScales) {
     this->pack();
     for (std::size_t j = 0; j < this->x.size(); ++j)
         this->x[j] = j / 512 % 2 != 0 ? 1.0f : -1.0f;
-    for_each_isa([&]<class I>() {
-        if constexpr (I::panel_row_block != 0)
-            this->template check<I>(false);
+    for_each_isa([&](const tested_isa& isa) {
+        if (isa.panel_row_block != 0)
+            this->check(isa, false);
     });
     // All scales zero.
     for (auto& block : this->stored.blocks)
         for (std::size_t g = 0; g < TypeParam::scales::block_groups; ++g)
             TypeParam::set(block, scale{}, low, g);
     this->pack();
-    for_each_isa([&]<class I>() {
-        if constexpr (I::panel_row_block != 0)
-            this->template check<I>(false);
+    for_each_isa([&](const tested_isa& isa) {
+        if (isa.panel_row_block != 0)
+            this->check(isa, false);
     });
 }
 
 TYPED_TEST(Panels, ResultsDoNotDependOnRowsOrSplit) {
     this->make(75, 600, 21);
-    for_each_isa([&]<class I>() {
-        if constexpr (I::panel_row_block != 0) {
-            const auto p = *this->plan(I::name, true);
+    for_each_isa([&](const tested_isa& isa) {
+        if (isa.panel_row_block != 0) {
+            const auto p = *this->plan(isa.name, true);
             std::vector<std::byte> buffer(crumb::activation_bytes(p.input_plan(), 21) + 64);
             const auto aligned = reinterpret_cast<std::byte*>(
                 crumb::round_up(reinterpret_cast<std::uintptr_t>(buffer.data()), crumb::alignment));
@@ -184,13 +184,13 @@ TYPED_TEST(Panels, ResultsDoNotDependOnRowsOrSplit) {
             for (const range rows : {range{0, 5}, range{5, 17}, range{17, 21}})
                 for (const range channels : {range{0, 3}, range{3, 40}, range{40, 75}})
                     p.run(a, crumb::matrix(parts.data(), 21, 75), {rows, channels});
-            ASSERT_EQ(whole, parts) << I::name;
+            ASSERT_EQ(whole, parts) << isa.name;
             for (std::size_t r = 0; r < 21; ++r) {
                 auto one = *crumb::activations::create({aligned, bytes}, p.input_plan(), 1);
                 one.quantize(crumb::matrix<const float>(this->x.data() + r * 600, 1, 600));
                 std::vector<float> y(75);
                 p.run(one, crumb::matrix(y.data(), 1, 75));
-                ASSERT_EQ(std::memcmp(y.data(), whole.data() + r * 75, 75 * sizeof(float)), 0) << I::name;
+                ASSERT_EQ(std::memcmp(y.data(), whole.data() + r * 75, 75 * sizeof(float)), 0) << isa.name;
             }
         }
     });
@@ -199,9 +199,9 @@ TYPED_TEST(Panels, ResultsDoNotDependOnRowsOrSplit) {
 TYPED_TEST(Panels, NotFiniteActivationsGiveNotFiniteOutputs) {
     this->make(16, 1024, 2);
     this->x[1024 + 600] = std::numeric_limits<float>::infinity();
-    for_each_isa([&]<class I>() {
-        if constexpr (I::panel_row_block != 0) {
-            const auto p = *this->plan(I::name);
+    for_each_isa([&](const tested_isa& isa) {
+        if (isa.panel_row_block != 0) {
+            const auto p = *this->plan(isa.name);
             guarded<std::byte> memory(crumb::activation_bytes(p.input_plan(), 2));
             auto a = *crumb::activations::create(memory.span(), p.input_plan(), 2);
             a.quantize(crumb::matrix<const float>(this->x.data(), 2, 1024));
@@ -215,15 +215,15 @@ TYPED_TEST(Panels, NotFiniteActivationsGiveNotFiniteOutputs) {
 
 TYPED_TEST(Panels, PlansWithoutThemAreRefused) {
     this->make(16, 32, 1);
-    for_each_isa([&]<class I>() {
-        const auto p = this->plan(I::name);
-        if constexpr (I::panel_row_block != 0) {
+    for_each_isa([&](const tested_isa& isa) {
+        const auto p = this->plan(isa.name);
+        if (isa.panel_row_block != 0) {
             ASSERT_TRUE(p);
             EXPECT_EQ(p->input_plan().layout.group, crumb::panel_inputs);
         } else {
             ASSERT_FALSE(p);
             EXPECT_EQ(p.error().code(), crumb::errc::unsupported);
-            EXPECT_NE(std::strstr(p.message(), I::name), nullptr);
+            EXPECT_NE(std::strstr(p.message(), isa.name), nullptr);
         }
     });
 }

@@ -20,6 +20,7 @@ using crumb::schedule_training_options;
 using crumb_test::cache_problem;
 using crumb_test::for_each_isa;
 using crumb_test::guarded;
+using crumb_test::tested_isa;
 
 constexpr schedule_levels levels = {.stored = {2, 4}, .prefill = 4, .high = 4, .low = 2, .length = 100};
 constexpr double eps = 2 * 0x1p-24; // ISAs without FMA round twice
@@ -115,13 +116,13 @@ void expect_choice(const crumb::result<crumb::learned_choice>& got, const std::v
 
 TEST(LearnedSchedule, ReadsCachesOfAnyCodec) {
     const parameters m({.heads = 2, .head_size = 16, .hidden = 24, .points = 9});
-    for_each_isa([&]<class Isa>() {
+    for_each_isa([&](const tested_isa& isa) {
         for (const auto& [name, codec] : crumb_test::codecs)
             for (const std::size_t tokens : {1, 150, 300}) {
                 SCOPED_TRACE(std::string(name) + ", " + std::to_string(tokens) + " tokens");
                 cache_problem c(
                     {.layers = 2, .kv_heads = 2, .head_size = 16, .max_tokens = 400, .codec = codec},
-                    Isa::name);
+                    isa.name);
                 c.fill(tokens);
                 std::vector<float> keys, values;
                 for (std::size_t h = 0; h < 2; ++h)
@@ -129,7 +130,7 @@ TEST(LearnedSchedule, ReadsCachesOfAnyCodec) {
                         for (const bool k : {true, false})
                             for (const double x : c.decoded(1, h, k, t))
                                 (k ? keys : values).push_back(float(x));
-                const auto plan = learned_schedule::plan(m.shape, m.view(), levels, {Isa::name});
+                const auto plan = learned_schedule::plan(m.shape, m.view(), levels, {isa.name});
                 ASSERT_TRUE(plan.ok()) << plan.message();
                 guarded<std::byte> scratch(*plan->scratch_bytes(c.options));
                 std::vector<float> p(9);
@@ -143,7 +144,7 @@ TEST(LearnedSchedule, ReadsCachesOfAnyCodec) {
 
 TEST(LearnedSchedule, ReadsRowsOfFeatures) {
     const learned_shape shapes[] = {{1, 5, 3, 2}, {3, 16, 17, 33}, {2, 64, 1, 5}};
-    for_each_isa([&]<class Isa>() {
+    for_each_isa([&](const tested_isa& isa) {
         for (const auto& shape : shapes)
             for (const std::size_t tokens : {1, 7, 131}) {
                 const parameters m(shape);
@@ -154,7 +155,7 @@ TEST(LearnedSchedule, ReadsRowsOfFeatures) {
                     for (std::size_t t = 0; t < tokens; ++t)
                         for (std::size_t i = 0; i < d; ++i)
                             heads.push_back(rows[t * stride + h * d + i]);
-                const auto plan = learned_schedule::plan(m.shape, m.view(), levels, {Isa::name});
+                const auto plan = learned_schedule::plan(m.shape, m.view(), levels, {isa.name});
                 ASSERT_TRUE(plan.ok()) << plan.message();
                 guarded<std::byte> scratch(plan->scratch_bytes());
                 std::vector<float> p(shape.points);
@@ -264,13 +265,13 @@ TEST(LearnedSchedule, RunRefusesWhatItCannotRead) {
 
 TEST(LearnedSchedule, RefusesFeaturesThatOverflow) {
     const parameters m({.heads = 1, .head_size = 16, .hidden = 3, .points = 5}, 100);
-    for_each_isa([&]<class Isa>() {
-        const auto plan = *learned_schedule::plan(m.shape, m.view(), levels, {Isa::name});
+    for_each_isa([&](const tested_isa& isa) {
+        const auto plan = *learned_schedule::plan(m.shape, m.view(), levels, {isa.name});
         const crumb::kv_cache_options options = {
             .layers = 1, .kv_heads = 1, .head_size = 16, .max_tokens = 9, .codec = crumb::kv_codec::f32()};
         crumb::buffer scratch(*plan.scratch_bytes(options));
         for (const bool keys : {true, false}) {
-            cache_problem c(options, Isa::name);
+            cache_problem c(options, isa.name);
             std::vector<float> large(3 * 16, 3e38f), small(3 * 16, 1);
             ASSERT_TRUE(c.cache
                             ->write(0, crumb::matrix<const float>((keys ? large : small).data(), 3, 16),

@@ -18,6 +18,7 @@ namespace {
 
 using crumb_test::guarded;
 using crumb_test::normal_numbers;
+using crumb_test::tested_isa;
 
 constexpr std::size_t inputs = 200, neurons = 90, outputs = 32;
 
@@ -104,7 +105,7 @@ std::vector<std::vector<float>> rows_of_inputs(const network& net) {
 // Every neuron's range ends at its input, so that all of them are outside by as little as floats can say.
 TEST(SoundFfn, FixesWhateverIsOutside) {
     constexpr float infinity = std::numeric_limits<float>::infinity();
-    crumb_test::for_each_isa([]<class Isa>() {
+    crumb_test::for_each_isa([](const tested_isa& isa) {
         const network net;
         std::size_t missed_without = 0;
         for (const auto& x : rows_of_inputs(net)) {
@@ -117,8 +118,8 @@ TEST(SoundFfn, FixesWhateverIsOutside) {
                     end = std::nextafter(end, below ? infinity : -infinity);
                     net.writer.thresholds(n, below ? end : -infinity, below ? infinity : end);
                 }
-                EXPECT_EQ(net.fixed(Isa::name, x, true), neurons);
-                missed_without += neurons - net.fixed(Isa::name, x, false);
+                EXPECT_EQ(net.fixed(isa.name, x, true), neurons);
+                missed_without += neurons - net.fixed(isa.name, x, false);
             }
         }
         EXPECT_GT(missed_without, neurons); // of 80 times as many: the estimates alone do miss
@@ -126,7 +127,7 @@ TEST(SoundFfn, FixesWhateverIsOutside) {
 }
 
 TEST(SoundFfn, LeavesWhatIsFarInside) {
-    crumb_test::for_each_isa([]<class Isa>() {
+    crumb_test::for_each_isa([](const tested_isa& isa) {
         const network net;
         for (const auto& x : rows_of_inputs(net)) {
             double length = 0;
@@ -137,7 +138,7 @@ TEST(SoundFfn, LeavesWhatIsFarInside) {
                 const double u = net.input(n, x), margin = 0.6 * std::sqrt(length) + 1e-3;
                 net.writer.thresholds(n, static_cast<float>(u - margin), static_cast<float>(u + margin));
             }
-            EXPECT_EQ(net.fixed(Isa::name, x, true), 0u);
+            EXPECT_EQ(net.fixed(isa.name, x, true), 0u);
         }
     });
 }

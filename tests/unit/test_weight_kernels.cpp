@@ -62,13 +62,13 @@ TEST(WeightKernels, ProductsHaveOneOrder) {
                     wanted_doubles[i * s.n + j] -= double{x} * double{y}; // exact products
                 }
         const std::vector<double> a2(a.begin(), a.end()), b2(b.begin(), b.end());
-        crumb_test::for_each_isa([&]<class Isa>() {
+        crumb_test::for_each_isa([&](const crumb_test::tested_isa& isa) {
             auto got = c;
-            functions_of(Isa::name).add_product(
+            functions_of(isa.name).add_product(
                 {a.data(), a_row, a_depth, b.data(), s.n, got.data(), s.n, s.m, s.n, s.k});
             EXPECT_EQ(got, wanted);
             std::vector<double> doubles(c.begin(), c.end());
-            functions_of(Isa::name).subtract_product(
+            functions_of(isa.name).subtract_product(
                 {a2.data(), a_row, a_depth, b2.data(), s.n, doubles.data(), s.n, s.m, s.n, s.k});
             EXPECT_EQ(doubles, wanted_doubles);
         });
@@ -88,9 +88,9 @@ TEST(WeightKernels, CholeskyFactorsAndInverses) {
                 trace += i == j ? double{x[k * n + i]} * double{x[k * n + j]} : 0.0;
             }
     std::vector<double> first;
-    crumb_test::for_each_isa([&]<class Isa>() {
+    crumb_test::for_each_isa([&](const crumb_test::tested_isa& isa) {
         auto u = a;
-        ASSERT_TRUE(crumb::factor_cholesky(functions_of(Isa::name), u.data(), n));
+        ASSERT_TRUE(crumb::factor_cholesky(functions_of(isa.name), u.data(), n));
         for (std::size_t i = 0; i < n; ++i)
             std::fill_n(u.data() + i * n, i, 0.0);
         if (first.empty())
@@ -178,8 +178,8 @@ TEST(WeightKernels, EveryIsaAndSplitQuantizesToTheSameBytes) {
                                       {4, 2, crumb::scale_kind::byte, 0xb8ac01a9dc3b9db1u},
                                       {4, 2, crumb::scale_kind::half, 0x386350bd08e3fdbfu}};
     std::size_t parts = 0; // another split on every ISA
-    crumb_test::for_each_isa([&]<class Isa>() {
-        const auto hashes = quantized_hashes(Isa::name, ++parts, formats);
+    crumb_test::for_each_isa([&](const crumb_test::tested_isa& isa) {
+        const auto hashes = quantized_hashes(isa.name, ++parts, formats);
         for (std::size_t i = 0; i < std::size(formats); ++i)
             EXPECT_EQ(hashes[i], formats[i].hash) << "0x" << std::hex << hashes[i];
         EXPECT_EQ(hashes.back(), 0x50eeef46053f24cfu) << "nested 0x" << std::hex << hashes.back();
