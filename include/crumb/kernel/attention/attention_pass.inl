@@ -1,6 +1,6 @@
 // The state of attention for some queries of a kv head, and its passes over blocks of 64 tokens. Loops:
 //     dense     blocks of tokens > score, weigh, add
-//     score     tiles of queries > 4 tokens > registers of channels
+//     score     tiles of queries > 2 or 4 tokens > registers of channels
 //     weigh     queries > registers of tokens
 //     add       tiles of queries > registers of channels (as many as there are sums) > tokens
 #if !defined(CRUMB_THIS_ISA)
@@ -18,8 +18,9 @@ struct attention_pass<isa::CRUMB_THIS_ISA> {
     using M = math<I>;
     using f32 = typename I::f32;
     static constexpr std::size_t lanes = M::lanes;
-    static constexpr int query_tile = I::query_tile;
-    static constexpr int sums = I::registers / 2; ///< accumulators that values are summed in
+    static constexpr int query_tile =
+        I::query_tile == 1 ? 1 : 4;               ///< queries that share what is converted of keys and values
+    static constexpr int sums = I::registers / 2; ///< accumulators
 
     const attention_query_args& args;
     std::size_t kv_head, row, queries, vectors, padded, stride;
@@ -120,16 +121,24 @@ struct attention_pass<isa::CRUMB_THIS_ISA> {
     // With few queries memory is the limit, and the hardware does not foresee jumps from row to row: the
     // values of a block are prefetched while its keys are read, the next keys while the values are; a few at
     // a time, because what is read waits behind them.
-    /// Asks for the lines of a row that begin in channels first .. last - 1.
-    template <class T>
-    static CRUMB_INLINE void prefetch(const T* r, std::size_t first, std::size_t last) noexcept {
+    /// Asks for the lines of rows that begin in channels c .. c + Channels - 1, c a multiple of that.
+    template <std::size_t Channels, std::size_t Rows, class T>
+    static CRUMB_INLINE void prefetch(const T* const* r, std::size_t c) noexcept {
         constexpr std::size_t line = 64 / sizeof(T);
-        for (std::size_t c = (first + line - 1) / line * line; c < last; c += line)
-            __builtin_prefetch(r + c, 0, attention_locality);
+        if (Channels < line && c % line != 0)
+            return;
+        CRUMB_UNROLL
+        for (std::size_t j = 0; j < Rows; ++j) {
+            CRUMB_UNROLL
+            for (std::size_t at = 0; at < Channels; at += line)
+                __builtin_prefetch(r[j] + c + at, 0, attention_locality);
+        }
     }
-    static CRUMB_INLINE void prefetch(const kv_byte_row& r, std::size_t first, std::size_t last) noexcept {
-        prefetch(r.codes, first, last);
+    template <class T>
+    static CRUMB_INLINE const T* data_of(const T* r) noexcept {
+        return r;
     }
+    static CRUMB_INLINE const std::int8_t* data_of(const kv_byte_row& r) noexcept { return r.codes; }
     /// Asks for the i-th of the pieces of `each` bytes that begin at `from`, or for nothing if that is null.
     static CRUMB_INLINE void prefetch_piece(const std::byte* from, std::size_t i, std::size_t each) noexcept {
         if (from != nullptr)
@@ -178,46 +187,54 @@ struct attention_pass<isa::CRUMB_THIS_ISA> {
                 score_tile<1>(k, i, visible(i, t, n), i == 0 ? ahead : kv_rows<T>{});
     }
 
-    // Four tokens at a time; beyond the end the last token again, so that every score is summed alike.
+    // Two or four tokens at a time; beyond the end the last token again, so that every score is summed alike.
     template <int Queries, class T>
     CRUMB_INLINE void score_tile(kv_rows<T> k, std::size_t i, std::size_t n,
                                  kv_rows<T> ahead) const noexcept {
+        constexpr int together = 4 * Queries <= sums ? 4 : sums / Queries;
         const bool has_next = ahead.data != nullptr;
         const kv_rows<T> next = has_next ? ahead : k;
-        for (std::size_t t = 0; t < n; t += 4) {
-            decltype(k.row(0)) key[4], soon[4];
+        for (std::size_t t = 0; t < n; t += together) {
+            decltype(k.row(0)) key[together];
+            decltype(data_of(k.row(0))) soon[together];
             CRUMB_UNROLL
-            for (std::size_t j = 0; j < 4; ++j) {
+            for (std::size_t j = 0; j < std::size_t{together}; ++j) {
                 key[j] = k.row(t + j < n ? t + j : n - 1);
-                soon[j] = next.row(t + j < n ? t + j : n - 1);
+                soon[j] = data_of(next.row(t + j < n ? t + j : n - 1));
             }
-            f32 dot[unsigned(4 * Queries)];
+            f32 dot[unsigned(Queries * together)];
             CRUMB_UNROLL
-            for (int j = 0; j < 4 * Queries; ++j)
+            for (int j = 0; j < Queries * together; ++j)
                 dot[j] = I::zero();
             const float* query = q + i * padded;
             for (std::size_t c = 0; c < padded; c += lanes) {
-                if (has_next) {
-                    CRUMB_UNROLL
-                    for (std::size_t j = 0; j < 4; ++j)
-                        prefetch(soon[j], c, c + lanes);
-                }
-                f32 keys[4];
+                if (has_next)
+                    prefetch<lanes, together>(soon, c);
+                f32 keys[together];
                 CRUMB_UNROLL
-                for (int j = 0; j < 4; ++j)
+                for (int j = 0; j < together; ++j)
                     keys[j] = read(key[j], c);
                 CRUMB_UNROLL
                 for (int a = 0; a < Queries; ++a) {
                     const f32 x = I::load(query + static_cast<std::size_t>(a) * padded + c);
                     CRUMB_UNROLL
-                    for (int j = 0; j < 4; ++j)
-                        dot[4 * a + j] = I::fma(x, keys[j], dot[4 * a + j]);
+                    for (int j = 0; j < together; ++j)
+                        dot[together * a + j] = I::fma(x, keys[j], dot[together * a + j]);
                 }
             }
+            float* to = scores + i * stride + t;
             CRUMB_UNROLL
-            for (int a = 0; a < Queries; ++a)
-                I::sum4(dot[4 * a], dot[4 * a + 1], dot[4 * a + 2], dot[4 * a + 3],
-                        scores + (i + static_cast<std::size_t>(a)) * stride + t);
+            for (int a = 0; a < Queries * together; a += 4) {
+                const std::size_t first = static_cast<std::size_t>(a / together) * stride;
+                if constexpr (together == 4) {
+                    I::sum4(dot[a], dot[a + 1], dot[a + 2], dot[a + 3], to + first);
+                } else {
+                    float four[4];
+                    I::sum4(dot[a], dot[a + 1], dot[a + 2], dot[a + 3], four);
+                    __builtin_memcpy(to + first, four, 2 * sizeof(float));
+                    __builtin_memcpy(to + first + stride, four + 2, 2 * sizeof(float));
+                }
+            }
         }
     }
 
@@ -324,8 +341,10 @@ struct attention_pass<isa::CRUMB_THIS_ISA> {
             f32 sum[unsigned(Queries * Vectors)];
             each<Queries, Vectors>(sum, o + i * padded + c, false);
             for (std::size_t t = first; t < last; ++t) {
-                if (ahead.data != nullptr)
-                    prefetch(ahead.row(t), c, c + Vectors * lanes);
+                if (ahead.data != nullptr) {
+                    const auto soon = data_of(ahead.row(t));
+                    prefetch<Vectors * lanes, 1>(&soon, c);
+                }
                 const auto value = v.row(t);
                 const float* weight = scores + i * stride + t;
                 CRUMB_UNROLL

@@ -1,7 +1,7 @@
 // Parts of codes with a scale and an origin (KIVI) in a pass of attention, as they lie: channel by channel,
 // with the scales multiplied to what all tokens of a block share. Loops:
 //     scores   blocks of 64 tokens > tiles of queries > channels > registers of tokens
-//     sums     groups of 32 channels > tiles of queries > 4 channels > blocks of tokens
+//     sums     groups of 32 channels > tiles of queries > 2 to 8 channels > blocks of tokens
 #if !defined(CRUMB_THIS_ISA)
 #include <crumb/isa/editor.hpp>
 
@@ -18,9 +18,7 @@ struct kv_uniform<isa::CRUMB_THIS_ISA> {
     using M = math<I>;
     using f32 = typename I::f32;
     static constexpr std::size_t lanes = M::lanes;
-    static constexpr std::size_t channels_together = 4; ///< whose values are summed together
-    static constexpr int query_tile =
-        I::query_tile < 2 ? 2 : I::query_tile; ///< a single query is summed in another order
+    static constexpr int query_tile = attention_pass<I>::query_tile;
     static constexpr int vectors =
         static_cast<int>(kv_block_tokens / lanes); ///< registers of a block's codes
 
@@ -43,18 +41,22 @@ struct kv_uniform<isa::CRUMB_THIS_ISA> {
     }
 
   private:
-    /// f.operator()<count>(first) for tiles of `Most`, then 2, then 1 of the pass's queries.
-    template <int Most, class F>
+    /// Channels whose values are summed together for some queries: sums that hide how long each takes.
+    static constexpr std::size_t channels_of(int queries) noexcept {
+        return queries == 4 && I::registers >= 32 ? 4 : static_cast<std::size_t>(8 / queries);
+    }
+    /// f.operator()<count>(first) for tiles of the pass's queries.
+    template <class F>
     CRUMB_INLINE void for_tiles(F&& f) const noexcept {
         std::size_t i = 0;
-        for (; i + Most <= pass.queries; i += Most)
-            f.template operator()<Most>(i);
-        if constexpr (Most > 2)
+        for (; i + query_tile <= pass.queries; i += query_tile)
+            f.template operator()<query_tile>(i);
+        if constexpr (query_tile > 2)
             if (i + 2 <= pass.queries) {
                 f.template operator()<2>(i);
                 i += 2;
             }
-        if constexpr (Most > 1)
+        if constexpr (query_tile > 1)
             if (i < pass.queries)
                 f.template operator()<1>(i);
     }
@@ -103,15 +105,16 @@ struct kv_uniform<isa::CRUMB_THIS_ISA> {
                             std::size_t stop) const noexcept {
         const kv_part_layout& l = cache.keys();
         for (std::size_t b = first / kv_block_tokens; b * kv_block_tokens < stop; ++b) {
-            for (std::size_t i = 0; i < pass.queries; ++i)
+            for_tiles([&]<int Queries>(std::size_t i) {
                 for (std::size_t half_block = 0; half_block < 2; ++half_block)
-                    score_factors(part, i, b, half_block);
+                    score_factors<Queries>(part, i, b, half_block);
+            });
             // Bytes of the values per channel, less than a line, to have prefetched all of them by the last
             // block.
             const std::size_t each =
                 pass.piece(cache.values().bytes(), kv_part_tokens / kv_block_tokens * l.head_size());
             const std::byte* from = ahead + b * l.head_size() * each;
-            for_tiles<I::query_tile == 1 ? 1 : 4>([&]<int Queries>(std::size_t i) {
+            for_tiles([&]<int Queries>(std::size_t i) {
                 score_tile<Bits, Queries>(part, i, b, i == 0 ? from : nullptr, each);
             });
         }
@@ -120,25 +123,36 @@ struct kv_uniform<isa::CRUMB_THIS_ISA> {
                 pass.scores[i * pass.stride + t] = -__builtin_inff();
     }
 
-    /// The factors q d of a query in half a block, and q . z as its scores.
+    /// The factors q d of queries in half a block, and q . z as their scores.
+    template <int Queries>
     CRUMB_INLINE void score_factors(const std::byte* part, std::size_t i, std::size_t b,
                                     std::size_t half_block) const noexcept {
         const kv_part_layout& l = cache.keys();
-        const std::size_t m = 2 * b + half_block;
-        const half* d = halves(part) + m * l.head_size();
-        const half* z = halves(part + l.origins_offset()) + m * l.head_size();
-        const float* q = pass.q + i * pass.padded;
-        float* f = factors + (2 * i + half_block) * pass.padded;
-        f32 dot = I::zero();
-        for (std::size_t c = 0; c < l.head_size(); c += lanes) {
-            const std::size_t n = l.head_size() - c;
-            I::store(f + c, I::mul(I::load(q + c), M::load(d + c, n)));
-            dot = I::fma(I::load(q + c), M::load(z + c, n), dot);
+        const std::size_t m = 2 * b + half_block, size = l.head_size(), padded = pass.padded;
+        const half* d = halves(part) + m * size;
+        const half* z = halves(part + l.origins_offset()) + m * size;
+        const float* q = pass.q + i * padded;
+        float* f = factors + (2 * i + half_block) * padded;
+        f32 dot[unsigned(Queries)];
+        CRUMB_UNROLL
+        for (int a = 0; a < Queries; ++a)
+            dot[a] = I::zero();
+        for (std::size_t c = 0; c < size; c += lanes) {
+            const f32 scale = M::load(d + c, size - c), origin = M::load(z + c, size - c);
+            CRUMB_UNROLL
+            for (std::size_t a = 0; a < std::size_t{Queries}; ++a) {
+                const f32 x = I::load(q + a * padded + c);
+                I::store(f + 2 * a * padded + c, I::mul(x, scale));
+                dot[a] = I::fma(x, origin, dot[a]);
+            }
         }
-        const f32 sum = I::set1(I::sum(dot));
         float* s = pass.scores + i * pass.stride + m * kv_mean_tokens;
-        for (std::size_t t = 0; t < kv_mean_tokens; t += lanes)
-            I::store(s + t, sum);
+        CRUMB_UNROLL
+        for (std::size_t a = 0; a < std::size_t{Queries}; ++a) {
+            const f32 sum = I::set1(I::sum(dot[a]));
+            for (std::size_t t = 0; t < kv_mean_tokens; t += lanes)
+                I::store(s + a * pass.stride + t, sum);
+        }
     }
 
     // Out of line, for a copy: stores of vectors may alias the members of *this.
@@ -206,7 +220,7 @@ struct kv_uniform<isa::CRUMB_THIS_ISA> {
         const kv_part_layout& l = cache.values();
         const std::size_t each = pass.piece(cache.keys().bytes(), l.head_size());
         for (std::size_t g = 0; g < l.groups(); ++g) {
-            for_tiles<query_tile>([&]<int Queries>(std::size_t i) {
+            for_tiles([&]<int Queries>(std::size_t i) {
                 kv_uniform(*this).template add_group<Bits, Queries>(part, g, i, i == 0 ? ahead : nullptr,
                                                                     each, stop);
             });
@@ -217,43 +231,39 @@ struct kv_uniform<isa::CRUMB_THIS_ISA> {
     template <int Bits, int Queries>
     void add_group(const std::byte* part, std::size_t g, std::size_t i, const std::byte* ahead,
                    std::size_t each, std::size_t stop) const noexcept {
+        constexpr std::size_t together = channels_of(Queries);
         const kv_part_layout& l = cache.values();
         const std::size_t blocks = (stop + kv_block_tokens - 1) / kv_block_tokens;
         float bases[unsigned(Queries)];
-        for (std::size_t a = 0; a < std::size_t{Queries}; ++a)
-            bases[a] =
-                value_factors(part, g, i + a, factors + a * kv_part_tokens, stop, blocks * kv_block_tokens);
+        value_factors<Queries>(part, g, i, bases, stop, blocks * kv_block_tokens);
         const std::size_t begin = g * kv_group_channels, left = l.head_size() - begin,
                           end = begin + (left < kv_group_channels ? left : kv_group_channels);
         alignas(64) float out[unsigned(Queries)][kv_group_channels] = {};
-        for (std::size_t c = begin; c < end; c += channels_together) {
-            constexpr std::size_t spread = Queries == 1 ? 2 : 1;
-            f32 sum[Queries * spread * channels_together];
+        for (std::size_t c = begin; c < end; c += together) {
+            f32 sum[Queries * together];
             CRUMB_UNROLL
-            for (std::size_t k = 0; k < Queries * spread * channels_together; ++k)
+            for (std::size_t k = 0; k < Queries * together; ++k)
                 sum[k] = I::zero();
-            const std::uint8_t* x[channels_together];
+            const std::uint8_t* x[together];
             CRUMB_UNROLL
-            for (std::size_t k = 0; k < channels_together; ++k)
+            for (std::size_t k = 0; k < together; ++k)
                 x[k] = codes_of<Bits>(part, l, c + k < end ? c + k : end - 1, 0);
             for (std::size_t b = 0; b < blocks; ++b) {
-                if (c + b < end)
-                    pass.prefetch_piece(ahead, c + b, each);
+                // A piece per channel, shared by the blocks of a whole part.
+                for (std::size_t k = b * together / 4; k < (b + 1) * together / 4 && c + k < end; ++k)
+                    pass.prefetch_piece(ahead, c + k, each);
                 add_registers<Bits, Queries, 0>(x, factors + b * kv_block_tokens, sum);
                 CRUMB_UNROLL
-                for (std::size_t k = 0; k < channels_together; ++k)
+                for (std::size_t k = 0; k < together; ++k)
                     x[k] += kv_block_tokens * Bits / 8;
             }
+            alignas(16) float totals[Queries * together];
             CRUMB_UNROLL
-            for (std::size_t a = 0; a < std::size_t{Queries}; ++a) {
-                f32* s = sum + a * spread * channels_together;
-                if constexpr (spread == 2) {
-                    CRUMB_UNROLL
-                    for (std::size_t k = 0; k < channels_together; ++k)
-                        s[k] = I::add(s[k], s[k + channels_together]);
-                }
-                I::sum4(s[0], s[1], s[2], s[3], out[a] + (c - begin));
-            }
+            for (std::size_t k = 0; k < Queries * together; k += 4)
+                I::sum4(sum[k], sum[k + 1], sum[k + 2], sum[k + 3], totals + k);
+            CRUMB_UNROLL
+            for (std::size_t a = 0; a < std::size_t{Queries}; ++a)
+                __builtin_memcpy(out[a] + (c - begin), totals + a * together, together * sizeof(float));
         }
         for (std::size_t a = 0; a < std::size_t{Queries}; ++a) {
             float* o = pass.o + (i + a) * pass.padded + begin;
@@ -262,39 +272,51 @@ struct kv_uniform<isa::CRUMB_THIS_ISA> {
                 I::store(o + c, I::add(I::load(o + c), I::add(I::load(out[a] + c), base)));
         }
     }
-    /// w[t] = p[t] d[t] for `end` tokens, 0 from `stop` on; p . z.
-    CRUMB_INLINE float value_factors(const std::byte* part, std::size_t g, std::size_t i, float* w,
-                                     std::size_t stop, std::size_t end) const noexcept {
+    /// factors[a][t] = p[t] d[t] for `end` tokens, 0 from `stop` on; bases[a] = p . z.
+    template <int Queries>
+    CRUMB_INLINE void value_factors(const std::byte* part, std::size_t g, std::size_t i, float* bases,
+                                    std::size_t stop, std::size_t end) const noexcept {
         const half* d = halves(part) + g * kv_part_tokens;
         const half* z = halves(part + cache.values().origins_offset()) + g * kv_part_tokens;
         const float* p = pass.scores + i * pass.stride;
-        f32 dot = I::zero();
+        float* w = factors;
+        f32 dot[unsigned(Queries)];
+        CRUMB_UNROLL
+        for (int a = 0; a < Queries; ++a)
+            dot[a] = I::zero();
         std::size_t t = 0;
         // `attention_pass::weigh` has filled the last register up with zeros.
         for (; t < stop; t += lanes) {
-            I::store(w + t, I::mul(I::load(p + t), I::load(d + t)));
-            dot = I::fma(I::load(p + t), I::load(z + t), dot);
+            const f32 scale = I::load(d + t), origin = I::load(z + t);
+            CRUMB_UNROLL
+            for (std::size_t a = 0; a < std::size_t{Queries}; ++a) {
+                const f32 x = I::load(p + a * pass.stride + t);
+                I::store(w + a * kv_part_tokens + t, I::mul(x, scale));
+                dot[a] = I::fma(x, origin, dot[a]);
+            }
         }
         for (; t < end; t += lanes)
-            I::store(w + t, I::zero());
-        return I::sum(dot);
+            for (std::size_t a = 0; a < std::size_t{Queries}; ++a)
+                I::store(w + a * kv_part_tokens + t, I::zero());
+        CRUMB_UNROLL
+        for (int a = 0; a < Queries; ++a)
+            bases[a] = I::sum(dot[a]);
     }
     /// Registers N and on of a block's codes of some channels.
     template <int Bits, int Queries, int N>
     static CRUMB_INLINE void add_registers(const std::uint8_t* const* x, const float* w, f32* sum) noexcept {
-        constexpr std::size_t spread = Queries == 1 ? 2 : 1;
+        constexpr std::size_t together = channels_of(Queries);
         constexpr int t = token_of<Bits>(N);
-        f32 code[channels_together];
+        f32 by[unsigned(Queries)];
         CRUMB_UNROLL
-        for (std::size_t k = 0; k < channels_together; ++k)
-            code[k] = field<Bits, t>(x[k]);
+        for (std::size_t a = 0; a < std::size_t{Queries}; ++a)
+            by[a] = I::load(w + a * kv_part_tokens + t);
         CRUMB_UNROLL
-        for (std::size_t a = 0; a < std::size_t{Queries}; ++a) {
-            const f32 by = I::load(w + a * kv_part_tokens + t);
-            f32* s = sum + (a * spread + N % spread) * channels_together;
+        for (std::size_t k = 0; k < together; ++k) {
+            const f32 code = field<Bits, t>(x[k]);
             CRUMB_UNROLL
-            for (std::size_t k = 0; k < channels_together; ++k)
-                s[k] = I::fma(by, code[k], s[k]);
+            for (std::size_t a = 0; a < std::size_t{Queries}; ++a)
+                sum[a * together + k] = I::fma(by[a], code, sum[a * together + k]);
         }
         if constexpr (N + 1 < vectors)
             add_registers<Bits, Queries, N + 1>(x, w, sum);
