@@ -37,6 +37,12 @@ struct field_bits<isa::CRUMB_THIS_ISA> : sixteen_bytes<isa::CRUMB_THIS_ISA> {
     static CRUMB_INLINE bytes look_up(bytes table, bytes nibbles) noexcept {
         return _mm256_shuffle_epi8(table, nibbles);
     }
+    /// E4M3 without sign as the bits of a half, which has one more bit of exponent and seven more of
+    /// mantissa: 1/256 of the numbers.
+    static CRUMB_INLINE typename I::f32 load_e4m3_halves(const std::uint8_t* p) noexcept {
+        const __m128i wide = _mm_cvtepu8_epi16(_mm_loadl_epi64(reinterpret_cast<const __m128i*>(p)));
+        return _mm256_cvtph_ps(_mm_slli_epi16(_mm_and_si128(wide, _mm_set1_epi16(0x7f)), 7));
+    }
     /// Of 16 signed bytes, those of register v.
     static CRUMB_INLINE typename I::i32 widen(sixteen x, int v) noexcept {
         return _mm256_cvtepi8_epi32(v == 0 ? x : _mm_srli_si128(x, 8));

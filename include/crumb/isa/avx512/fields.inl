@@ -37,6 +37,13 @@ struct field_bits<isa::CRUMB_THIS_ISA> : sixteen_bytes<isa::CRUMB_THIS_ISA> {
     static CRUMB_INLINE bytes look_up(bytes table, bytes nibbles) noexcept {
         return _mm512_shuffle_epi8(table, nibbles);
     }
+    /// E4M3 without sign as the bits of a half, which has one more bit of exponent and seven more of
+    /// mantissa: 1/256 of the numbers.
+    static CRUMB_INLINE typename I::f32 load_e4m3_halves(const std::uint8_t* p) noexcept {
+        const __m256i wide = _mm256_cvtepu8_epi16(_mm_loadu_si128(reinterpret_cast<const __m128i*>(p)));
+        const __m256i number = _mm256_and_si256(wide, _mm256_set1_epi16(0x7f));
+        return _mm512_cvtph_ps(_mm256_slli_epi16(number, 7));
+    }
     /// Of 16 signed bytes, those of register v.
     static CRUMB_INLINE typename I::i32 widen(sixteen x, int) noexcept { return _mm512_cvtepi8_epi32(x); }
     /// sum[v] += a x[0] + b x[1]: numbers of 16 channels times sums of activations. `Same`: a is b.

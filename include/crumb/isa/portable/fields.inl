@@ -61,6 +61,14 @@ struct field_bits<isa::CRUMB_THIS_ISA> {
             byte = static_cast<std::uint8_t>(byte - y);
         return x;
     }
+    /// E4M3 without sign as the bits of a half, which has one more bit of exponent and seven more of
+    /// mantissa: 1/256 of the numbers.
+    static CRUMB_INLINE typename I::f32 load_e4m3_halves(const std::uint8_t* p) noexcept {
+        half halves[I::lanes];
+        for (int i = 0; i < I::lanes; ++i)
+            halves[i].bits = static_cast<std::uint16_t>((p[i] & 0x7f) << 7);
+        return I::load(halves);
+    }
     /// Of 16 signed bytes, those of register v.
     static CRUMB_INLINE typename I::i32 widen(const sixteen& x, int v) noexcept {
         std::int32_t wide[I::lanes];

@@ -167,12 +167,8 @@ struct record_reader<isa::CRUMB_THIS_ISA, Format> {
             const i32 power = I::as_i32(I::load_powers(record + v * I::lanes));
             return I::as_f32(I::max_i32(power, I::set1_i32(1 << 22)));
         } else {
-            // A half has one more bit of exponent and seven more of mantissa.
-            half halves[I::lanes];
-            for (int i = 0; i < I::lanes; ++i)
-                halves[i].bits = static_cast<std::uint16_t>(
-                    (record[group * static_cast<int>(tile_channels) + v * I::lanes + i] & 0x7f) << 7);
-            return I::mul(I::load(halves), I::set1(256.0f));
+            const std::uint8_t* at = record + group * static_cast<int>(tile_channels) + v * I::lanes;
+            return I::mul(bits::load_e4m3_halves(at), I::set1(256.0f));
         }
     }
     /// What a sum of codes is multiplied with.
