@@ -11,5 +11,6 @@
 #include <crumb/kernel/linear/records.inl>
 
 #include <crumb/kernel/linear/record_block.inl>
+#include <crumb/kernel/linear/record_codes.inl>
 
 #include <crumb/kernel/linear/record_run.inl>

@@ -1,0 +1,55 @@
+// Packed codes of formats with records as operands of a product. No loops.
+#if !defined(CRUMB_THIS_ISA)
+#include <crumb/isa/editor.hpp>
+
+#include <crumb/isa/portable/fields.inl>
+#include <crumb/kernel/linear/fields.inl>
+#endif
+
+namespace crumb::inline CRUMB_ABI::kernel {
+
+/// Codes of a block as they are packed: of register v of channels, from a group on.
+template <class Format>
+struct record_codes<isa::CRUMB_THIS_ISA, Format> {
+    using I = isa::CRUMB_THIS_ISA;
+    using shape = record_shape<Format>;
+    using P = field_product<I, shape::bits>;
+    using bits = field_bits<I>;
+    static constexpr int rows = Format::codes::field_bits;
+    static constexpr bool looks_up = has_table<Format>;
+    const std::uint8_t* at;
+    decltype(bits::load_table(nullptr)) table;
+
+    struct entries {
+        alignas(16) std::int8_t at[16] = {};
+        constexpr entries() noexcept {
+            for (int i = 0; i < 16 && looks_up; ++i)
+                if constexpr (looks_up)
+                    at[i] = static_cast<std::int8_t>(Format::codebooks[i] + shape::offset + P::offset);
+        }
+    };
+    static constexpr entries table_entries{}; ///< as registers hold them
+
+    /// Low nibbles, or the first half of a group, and high ones by turns.
+    static constexpr bool alternates = rows >= 4;
+
+    CRUMB_INLINE typename I::bytes raw(int row, int v) const noexcept {
+        return I::load_bytes(at + row * static_cast<int>(tile_row_bytes) + v * I::width);
+    }
+    template <int Four>
+    CRUMB_INLINE typename P::operand operand(int, int v) const noexcept {
+        const auto code = field_reader<I, rows>::template four<Four>(*this, v);
+        if constexpr (looks_up)
+            return P::operand_of(bits::look_up(table, code));
+        else
+            return P::operand_of(code);
+    }
+    /// One line at a time: all at once would fill the line buffers, and loads wait behind that.
+    template <int Line>
+    CRUMB_INLINE void prefetch() const noexcept {
+        if constexpr (I::prefetch_bytes != 0 && Line < rows)
+            __builtin_prefetch(at + I::prefetch_bytes + Line * static_cast<int>(tile_row_bytes));
+    }
+};
+
+} // namespace crumb::inline CRUMB_ABI::kernel
