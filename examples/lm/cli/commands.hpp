@@ -51,6 +51,7 @@ struct quantize_options : quantization {
     std::string model;
     bool rotate = false; ///< the residual stream first
     std::size_t threads = 0;
+    bool json = false;
     std::string out;
 };
 

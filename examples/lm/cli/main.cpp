@@ -280,6 +280,7 @@ int run(int argc, char** argv) {
         ->check(lm::natural)
         ->capture_default_str();
     lm::add_threads(quantize, q.threads);
+    quantize->add_flag("--json", q.json, "Print JSON on stdout");
     quantize->add_option("--out,-o", q.out, "File to write")->required();
 
     lm::calibrate_options c;

@@ -1,7 +1,7 @@
 #include "cli/commands.hpp"
 #include "cli/open_model.hpp"
 #include "cli/program.hpp"
-#include "cli/report.hpp"
+#include "cli/work_report.hpp"
 #include "gguf/output_file.hpp"
 #include "train/rotation.hpp"
 
@@ -70,15 +70,18 @@ void warn_of_few_bits(const model& m) {
 
 /// The model of `path` with a rotated residual stream, from a file beside the output that has no name any
 /// more when this returns.
-crumb::result<loaded_model> open_rotated(const quantize_options& o, load_options how,
-                                         const stage_function& progress) {
+crumb::result<loaded_model> open_rotated(const quantize_options& o, load_options how) {
     const auto source = model::load(o.model, {});
     if (!source)
         return source.error();
     warn_of_few_bits(*source);
     how.model = o.out + ".rotated";
-    if (const status s = write_rotated(*source, o.seed, how.model, one_stage(progress, "bytes rotated")); !s)
+    stage_progress progress;
+    if (const status s =
+            write_rotated(*source, o.seed, how.model, one_stage(std::ref(progress), "bytes rotated"));
+        !s)
         return s;
+    progress.clear();
     auto loaded = open_model(how, 0, 512);
     ::unlink(how.model.c_str());
     return loaded;
@@ -96,28 +99,44 @@ status quantize(const quantize_options& o) {
     full.weights = weight_type::f32;
     full.activations = activation_type::f32;
     full.threads = o.threads;
-    stage_progress progress;
-    const stage_function stages = std::ref(progress);
-    auto loaded = o.rotate ? open_rotated(o, full, stages) : open_model(full, 0, 512);
+    full.always_shared = true;
+    auto loaded = o.rotate ? open_rotated(o, full) : open_model(full, 0, 512);
     if (!loaded)
         return loaded.error();
     if (!o.rotate)
         warn_of_few_bits(*loaded->weights);
-    const auto made = quantize_model(o, *loaded->weights, *loaded->run, stages);
+    work_line line;
+    work_meter meter(std::ref(line));
+    const auto made = quantize_model(o, *loaded->weights, *loaded->run, {}, &meter);
     if (!made)
         return made.error();
-    if (const status s = made->file.write(o.out, one_stage(stages, "bytes written")); !s)
+    if (const status s = made->file.write(o.out); !s)
         return s;
-    progress.clear();
+    line.clear();
     const double seconds = std::chrono::duration<double>(clock::now() - start).count();
+    const double other = seconds - meter.seconds();
     const double bits = 8.0 * static_cast<double>(made->bytes()) / static_cast<double>(made->weights());
     std::string formats(name_of(o.weights));
-    if (o.chooses_formats()) {
-        print_formats(made->matrices);
+    if (o.chooses_formats())
         formats = "formats by matrix";
-    } else if (o.weights == weight_type::nested) {
+    else if (o.weights == weight_type::nested)
         formats = o.nested.name();
+    if (o.json) {
+        print_text(json_object()
+                       .put("model", o.model)
+                       .put("out", o.out)
+                       .put("weights", formats)
+                       .put("bits_per_weight", bits)
+                       .put("matrix_bytes", made->bytes())
+                       .put("seconds", seconds)
+                       .put("stages", work_object(meter, other))
+                       .text() +
+                   "\n");
+        return {};
     }
+    if (o.chooses_formats())
+        print_formats(made->matrices);
+    print_work(meter, other);
     print("%s: %s, %.3f bits per weight, %.2f MB of matrices, %.1f s\n", o.out.c_str(), formats.c_str(), bits,
           static_cast<double>(made->bytes()) / 1e6, seconds);
     return {};

@@ -118,7 +118,9 @@ status start(loaded_model& l, const load_options& options, std::size_t context, 
     const auto books = l.codebooks ? l.codebooks->view() : crumb::pq_codebooks();
     if (!books)
         return books.error();
-    auto s = session::make(*l.weights, team(options.threads), options.kv,
+    const team threads =
+        options.always_shared ? team(options.threads, [] { return false; }) : team(options.threads);
+    auto s = session::make(*l.weights, threads, options.kv,
                            context == 0 ? l.weights->shape().context : context, batch, *books);
     if (!s)
         return s.error();

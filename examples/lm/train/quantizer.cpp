@@ -2,16 +2,18 @@
 
 #include "model/input_text.hpp"
 #include "train/format_plan.hpp"
+#include "train/input_factors.hpp"
 #include "train/matrix_quantizer.hpp"
+#include "train/quantizing_costs.hpp"
 #include "train/stream_pair.hpp"
 #include "train/training_set.hpp"
 
 #include <crumb/offline/nested/training.hpp>
-#include <crumb/offline/weights/target.hpp>
 
 #include <algorithm>
 #include <cstring>
 #include <set>
+#include <utility>
 
 namespace lm {
 
@@ -38,8 +40,10 @@ crumb::matrix_view<const double> view(const stream_inputs::sums& of) {
 /// Everything that quantizing one model needs.
 class converter {
   public:
-    converter(const quantization& how, model& m, session& s, const stage_function& progress)
-        : o_(how), m_(m), s_(s), progress_(progress), tensors_(m), quantizer_(s.threads(), tensors_) {}
+    converter(const quantization& how, model& m, session& s, const stage_function& progress,
+              work_meter& meter)
+        : o_(how), m_(m), s_(s), progress_(progress), meter_(meter), tensors_(m),
+          quantizer_(s.threads(), tensors_) {}
 
     /// Puts keys and tensors into `writer`, which refers to this object.
     status run(gguf_writer& writer) {
@@ -57,6 +61,40 @@ class converter {
 
   private:
     bool is_nested() const noexcept { return o_.weights == weight_type::nested && !o_.chooses_formats(); }
+    bool goes_towards() const noexcept { return o_.towards && !is_nested(); }
+
+    /// Of a stage that is all work of one kind.
+    progress_function stage(const char* name, work_kind kind) {
+        return [shown = one_stage(progress_, name), measured = meter_.parts_of(kind)](std::size_t done,
+                                                                                      std::size_t all) {
+            measured(done, all);
+            if (shown)
+                shown(done, all);
+        };
+    }
+    /// What there is to do with a text of so many tokens.
+    void plan_work(std::size_t tokens) {
+        costs_.emplace(m_, o_, tokens);
+        work_costs all = costs_->preparation(types_to_train().size() + std::size_t{trains_nested()});
+        const auto add = [&](work_kind kind, double cost) { all[static_cast<std::size_t>(kind)] += cost; };
+        const std::size_t passes = (m_.layers().size() + layers_at_once() - 1) / layers_at_once();
+        std::size_t input = ~std::size_t{0};
+        if (!goes_towards())
+            add(work_kind::streams, costs_->pass(static_cast<double>(tokens * passes)));
+        for (const named_matrix& each : m_.matrices()) {
+            add(work_kind::weights, costs_->weights(each.m->n(), each.m->k(), goes_towards()));
+            if (std::exchange(input, each.role.input()) == each.role.input())
+                continue;
+            add(work_kind::factors, costs_->factors(each.role));
+            if (goes_towards()) {
+                add(work_kind::streams, costs_->streams(each.role));
+                add(work_kind::sums, costs_->sums(each.role));
+            }
+        }
+        if (o_.vocabulary != weight_type::stored && o_.vocabulary != weight_type::q8_0)
+            add(work_kind::vocabulary, costs_->vocabulary());
+        meter_.plan(all);
+    }
 
     std::size_t layers_at_once() const {
         const auto& d = m_.shape();
@@ -66,9 +104,17 @@ class converter {
 
     status calibrate() {
         const std::size_t window = std::min<std::size_t>(m_.shape().context, 512);
-        const auto text = calibration_text(o_.calibrate, m_, s_, window, o_.chunks, o_.seed, progress_);
+        plan_work(o_.chunks * window);
+        const auto text = calibration_text(o_.calibrate, m_, s_, window, o_.chunks, o_.seed,
+                                           [&](const char* name, std::size_t done, std::size_t all) {
+                                               meter_.parts_of(work_kind::text)(done, all);
+                                               if (progress_)
+                                                   progress_(name, done, all);
+                                           });
         if (!text)
             return text.error();
+        plan_work(text->size());
+        meter_.finish(work_kind::text);
         const std::size_t widest =
             std::max(m_.shape().attention_width(), std::max(m_.shape().width, m_.shape().hidden));
         if (!o_.calibrate.empty() && text->size() < widest)
@@ -86,8 +132,9 @@ class converter {
             if (!plan)
                 return plan.error();
             plan_ = std::move(*plan);
+            meter_.finish(work_kind::formats);
         }
-        if (o_.towards && !is_nested()) {
+        if (goes_towards()) {
             is_calibrated_ = true;
             if (const status s = convert_vocabulary(&calibrated); !s)
                 return s;
@@ -96,9 +143,16 @@ class converter {
         const std::size_t layers = m_.layers().size(), step = layers_at_once();
         for (std::size_t first = 0; first < layers; first += step) {
             const crumb::range part{first, std::min(first + step, layers)};
+            const double pass =
+                costs_->pass(static_cast<double>(text->size())) / static_cast<double>(calibrated.windows());
             const auto moments = calibrated.moments(
-                part, one_stage(progress_, "inputs of layers " + std::to_string(part.begin + 1) + " to " +
-                                               std::to_string(part.end)));
+                part, [&, shown = one_stage(progress_, "inputs of layers " + std::to_string(part.begin + 1) +
+                                                           " to " + std::to_string(part.end))](
+                          std::size_t done, std::size_t all) {
+                    meter_.lap(work_kind::streams, pass);
+                    if (shown)
+                        shown(done, all);
+                });
             if (!moments)
                 return moments.error();
             if (const status s = convert(part, *moments); !s)
@@ -115,10 +169,9 @@ class converter {
         return found == plan_.end() ? weight_type::stored : found->second;
     }
 
-    /// Trains the levels of the formats that need such: even ones need no importance either, which costs a
-    /// pass over the text.
-    status train(calibration& calibrated) {
-        levels_ = crumb::nested_levels::uniform(o_.nested.seed, o_.nested.parent);
+    bool trains_nested() const noexcept { return is_nested() && !o_.nested.uniform; }
+    /// The formats that need codebooks.
+    std::set<weight_type> types_to_train() const {
         std::set<weight_type> types;
         const auto add = [&](weight_type type) {
             with_leveled_format(type, [&]<class F>(std::type_identity<F>) {
@@ -132,10 +185,16 @@ class converter {
             add(o_.weights);
             add(o_.vocabulary);
         }
-        const bool nested_is_trained = is_nested() && !o_.nested.uniform;
-        if (types.empty() && !nested_is_trained)
+        return types;
+    }
+    /// Trains the levels of the formats that need such: even ones need no importance either, which costs a
+    /// pass over the text.
+    status train(calibration& calibrated) {
+        levels_ = crumb::nested_levels::uniform(o_.nested.seed, o_.nested.parent);
+        const std::set<weight_type> types = types_to_train();
+        if (types.empty() && !trains_nested())
             return {};
-        auto importance = calibrated.mean_squares(one_stage(progress_, "calibration"));
+        auto importance = calibrated.mean_squares(stage("calibration", work_kind::importance));
         if (!importance)
             return importance.error();
         importance_ = std::move(*importance);
@@ -143,7 +202,7 @@ class converter {
         const auto set = training_set::read(m_.file(), importance_, m_.extras());
         if (!set)
             return set.error();
-        if (nested_is_trained) {
+        if (trains_nested()) {
             const auto trained = crumb::train_nested(
                 set->matrices,
                 {.seed = o_.nested.seed, .parent = o_.nested.parent, .progress = trained_part});
@@ -156,7 +215,9 @@ class converter {
             if (!trained)
                 return trained.error();
             tensors_.set_codebooks(type, std::move(*trained));
+            meter_.lap(work_kind::codebooks, 0);
         }
+        meter_.finish(work_kind::codebooks);
         return {};
     }
 
@@ -203,6 +264,7 @@ class converter {
                             : assign(flat, crumb::error_feedback::make(view(h), {.sweeps = o_.sweeps}));
                     !s)
                     return s;
+                meter_.lap(work_kind::factors, costs_->factors(each.role));
             }
             const auto floats = to_floats(**m_.file().get_tensor(each.name), m_.extras());
             if (!floats)
@@ -214,6 +276,7 @@ class converter {
                             : quantizer_.convert(each.name, type_of(each.name), w, *flat);
             if (!s)
                 return status::error(s.code(), "tensor %s: %s", each.name.c_str(), s.message());
+            meter_.lap(work_kind::weights, costs_->weights(w.rows, w.cols, false));
             if (progress)
                 progress(tensors_.size(), matrices.size());
         }
@@ -231,16 +294,17 @@ class converter {
         const auto matrices = m_.matrices();
         for (std::size_t i = 0; i < matrices.size();) {
             const matrix_role role = matrices[i].role;
-            const auto inputs = streams->inputs(role.layer, role.reads);
+            auto inputs = streams->inputs(role.layer, role.reads, [&](work_kind kind, double share) {
+                meter_.lap(kind,
+                           share * (kind == work_kind::sums ? costs_->sums(role) : costs_->streams(role)));
+            });
             if (!inputs)
                 return inputs.error();
-            const auto h = inputs->h.matrix();
-            const auto feedback = crumb::error_feedback::make(view(h), {.sweeps = o_.sweeps});
-            if (!feedback)
-                return feedback.error();
-            const auto shifted = crumb::shifted_weights::make(view(h));
-            if (!shifted)
-                return shifted.error();
+            const auto factors = input_factors::make(s_.threads(), view(inputs->h), {.sweeps = o_.sweeps});
+            if (!factors)
+                return factors.error();
+            inputs->h.resize(0, 0);
+            meter_.lap(work_kind::factors, costs_->factors(role));
             for (; i < matrices.size() && matrices[i].role.input() == role.input(); ++i) {
                 const named_matrix& each = matrices[i];
                 if (type_of(each.name) == weight_type::stored)
@@ -249,13 +313,14 @@ class converter {
                 if (!floats)
                     return floats.error();
                 const auto w = crumb::matrix(floats->data(), each.m->n(), each.m->k());
-                status s = shift(*shifted, *inputs, w);
+                status s = shift(factors->shifted, *inputs, w);
                 if (s)
-                    s = quantizer_.convert(each.name, type_of(each.name), w, *feedback);
+                    s = quantizer_.convert(each.name, type_of(each.name), w, factors->feedback);
                 if (s)
                     s = replace(each);
                 if (!s)
                     return status::error(s.code(), "tensor %s: %s", each.name.c_str(), s.message());
+                meter_.lap(work_kind::weights, costs_->weights(w.rows, w.cols, true));
                 if (progress)
                     progress(i + 1, matrices.size());
             }
@@ -278,8 +343,11 @@ class converter {
             return rows.error();
         if (to.size() != rows->rows() * rows->size())
             return status::error(crumb::errc::unsupported, "the model's own weights are not floats");
-        for (std::size_t r = 0; r < rows->rows(); ++r)
-            rows->read(r, to.data() + r * rows->size());
+        s_.threads().run([&](std::size_t part, std::size_t parts) {
+            const crumb::range own = crumb::split(rows->rows(), parts, part);
+            for (std::size_t r = own.begin; r < own.end; ++r)
+                rows->read(r, to.data() + r * rows->size());
+        });
         return {};
     }
     template <class T>
@@ -318,6 +386,7 @@ class converter {
             if (!s)
                 return status::error(s.code(), "tensor %s: %s", name, s.message());
         }
+        meter_.finish(work_kind::vocabulary);
         return {};
     }
     /// Error feedback on what the output matrix reads in the full model.
@@ -334,6 +403,8 @@ class converter {
     model& m_;
     session& s_;
     const stage_function& progress_;
+    work_meter& meter_;
+    std::optional<quantizing_costs> costs_;
     quantized_tensors tensors_;
     matrix_quantizer quantizer_;
     importances importance_;
@@ -345,8 +416,9 @@ class converter {
 } // namespace
 
 result<quantized_model> quantize_model(const quantization& how, model& m, session& s,
-                                       const stage_function& progress) {
-    const auto c = std::make_shared<converter>(how, m, s, progress);
+                                       const stage_function& progress, work_meter* meter) {
+    work_meter unseen;
+    const auto c = std::make_shared<converter>(how, m, s, progress, meter != nullptr ? *meter : unseen);
     quantized_model out{c, gguf_writer(3, crumb::alignment), {}};
     if (const status error = c->run(out.file); !error)
         return error;

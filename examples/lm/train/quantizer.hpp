@@ -11,6 +11,8 @@
 
 namespace lm {
 
+class work_meter;
+
 /// What the matrices of a model become, and what is measured for that.
 struct quantization {
     weight_type weights = weight_type::cb2s;
@@ -55,8 +57,10 @@ struct quantized_model {
 /// model, and to choose formats, matrices of `m` have to be multiplied as floats; the first makes them what
 /// is written. Refuses nested weights, which have corrections that no other format keeps, text that is
 /// shorter than the widest matrix, and sizes that no choice of formats reaches (the error says the smallest).
+/// `meter` measures the work.
 crumb::result<quantized_model> quantize_model(const quantization& how, model& m, session& s,
-                                              const stage_function& progress = {});
+                                              const stage_function& progress = {},
+                                              work_meter* meter = nullptr);
 
 /// The same as the bytes of the file.
 crumb::result<buffer> quantized_file(const quantization& how, model& m, session& s,

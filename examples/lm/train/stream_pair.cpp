@@ -2,9 +2,11 @@
 
 #include "machine/memory.hpp"
 
+#include <crumb/offline/common/finite.hpp>
 #include <crumb/offline/common/weight_functions.hpp>
 
 #include <algorithm>
+#include <atomic>
 
 namespace lm {
 
@@ -49,41 +51,56 @@ result<stream_pair> stream_pair::make(model& m, session& s, std::span<const std:
 
 namespace {
 
-/// Adds a^T b, of rows of the same tokens. The columns of b are a multiple of 16. `product` has room for it.
+/// Rows of a product that are summed at a time: they and their inputs stay in a cache.
+constexpr std::size_t rows_at_once = 48;
+
+/// Adds a^T b, of rows of the same tokens, of which there are 512 at most; `lower`: its lower triangle, more
+/// may be written. The columns of b are a multiple of 16. The sums of these rows are made in floats, each
+/// from the first row on, whatever the number of threads.
 void add_product(const team& threads, const crumb::dispatch::weight_functions& functions,
                  const crumb::matrix_view<const float>& a, const crumb::matrix_view<const float>& b,
-                 std::vector<float>& product, stream_inputs::sums& to) {
-    product.assign(a.cols * b.cols, 0.0f);
-    threads.run([&](std::size_t part, std::size_t parts) {
-        const crumb::range own = crumb::split(a.cols, parts, part);
-        functions.add_product({a.data + own.begin, 1, a.stride, b.data, b.stride,
-                               product.data() + own.begin * b.cols, b.cols, own.size(), b.cols, a.rows});
-        for (std::size_t r = own.begin; r < own.end; ++r)
-            for (Eigen::Index i = 0; i < to.cols(); ++i)
-                to(static_cast<Eigen::Index>(r), i) +=
-                    double{product[r * b.cols + static_cast<std::size_t>(i)]};
+                 bool lower, stream_inputs::sums& to) {
+    std::atomic<std::size_t> next = 0;
+    threads.run([&](std::size_t, std::size_t) {
+        std::vector<float> own(a.rows * rows_at_once), product(rows_at_once * b.cols);
+        // Long rows first, so that the threads end together.
+        for (std::size_t taken = next++; taken * rows_at_once < a.cols; taken = next++) {
+            const std::size_t end = a.cols - taken * rows_at_once;
+            const std::size_t first = end - std::min(end, rows_at_once), count = end - first;
+            const std::size_t used =
+                std::min<std::size_t>(static_cast<std::size_t>(to.cols()), lower ? end : b.cols);
+            const std::size_t cols = crumb::round_up(used, std::size_t{16});
+            for (std::size_t t = 0; t < a.rows; ++t)
+                std::copy_n(a.row(t) + first, count, own.data() + t * count);
+            std::fill_n(product.data(), count * cols, 0.0f);
+            functions.add_product(
+                {own.data(), 1, count, b.data, b.stride, product.data(), cols, count, cols, a.rows});
+            for (std::size_t r = 0; r < count; ++r) {
+                double* const sums = to.row(static_cast<Eigen::Index>(first + r)).data();
+                for (std::size_t i = 0; i < used; ++i)
+                    sums[i] += double{product[r * cols + i]};
+            }
+        }
     });
 }
 
 /// a - b.
-void subtract(const crumb::matrix_view<const float>& a, const crumb::matrix_view<const float>& b,
-              std::vector<float>& to) {
+void subtract(const team& threads, const crumb::matrix_view<const float>& a,
+              const crumb::matrix_view<const float>& b, std::vector<float>& to) {
     to.resize(a.rows * a.cols);
-    for (std::size_t r = 0; r < a.rows; ++r)
-        for (std::size_t i = 0; i < a.cols; ++i)
-            to[r * a.cols + i] = a.row(r)[i] - b.row(r)[i];
+    threads.run([&](std::size_t part, std::size_t parts) {
+        const crumb::range own = crumb::split(a.rows, parts, part);
+        for (std::size_t r = own.begin; r < own.end; ++r)
+            for (std::size_t i = 0; i < a.cols; ++i)
+                to[r * a.cols + i] = a.row(r)[i] - b.row(r)[i];
+    });
 }
 
 } // namespace
 
-status stream_pair::add(stream_inputs& to, std::size_t w, const view& full, const view& quantized,
-                        bool is_behind) {
-    std::vector<status> each_part(s_.threads().size());
-    s_.threads().run(
-        [&](std::size_t part, std::size_t parts) { each_part[part] = to.h.add(quantized, part, parts); });
-    for (const status& s : each_part)
-        if (!s)
-            return s;
+status stream_pair::add(stream_inputs& to, std::size_t w, const view& full, const view& quantized) {
+    if (const status finite = crumb::check_finite(quantized, "sums over inputs: numbers"); !finite)
+        return finite;
     const auto functions = crumb::choose_weight_functions({});
     if (!functions)
         return functions.error();
@@ -95,34 +112,48 @@ status stream_pair::add(stream_inputs& to, std::size_t w, const view& full, cons
             std::copy_n(quantized.row(r), k, padded_.data() + r * padded);
         z = crumb::matrix<const float>(padded_.data(), window_, padded);
     }
-    subtract(full, quantized, difference_);
+    add_product(s_.threads(), **functions, quantized, z, true, to.h);
+    subtract(s_.threads(), full, quantized, difference_);
     add_product(s_.threads(), **functions, crumb::matrix<const float>(difference_.data(), window_, k), z,
-                product_, to.cross);
-    if (!is_behind)
+                false, to.cross);
+    if (to.behind.size() == 0)
         return {};
     const std::size_t width = m_.shape().width;
-    subtract(rows(full_, w, width), rows(quantized_, w, width), difference_);
+    subtract(s_.threads(), rows(full_, w, width), rows(quantized_, w, width), difference_);
     add_product(s_.threads(), **functions, crumb::matrix<const float>(difference_.data(), window_, width), z,
-                product_, to.behind);
+                false, to.behind);
     return {};
 }
 
-result<stream_inputs> stream_pair::inputs(std::size_t layer, std::size_t reads,
-                                          const progress_function& progress) {
+result<stream_inputs> stream_pair::inputs(std::size_t layer, std::size_t reads, const listener& done) {
+    const auto& d = m_.shape();
+    const bool is_inner = reads % 2 == 1;
+    const auto width = static_cast<Eigen::Index>(d.width);
+    const auto k = !is_inner    ? width
+                   : reads == 1 ? static_cast<Eigen::Index>(d.attention_width())
+                                : static_cast<Eigen::Index>(d.hidden);
+    stream_inputs out{stream_inputs::sums::Zero(k, k), stream_inputs::sums::Zero(k, k), {}};
+    // What a norm changes before it is added cannot be fitted so.
+    if (is_inner && !d.traits.post_norms)
+        out.behind = stream_inputs::sums::Zero(width, k);
+    if (const status s = walk(layer, reads, &out, done); !s)
+        return s;
+    return out;
+}
+
+status stream_pair::pass(std::size_t layer, std::size_t reads, const listener& done) {
+    return walk(layer, reads, nullptr, done);
+}
+
+status stream_pair::walk(std::size_t layer, std::size_t reads, stream_inputs* sums, const listener& done) {
     const auto& d = m_.shape();
     const bool is_attention = reads < 2, is_inner = reads % 2 == 1;
     const std::size_t inner = is_attention ? d.attention_width() : d.hidden;
-    const std::size_t k = is_inner ? inner : d.width;
-    // What a norm changes before it is added cannot be fitted so.
-    const bool is_behind = is_inner && !d.traits.post_norms;
-    const auto size = static_cast<Eigen::Index>(k);
-    stream_inputs out{crumb::second_moments<double>(k), stream_inputs::sums::Zero(size, size), {}};
-    if (is_behind)
-        out.behind = stream_inputs::sums::Zero(static_cast<Eigen::Index>(d.width), size);
     buffer normed(2 * window_ * d.width * sizeof(float), buffer::untouched);
     const auto part = [&](pass_part p, std::size_t of, const view& from, const view& to) {
         return s_.run(p, of, from, to);
     };
+    const double share = 1 / static_cast<double>(windows());
     for (std::size_t w = 0; w < windows(); ++w) {
         const auto f = rows(full_, w, d.width), q = rows(quantized_, w, d.width);
         const auto f_inner = rows(full_inner_, w, inner), q_inner = rows(quantized_inner_, w, inner);
@@ -131,12 +162,19 @@ result<stream_inputs> stream_pair::inputs(std::size_t layer, std::size_t reads,
             if (s)
                 s = step();
         };
+        const auto add_to_sums = [&](const view& full, const view& quantized) {
+            done(work_kind::streams, share / 2);
+            if (sums == nullptr)
+                return;
+            then([&] { return add(*sums, w, full, quantized); });
+            done(work_kind::sums, share);
+        };
         if (is_inner) {
             // The matrices before this have been replaced, the full model's numbers are there.
             then([&] {
                 return part(is_attention ? pass_part::attention : pass_part::network, layer, q, q_inner);
             });
-            then([&] { return add(out, w, f_inner, q_inner, is_behind); });
+            add_to_sums(f_inner, q_inner);
             then([&] {
                 return part(is_attention ? pass_part::add_attention : pass_part::add_network, layer, f_inner,
                             f);
@@ -155,17 +193,16 @@ result<stream_inputs> stream_pair::inputs(std::size_t layer, std::size_t reads,
             const auto norm = is_attention ? pass_part::attention_input : pass_part::network_input;
             then([&] { return part(norm, layer, q, z); });
             then([&] { return part(norm, layer, f, z_full); });
-            then([&] { return add(out, w, z_full, z, false); });
+            add_to_sums(z_full, z);
             then([&] {
                 return part(is_attention ? pass_part::attention : pass_part::network, layer, f, f_inner);
             });
         }
         if (!s)
             return s;
-        if (progress)
-            progress(w + 1, windows());
+        done(work_kind::streams, share / 2);
     }
-    return out;
+    return {};
 }
 
 } // namespace lm

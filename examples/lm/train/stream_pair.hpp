@@ -1,10 +1,10 @@
 // The residual streams of a model in full precision and as it is quantized so far, layer by layer.
 #pragma once
 
-#include "model/progress.hpp"
 #include "model/session.hpp"
+#include "train/work_meter.hpp"
 
-#include <crumb/offline/common/second_moments.hpp>
+#include <Eigen/Core>
 
 #include <functional>
 #include <vector>
@@ -15,8 +15,8 @@ namespace lm {
 /// read the same numbers.
 struct stream_inputs {
     using sums = Eigen::Matrix<double, Eigen::Dynamic, Eigen::Dynamic, Eigen::RowMajor>;
-    crumb::second_moments<double> h; ///< z z^T
-    sums cross;                      ///< (z' - z) z^T
+    sums h;      ///< z z^T: its lower triangle, above which anything may stand
+    sums cross;  ///< (z' - z) z^T
     sums behind; ///< d z^T, d what the residual stream lacks before their product is added; or empty
 };
 
@@ -31,10 +31,13 @@ class stream_pair {
                                            std::size_t window, const tensor_rows& embedding);
 
     std::size_t windows() const noexcept { return tokens_ / window_; }
+    /// Called with what has been done, streams or sums, and with its share of all that a call does of them.
+    using listener = std::function<void(work_kind kind, double share)>;
     /// The inputs of a layer by `matrix_role::reads`. Layers and their inputs come in order; between two
     /// calls the matrices of the first one are quantized.
-    crumb::result<stream_inputs> inputs(std::size_t layer, std::size_t reads,
-                                        const progress_function& progress = {});
+    crumb::result<stream_inputs> inputs(std::size_t layer, std::size_t reads, const listener& done);
+    /// The same, where the sums are not wanted.
+    crumb::status pass(std::size_t layer, std::size_t reads, const listener& done);
 
   private:
     using view = crumb::matrix_view<float>;
@@ -42,15 +45,16 @@ class stream_pair {
     view rows(buffer& of, std::size_t window, std::size_t width) const {
         return crumb::matrix(of.as<float>() + window * window_ * width, window_, width);
     }
-    crumb::status add(stream_inputs& to, std::size_t window, const view& full, const view& quantized,
-                      bool is_behind);
+    /// `sums`: null if they are not wanted.
+    crumb::status walk(std::size_t layer, std::size_t reads, stream_inputs* sums, const listener& done);
+    crumb::status add(stream_inputs& to, std::size_t window, const view& full, const view& quantized);
 
     model& m_;
     session& s_;
     std::size_t tokens_, window_;
     buffer full_, quantized_;             ///< streams
     buffer full_inner_, quantized_inner_; ///< what the matrices that write to the streams read
-    std::vector<float> padded_, difference_, product_;
+    std::vector<float> padded_, difference_;
 };
 
 } // namespace lm
