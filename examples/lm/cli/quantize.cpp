@@ -3,10 +3,12 @@
 #include "cli/program.hpp"
 #include "cli/work_report.hpp"
 #include "gguf/output_file.hpp"
+#include "train/partial_file.hpp"
 #include "train/rotation.hpp"
 
 #include <algorithm>
 #include <chrono>
+#include <filesystem>
 #include <map>
 
 #include <unistd.h>
@@ -77,9 +79,8 @@ crumb::result<loaded_model> open_rotated(const quantize_options& o, load_options
     warn_of_few_bits(*source);
     how.model = o.out + ".rotated";
     stage_progress progress;
-    if (const status s =
-            write_rotated(*source, o.seed, how.model, one_stage(std::ref(progress), "bytes rotated"));
-        !s)
+    const stage_function stages = std::ref(progress);
+    if (const status s = write_rotated(*source, o.seed, how.model, one_stage(stages, "bytes rotated")); !s)
         return s;
     progress.clear();
     auto loaded = open_model(how, 0, 512);
@@ -92,7 +93,9 @@ crumb::result<loaded_model> open_rotated(const quantize_options& o, load_options
 status quantize(const quantize_options& o) {
     using clock = std::chrono::steady_clock;
     const auto start = clock::now();
-    if (const status s = check_outputs({o.out}); !s)
+    quantization how = o;
+    how.partial = o.out + ".partial";
+    if (const status s = check_outputs({o.out, how.partial}); !s)
         return s;
     load_options full;
     full.model = o.model;
@@ -105,12 +108,16 @@ status quantize(const quantize_options& o) {
         return loaded.error();
     if (!o.rotate)
         warn_of_few_bits(*loaded->weights);
+    if (std::error_code unknown; std::filesystem::exists(how.partial, unknown))
+        complain("going on with what is in %s", how.partial.c_str());
     work_line line;
     work_meter meter(std::ref(line));
-    const auto made = quantize_model(o, *loaded->weights, *loaded->run, {}, &meter);
+    const auto made = quantize_model(how, *loaded->weights, *loaded->run, {}, &meter);
     if (!made)
         return made.error();
     if (const status s = made->file.write(o.out); !s)
+        return s;
+    if (const status s = partial_file::remove(how.partial); !s)
         return s;
     line.clear();
     const double seconds = std::chrono::duration<double>(clock::now() - start).count();

@@ -1,8 +1,8 @@
 #include "model/packed_file.hpp"
 
 #include "gguf/shown_text.hpp"
+#include "gguf/word_hash.hpp"
 
-#include <algorithm>
 #include <cerrno>
 #include <cstdlib>
 #include <cstring>
@@ -19,25 +19,6 @@ using crumb::status;
 namespace {
 
 constexpr std::uint32_t version = 1;
-
-/// FNV-1a, eight bytes at a time.
-class hash {
-  public:
-    void add(std::uint64_t word) noexcept { value_ = (value_ ^ word) * 0x100000001b3u; }
-    void add(std::span<const std::byte> bytes) noexcept {
-        add(bytes.size());
-        for (std::size_t i = 0; i < bytes.size(); i += 8) {
-            std::uint64_t word = 0;
-            std::memcpy(&word, bytes.data() + i, std::min<std::size_t>(8, bytes.size() - i));
-            add(word);
-        }
-    }
-    void add(std::string_view text) noexcept { add(std::as_bytes(std::span(text))); }
-    std::uint64_t value() const noexcept { return value_; }
-
-  private:
-    std::uint64_t value_ = 0xcbf29ce484222325u;
-};
 
 /// From the root on, behind all links.
 std::string whole_path(const std::string& path) {
@@ -63,7 +44,7 @@ result<pack_source> describe_source(const std::string& path, const gguf& file) {
     if (!look(s))
         return status::error(errc::invalid_argument, "%s: cannot read its size: %s", shown_path(path).c_str(),
                              std::strerror(errno));
-    hash h;
+    word_hash h;
     for (const gguf_value& value : file.values()) {
         h.add(value.key);
         h.add(static_cast<std::uint64_t>(value.kind) << 1 | std::uint64_t{value.is_array});

@@ -20,6 +20,11 @@ class quantized_tensors {
         tensors_.insert_or_assign(name, std::move(tensor));
     }
     std::size_t size() const noexcept { return tensors_.size(); }
+    /// What a tensor has become; null if it is as it was.
+    const written_tensor* find(const std::string& name) const {
+        const auto found = tensors_.find(name);
+        return found == tensors_.end() ? nullptr : &found->second;
+    }
     /// Sets a format's tables, which have to be there before its tensors are read.
     void set_codebooks(weight_type type, std::vector<std::int8_t> entries);
     std::span<const std::int8_t> codebooks(weight_type type) const noexcept;

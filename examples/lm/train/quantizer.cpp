@@ -3,6 +3,7 @@
 #include "model/input_text.hpp"
 #include "train/format_plan.hpp"
 #include "train/input_factors.hpp"
+#include "train/kept_work.hpp"
 #include "train/matrix_quantizer.hpp"
 #include "train/quantizing_costs.hpp"
 #include "train/stream_pair.hpp"
@@ -72,28 +73,63 @@ class converter {
                 shown(done, all);
         };
     }
-    /// What there is to do with a text of so many tokens.
+    /// Whether there is still something to be made of a matrix.
+    bool is_pending(const named_matrix& each) const {
+        return type_of(each.name) != weight_type::stored && tensors_.find(each.name) == nullptr;
+    }
+    /// The matrices that read the same numbers as `first`, from there on.
+    static std::span<const named_matrix> same_inputs(std::span<const named_matrix> matrices,
+                                                     std::size_t first) {
+        std::size_t end = first;
+        while (end < matrices.size() && matrices[end].role.input() == matrices[first].role.input())
+            ++end;
+        return matrices.subspan(first, end - first);
+    }
+    bool is_any_pending(std::span<const named_matrix> matrices) const {
+        return std::any_of(matrices.begin(), matrices.end(),
+                           [&](const named_matrix& each) { return is_pending(each); });
+    }
+
+    /// What is left to do with a text of so many tokens.
     void plan_work(std::size_t tokens) {
         costs_.emplace(m_, o_, tokens);
-        work_costs all = costs_->preparation(types_to_train().size() + std::size_t{trains_nested()});
+        const std::size_t trained = types_to_train().size() + std::size_t{trains_nested()};
+        work_costs all = is_trained_ ? work_costs{} : costs_->preparation(trained);
         const auto add = [&](work_kind kind, double cost) { all[static_cast<std::size_t>(kind)] += cost; };
-        const std::size_t passes = (m_.layers().size() + layers_at_once() - 1) / layers_at_once();
-        std::size_t input = ~std::size_t{0};
-        if (!goes_towards())
-            add(work_kind::streams, costs_->pass(static_cast<double>(tokens * passes)));
-        for (const named_matrix& each : m_.matrices()) {
-            add(work_kind::weights, costs_->weights(each.m->n(), each.m->k(), goes_towards()));
-            if (std::exchange(input, each.role.input()) == each.role.input())
+        const auto matrices = m_.matrices();
+        double streams = 0;
+        for (std::size_t i = 0; i < matrices.size();) {
+            const auto group = same_inputs(matrices, i);
+            i += group.size();
+            streams += costs_->streams(group[0].role);
+            if (!is_any_pending(group))
                 continue;
-            add(work_kind::factors, costs_->factors(each.role));
+            add(work_kind::factors, costs_->factors(group[0].role));
             if (goes_towards()) {
-                add(work_kind::streams, costs_->streams(each.role));
-                add(work_kind::sums, costs_->sums(each.role));
+                add(work_kind::streams, std::exchange(streams, 0.0));
+                add(work_kind::sums, costs_->sums(group[0].role));
             }
+            for (const named_matrix& each : group)
+                if (is_pending(each))
+                    add(work_kind::weights, costs_->weights(each.m->n(), each.m->k(), goes_towards()));
         }
+        const std::size_t layers = m_.layers().size(), step = layers_at_once();
+        for (std::size_t first = 0; !goes_towards() && first < layers; first += step)
+            if (is_any_pending(of_layers(matrices, {first, std::min(first + step, layers)})))
+                add(work_kind::streams, costs_->pass(static_cast<double>(tokens)));
         if (o_.vocabulary != weight_type::stored && o_.vocabulary != weight_type::q8_0)
             add(work_kind::vocabulary, costs_->vocabulary());
         meter_.plan(all);
+    }
+    static std::span<const named_matrix> of_layers(std::span<const named_matrix> matrices,
+                                                   crumb::range layers) {
+        const auto first = [&](std::size_t layer) {
+            return static_cast<std::size_t>(
+                std::find_if(matrices.begin(), matrices.end(),
+                             [&](const named_matrix& each) { return each.role.layer >= layer; }) -
+                matrices.begin());
+        };
+        return matrices.subspan(first(layers.begin), first(layers.end) - first(layers.begin));
     }
 
     std::size_t layers_at_once() const {
@@ -105,15 +141,9 @@ class converter {
     status calibrate() {
         const std::size_t window = std::min<std::size_t>(m_.shape().context, 512);
         plan_work(o_.chunks * window);
-        const auto text = calibration_text(o_.calibrate, m_, s_, window, o_.chunks, o_.seed,
-                                           [&](const char* name, std::size_t done, std::size_t all) {
-                                               meter_.parts_of(work_kind::text)(done, all);
-                                               if (progress_)
-                                                   progress_(name, done, all);
-                                           });
+        const auto text = read_text(window);
         if (!text)
             return text.error();
-        plan_work(text->size());
         meter_.finish(work_kind::text);
         const std::size_t widest =
             std::max(m_.shape().attention_width(), std::max(m_.shape().width, m_.shape().hidden));
@@ -124,9 +154,11 @@ class converter {
                 "needed at least",
                 text->size(), widest);
         calibration calibrated(m_, s_, *text, window);
-        if (const status s = train(calibrated); !s)
+        is_trained_ = kept_.levels().has_value();
+        plan_work(text->size());
+        if (const status s = is_trained_ ? take_levels() : train(calibrated); !s)
             return s;
-        if (o_.chooses_formats()) {
+        if (o_.chooses_formats() && !is_trained_) {
             auto plan = plan_formats(o_, m_, s_, tensors_, importance_,
                                      std::span(*text).first(std::min(window, measured_tokens)), progress_);
             if (!plan)
@@ -134,6 +166,10 @@ class converter {
             plan_ = std::move(*plan);
             meter_.finish(work_kind::formats);
         }
+        if (const status s = is_trained_ ? status() : kept_.keep(levels()); !s)
+            return s;
+        is_trained_ = true;
+        plan_work(text->size());
         if (goes_towards()) {
             is_calibrated_ = true;
             if (const status s = convert_vocabulary(&calibrated); !s)
@@ -143,6 +179,8 @@ class converter {
         const std::size_t layers = m_.layers().size(), step = layers_at_once();
         for (std::size_t first = 0; first < layers; first += step) {
             const crumb::range part{first, std::min(first + step, layers)};
+            if (!is_any_pending(of_layers(m_.matrices(), part)))
+                continue;
             const double pass =
                 costs_->pass(static_cast<double>(text->size())) / static_cast<double>(calibrated.windows());
             const auto moments = calibrated.moments(
@@ -158,6 +196,53 @@ class converter {
             if (const status s = convert(part, *moments); !s)
                 return s;
         }
+        return {};
+    }
+
+    /// What is calibrated on, which opens the partial file.
+    result<std::vector<std::int32_t>> read_text(std::size_t window) {
+        const auto make = [&] {
+            return calibration_text(o_.calibrate, m_, s_, window, o_.chunks, o_.seed,
+                                    [&](const char* name, std::size_t done, std::size_t all) {
+                                        meter_.parts_of(work_kind::text)(done, all);
+                                        if (progress_)
+                                            progress_(name, done, all);
+                                    });
+        };
+        const auto open = [&](std::span<const std::int32_t> text) {
+            auto kept = kept_work::open(o_, m_, text, tensors_);
+            if (kept)
+                kept_ = std::move(*kept);
+            return kept.error();
+        };
+        if (o_.calibrate != "self") {
+            auto text = make();
+            const status s = text ? open(*text) : status();
+            return s ? std::move(text) : result<std::vector<std::int32_t>>(s);
+        }
+        // The model writes for a long time.
+        if (const status s = open({}); !s)
+            return s;
+        if (kept_.text())
+            return *kept_.text();
+        auto text = make();
+        const status s = text ? kept_.keep(*text) : status();
+        return s ? std::move(text) : result<std::vector<std::int32_t>>(s);
+    }
+
+    /// Levels and formats, to be kept and taken.
+    trained_levels levels() const {
+        trained_levels out{{}, levels_, plan_};
+        for (const weight_type type : types_to_train())
+            if (const auto entries = tensors_.codebooks(type); !entries.empty())
+                out.codebooks[type].assign(entries.begin(), entries.end());
+        return out;
+    }
+    status take_levels() {
+        levels_ = kept_.levels()->nested;
+        plan_ = kept_.levels()->formats;
+        for (const auto& [type, entries] : kept_.levels()->codebooks)
+            tensors_.set_codebooks(type, entries);
         return {};
     }
 
@@ -251,7 +336,7 @@ class converter {
         std::size_t input = ~std::size_t{0};
         std::vector<float> mean;
         for (const named_matrix& each : matrices) {
-            if (each.role.layer < layers.begin || each.role.layer >= layers.end)
+            if (each.role.layer < layers.begin || each.role.layer >= layers.end || !is_pending(each))
                 continue;
             if (each.role.input() != input) {
                 input = each.role.input();
@@ -270,12 +355,14 @@ class converter {
             if (!floats)
                 return floats.error();
             const auto w = crumb::matrix<const float>(floats->data(), each.m->n(), each.m->k());
-            const status s =
-                is_nested() ? quantizer_.convert(each.name, levels_, w,
-                                                 crumb::nested_feedback(*system, {.sweeps = o_.sweeps}), mean)
-                            : quantizer_.convert(each.name, type_of(each.name), w, *flat);
+            status s = is_nested()
+                           ? quantizer_.convert(each.name, levels_, w,
+                                                crumb::nested_feedback(*system, {.sweeps = o_.sweeps}), mean)
+                           : quantizer_.convert(each.name, type_of(each.name), w, *flat);
             if (!s)
                 return status::error(s.code(), "tensor %s: %s", each.name.c_str(), s.message());
+            if (s = kept_.keep(each.name); !s)
+                return s;
             meter_.lap(work_kind::weights, costs_->weights(w.rows, w.cols, false));
             if (progress)
                 progress(tensors_.size(), matrices.size());
@@ -292,38 +379,53 @@ class converter {
             return streams.error();
         const progress_function progress = one_stage(progress_, "matrices");
         const auto matrices = m_.matrices();
-        for (std::size_t i = 0; i < matrices.size();) {
-            const matrix_role role = matrices[i].role;
-            auto inputs = streams->inputs(role.layer, role.reads, [&](work_kind kind, double share) {
+        for (std::size_t i = 0; i < matrices.size() && is_any_pending(std::span(matrices).subspan(i));) {
+            const auto group = same_inputs(matrices, i);
+            const matrix_role role = group[0].role;
+            const auto timed = [&](work_kind kind, double share) {
                 meter_.lap(kind,
                            share * (kind == work_kind::sums ? costs_->sums(role) : costs_->streams(role)));
-            });
-            if (!inputs)
-                return inputs.error();
-            const auto factors = input_factors::make(s_.threads(), view(inputs->h), {.sweeps = o_.sweeps});
-            if (!factors)
-                return factors.error();
-            inputs->h.resize(0, 0);
-            meter_.lap(work_kind::factors, costs_->factors(role));
-            for (; i < matrices.size() && matrices[i].role.input() == role.input(); ++i) {
-                const named_matrix& each = matrices[i];
-                if (type_of(each.name) == weight_type::stored)
-                    continue;
-                auto floats = to_floats(**m_.file().get_tensor(each.name), m_.extras());
-                if (!floats)
-                    return floats.error();
-                const auto w = crumb::matrix(floats->data(), each.m->n(), each.m->k());
-                status s = shift(factors->shifted, *inputs, w);
-                if (s)
-                    s = quantizer_.convert(each.name, type_of(each.name), w, factors->feedback);
-                if (s)
-                    s = replace(each);
-                if (!s)
-                    return status::error(s.code(), "tensor %s: %s", each.name.c_str(), s.message());
-                meter_.lap(work_kind::weights, costs_->weights(w.rows, w.cols, true));
-                if (progress)
-                    progress(i + 1, matrices.size());
+            };
+            status s;
+            if (is_any_pending(group)) {
+                auto inputs = streams->inputs(role.layer, role.reads, timed);
+                s = inputs ? convert_group(group, *inputs) : inputs.error();
+            } else {
+                s = streams->pass(role.layer, role.reads, timed);
             }
+            for (const named_matrix& each : group)
+                if (s && tensors_.find(each.name) != nullptr)
+                    s = replace(each);
+            if (!s)
+                return s;
+            i += group.size();
+            if (progress)
+                progress(i, matrices.size());
+        }
+        return {};
+    }
+    /// What reads the same numbers.
+    status convert_group(std::span<const named_matrix> group, stream_inputs& inputs) {
+        const auto factors = input_factors::make(s_.threads(), view(inputs.h), {.sweeps = o_.sweeps});
+        if (!factors)
+            return factors.error();
+        inputs.h.resize(0, 0);
+        meter_.lap(work_kind::factors, costs_->factors(group[0].role));
+        for (const named_matrix& each : group) {
+            if (!is_pending(each))
+                continue;
+            auto floats = to_floats(**m_.file().get_tensor(each.name), m_.extras());
+            if (!floats)
+                return floats.error();
+            const auto w = crumb::matrix(floats->data(), each.m->n(), each.m->k());
+            status s = shift(factors->shifted, inputs, w);
+            if (s)
+                s = quantizer_.convert(each.name, type_of(each.name), w, factors->feedback);
+            if (!s)
+                return status::error(s.code(), "tensor %s: %s", each.name.c_str(), s.message());
+            if (s = kept_.keep(each.name); !s)
+                return s;
+            meter_.lap(work_kind::weights, costs_->weights(w.rows, w.cols, true));
         }
         return {};
     }
@@ -363,7 +465,7 @@ class converter {
         std::optional<crumb::error_feedback> feedback;
         for (const char* name : {"token_embd.weight", "output.weight"}) {
             const gguf_tensor* t = m_.file().find_tensor(name);
-            if (t == nullptr || type_of(name) == weight_type::stored)
+            if (t == nullptr || type_of(name) == weight_type::stored || tensors_.find(name) != nullptr)
                 continue;
             const matrix_shape shape = shape_of(*t);
             const bool is_rounded = type_of(name) == weight_type::q8_0;
@@ -385,6 +487,8 @@ class converter {
             }
             if (!s)
                 return status::error(s.code(), "tensor %s: %s", name, s.message());
+            if (s = kept_.keep(name); !s)
+                return s;
         }
         meter_.finish(work_kind::vocabulary);
         return {};
@@ -410,7 +514,9 @@ class converter {
     importances importance_;
     format_plan plan_;            ///< if formats are chosen
     crumb::nested_levels levels_; ///< of nested weights
-    bool is_calibrated_ = false;  ///< the vocabulary has been converted
+    kept_work kept_;
+    bool is_trained_ = false;    ///< levels and formats are known
+    bool is_calibrated_ = false; ///< the vocabulary has been converted
 };
 
 } // namespace

@@ -27,6 +27,9 @@ struct quantization {
     /// gone this share of the way to the full model's outputs; nothing: on the full model's own inputs.
     std::optional<double> towards = 0.5;
     std::uint64_t seed = 1;
+    /// A file for what has been finished, where calibration takes time: a run that is stopped is gone on with
+    /// by the next one, to the same bytes. Whoever has written the result removes it. Empty: none.
+    std::string partial;
 
     bool chooses_formats() const noexcept { return bits || size; }
 };
@@ -56,7 +59,8 @@ struct quantized_model {
 /// round by themselves, without text. The session is of the same model; it is fed and reset. Towards the full
 /// model, and to choose formats, matrices of `m` have to be multiplied as floats; the first makes them what
 /// is written. Refuses nested weights, which have corrections that no other format keeps, text that is
-/// shorter than the widest matrix, and sizes that no choice of formats reaches (the error says the smallest).
+/// shorter than the widest matrix, and sizes that no choice of formats reaches (the error says the smallest);
+/// also a partial file of another run.
 /// `meter` measures the work.
 crumb::result<quantized_model> quantize_model(const quantization& how, model& m, session& s,
                                               const stage_function& progress = {},
