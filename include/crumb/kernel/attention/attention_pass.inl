@@ -121,6 +121,9 @@ struct attention_pass<isa::CRUMB_THIS_ISA> {
     // With few queries memory is the limit, and the hardware does not foresee jumps from row to row: the
     // values of a block are prefetched while its keys are read, the next keys while the values are; a few at
     // a time, because what is read waits behind them.
+    /// Whether so few instructions read a line that loads run far enough ahead by themselves.
+    template <int Queries, class T>
+    static constexpr bool foreseen = Queries == 1 && lanes == 16 && sizeof(*kv_rows<T>().data) > 1;
     /// Asks for the lines of rows that begin in channels c .. c + Channels - 1, c a multiple of that.
     template <std::size_t Channels, std::size_t Rows, class T>
     static CRUMB_INLINE void prefetch(const T* const* r, std::size_t c) noexcept {
@@ -192,7 +195,7 @@ struct attention_pass<isa::CRUMB_THIS_ISA> {
     CRUMB_INLINE void score_tile(kv_rows<T> k, std::size_t i, std::size_t n,
                                  kv_rows<T> ahead) const noexcept {
         constexpr int together = 4 * Queries <= sums ? 4 : sums / Queries;
-        const bool has_next = ahead.data != nullptr;
+        const bool has_next = !foreseen<Queries, T> && ahead.data != nullptr;
         const kv_rows<T> next = has_next ? ahead : k;
         for (std::size_t t = 0; t < n; t += together) {
             decltype(k.row(0)) key[together];
@@ -317,7 +320,7 @@ struct attention_pass<isa::CRUMB_THIS_ISA> {
     CRUMB_INLINE void add_tile(kv_rows<T> v, std::size_t i, std::size_t t, std::size_t n,
                                kv_rows<T> ahead) const noexcept {
         const std::size_t common = visible(i, t, n);
-        add_tokens<Queries, sums / Queries>(v, i, 0, 0, common, ahead);
+        add_tokens<Queries, sums / Queries>(v, i, 0, 0, common, foreseen<Queries, T> ? kv_rows<T>{} : ahead);
         if constexpr (Queries > 1) {
             for (std::size_t a = 1; a < std::size_t{Queries}; ++a)
                 if (common < visible(i + a, t, n))
