@@ -20,6 +20,9 @@ struct field_bits<isa::CRUMB_THIS_ISA> : sixteen_bytes<isa::CRUMB_THIS_ISA> {
     static constexpr int product_bits(int bits) noexcept { return bits < 4 ? 4 : bits; }
     /// Whether shifts move no bit into another byte.
     static constexpr bool shifts_bytes = false;
+    /// Whether rows that all fours of a group read are loaded once.
+    static constexpr bool holds_rows = false;
+    static CRUMB_INLINE void hold(bytes&) noexcept {}
     template <int Mask>
     static CRUMB_INLINE bytes keep(bytes x) noexcept {
         return _mm256_and_si256(x, _mm256_set1_epi8(static_cast<char>(Mask)));

@@ -20,6 +20,10 @@ struct field_bits<isa::CRUMB_THIS_ISA> : sixteen_bytes<isa::CRUMB_THIS_ISA> {
     static constexpr int product_bits(int bits) noexcept { return bits == 8 ? 8 : 4; }
     /// Whether shifts move no bit into another byte.
     static constexpr bool shifts_bytes = false;
+    /// Whether rows that all fours of a group read are loaded once. Compilers would make shifts that load,
+    /// and a line that is asked for again and again while it is on its way holds up those behind it.
+    static constexpr bool holds_rows = true;
+    static CRUMB_INLINE void hold(bytes& x) noexcept { __asm__ volatile("" : "+v"(x)); }
     template <int Mask>
     static CRUMB_INLINE bytes keep(bytes x) noexcept {
         return _mm512_and_si512(x, _mm512_set1_epi8(static_cast<char>(Mask)));

@@ -18,6 +18,9 @@ struct field_bits<isa::CRUMB_THIS_ISA> {
     static constexpr int product_bits(int bits) noexcept { return bits == 8 ? 8 : bits <= 5 ? 5 : bits; }
     /// Whether shifts move no bit into another byte.
     static constexpr bool shifts_bytes = true;
+    /// Whether rows that all fours of a group read are loaded once.
+    static constexpr bool holds_rows = false;
+    static CRUMB_INLINE void hold(bytes&) noexcept {}
     template <int Mask>
     static CRUMB_INLINE bytes keep(bytes x) noexcept {
         return vandq_u8(x, vdupq_n_u8(Mask));

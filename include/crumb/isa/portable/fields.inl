@@ -17,6 +17,9 @@ struct field_bits<isa::CRUMB_THIS_ISA> {
     static constexpr int product_bits(int bits) noexcept { return bits == 8 ? 8 : 4; }
     /// Whether shifts move no bit into another byte.
     static constexpr bool shifts_bytes = false;
+    /// Whether rows that all fours of a group read are loaded once.
+    static constexpr bool holds_rows = false;
+    static CRUMB_INLINE void hold(bytes&) noexcept {}
     template <int Mask>
     static CRUMB_INLINE bytes keep(bytes x) noexcept {
         return x & bytes(static_cast<std::int16_t>(Mask * 0x0101));

@@ -19,6 +19,12 @@ struct record_codes<isa::CRUMB_THIS_ISA, Format> {
     static constexpr bool looks_up = has_table<Format>;
     const std::uint8_t* at;
     decltype(bits::load_table(nullptr)) table;
+    /// Whether a group's rows are loaded once: where the last has single bits, which all fours read.
+    static constexpr bool holds = bits::holds_rows && rows % 2 != 0;
+    static_assert(!holds || I::width == static_cast<int>(tile_row_bytes));
+    typename I::bytes held[holds ? rows : 1]; ///< of the group
+
+    CRUMB_INLINE record_codes(const std::uint8_t* codes, decltype(table) t) noexcept : at(codes), table(t) {}
 
     struct entries {
         alignas(16) std::int8_t at[16] = {};
@@ -34,7 +40,20 @@ struct record_codes<isa::CRUMB_THIS_ISA, Format> {
     static constexpr bool alternates = rows >= 4;
 
     CRUMB_INLINE typename I::bytes raw(int row, int v) const noexcept {
-        return I::load_bytes(at + row * static_cast<int>(tile_row_bytes) + v * I::width);
+        if constexpr (holds)
+            return held[row];
+        else
+            return I::load_bytes(at + row * static_cast<int>(tile_row_bytes) + v * I::width);
+    }
+    /// Before the operands of a group.
+    CRUMB_INLINE void begin_group() noexcept {
+        if constexpr (holds) {
+            CRUMB_UNROLL
+            for (int row = 0; row < rows; ++row) {
+                held[row] = I::load_bytes(at + row * static_cast<int>(tile_row_bytes));
+                bits::hold(held[row]);
+            }
+        }
     }
     template <int Four>
     CRUMB_INLINE typename P::operand operand(int, int v) const noexcept {

@@ -94,7 +94,7 @@ struct record_run<isa::CRUMB_THIS_ISA, Format> {
                                              f32* total) noexcept {
         const std::int8_t* x = args.x_codes + b * record_inputs;
         const auto* sums = static_cast<const std::int16_t*>(args.x_sums) + b * (record_inputs / 16);
-        record_codes<I, Format> w{at, table()};
+        record_codes<I, Format> w(at, table());
         i32 sum[unsigned(vectors)], terms[unsigned(vectors)];
         CRUMB_UNROLL
         for (int v = 0; v < vectors; ++v)
@@ -129,6 +129,7 @@ struct record_run<isa::CRUMB_THIS_ISA, Format> {
             if constexpr (minima || reader::offset != 0)
                 reader::add_terms(numbers, sums + 2 * (g + i), terms);
         }
+        w.begin_group();
         block::template integer_group<vectors>(w, row, numbers, sum);
         w.at += codes::bytes;
         x += group_size;
@@ -138,13 +139,14 @@ struct record_run<isa::CRUMB_THIS_ISA, Format> {
                                            const std::uint8_t* at, f32* total) noexcept {
         constexpr int subs = shape::sub_groups;
         const int groups = groups_left(args, b * block_groups, block_groups);
-        record_codes<I, Format> w{at, table()};
+        record_codes<I, Format> w(at, table());
         for (int g = 0; g < groups; ++g) {
             const std::size_t group = b * block_groups + static_cast<std::size_t>(g);
             const auto row = P::load_row(args.x_codes + group * group_size, 8);
             const f32 x_scale = I::set1(args.x_scales[group]);
             const float* sums = static_cast<const float*>(args.x_sums) + group * subs;
             i32 sum[unsigned(subs * vectors)];
+            w.begin_group();
             block::template float_group<vectors>(w, row, sum);
             CRUMB_UNROLL
             for (int sub = 0; sub < subs; ++sub) {
@@ -299,8 +301,9 @@ struct record_run<isa::CRUMB_THIS_ISA, Format> {
                 }
             }
         } else {
-            record_codes<I, Format> w{at, table()};
+            record_codes<I, Format> w(at, table());
             for (int group = 0; group < groups; ++group) {
+                w.begin_group();
                 CRUMB_UNROLL
                 for (int v = 0; v < vectors; ++v)
                     keep<0>(w, v, p.operands[group][0][i] + v * I::width, Tiles * tile_row_bytes);
