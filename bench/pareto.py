@@ -1,9 +1,11 @@
 #!/usr/bin/env python3
-"""Draws quality against size: mean KL divergence from the full-precision model over bits per weight, as an SVG.
+"""Draws quality against size: mean KL divergence from the full-precision model over bits per weight, or over the size
+of the file, as an SVG.
 
   bench/pareto.py docs/quality.csv --out docs/pareto.svg
+  bench/pareto.py docs/quality-smollm2.csv --out docs/pareto-smollm2.svg
 
-The CSV has the columns model, group, name, bits, kl: a group of points is drawn in one colour, a point is labelled
+The CSV has the columns model, group, name, bits (or mb), kl: a group of points is drawn in one colour, a point is labelled
 with its name, and the best points of each group are joined. A logarithmic scale shows factors alike; every model is
 a panel of its own.
 """
@@ -30,14 +32,16 @@ def read(path):
     except OSError as error:
         fail(f"cannot read {path}: {error.strerror}")
     points = []
+    size = "mb" if rows and "mb" in rows[0] else "bits"
     for number, row in enumerate(rows, 2):
         try:
-            points.append((row["model"], row["group"], row["name"], float(row["bits"]), float(row["kl"])))
+            points.append((row["model"], row["group"], row["name"], float(row[size]), float(row["kl"])))
         except (KeyError, TypeError, ValueError):
-            fail(f"{path}, line {number}: columns model, group, name, bits, kl are needed, the last two as numbers")
+            fail(f"{path}, line {number}: columns model, group, name, bits (or mb), kl are needed, the last two as "
+                 "numbers")
     if not points:
         fail(f"{path} has no rows")
-    return points
+    return points, {"mb": "size of the file, MB", "bits": "bits per weight"}[size]
 
 
 def frontier(points):
@@ -55,14 +59,15 @@ def text(x, y, content, size=12, anchor="start", colour=INK, weight="normal"):
             f'font-weight="{weight}">{escape(content)}</text>')
 
 
-def panel(points, groups, x0, bits_range, kl_range):
+def panel(points, groups, x0, axis, bits_range, kl_range):
     """One model: axes, frontiers, points."""
     low, high = bits_range
     top, bottom = math.log10(kl_range[1]), math.log10(kl_range[0])
     place_x = lambda bits: x0 + (bits - low) / (high - low) * PANEL_WIDTH
     place_y = lambda kl: TOP + (top - math.log10(kl)) / (top - bottom) * PANEL_HEIGHT
     out = []
-    for bits in range(math.ceil(low), math.floor(high) + 1):
+    step = next(s for s in (1, 2, 5, 10, 20, 50, 100, 200, 500, 1000, 10 ** 9) if (high - low) / s <= 8)
+    for bits in range(math.ceil(low / step) * step, math.floor(high) + 1, step):
         out.append(f'<line x1="{place_x(bits):.1f}" x2="{place_x(bits):.1f}" y1="{TOP}" y2="{TOP + PANEL_HEIGHT}" '
                    f'stroke="{GRID}"/>')
         out.append(text(place_x(bits), TOP + PANEL_HEIGHT + 18, str(bits), anchor="middle", colour=SOFT))
@@ -93,15 +98,16 @@ def panel(points, groups, x0, bits_range, kl_range):
             if free:
                 taken.append((free[0][0], free[0][1], width))
                 out.append(text(free[0][0], free[0][1], name, size=10.5, colour=colour))
-    out.append(text(x0 + PANEL_WIDTH / 2, TOP + PANEL_HEIGHT + 40, "bits per weight", anchor="middle", colour=SOFT))
+    out.append(text(x0 + PANEL_WIDTH / 2, TOP + PANEL_HEIGHT + 40, axis, anchor="middle", colour=SOFT))
     return out
 
 
-def draw(points, title):
+def draw(points, axis, title):
     models = list(dict.fromkeys(p[0] for p in points))
     groups = list(dict.fromkeys(p[1] for p in points))
     bits = [p[3] for p in points]
-    bits_range = (math.floor(min(bits) * 4) / 4 - 0.1, math.ceil(max(bits) * 4) / 4 + 0.25)
+    margin = (max(bits) - min(bits)) / 20
+    bits_range = (min(bits) - margin, max(bits) + margin)
     width = LEFT + len(models) * (PANEL_WIDTH + LEFT) - LEFT + GAP
     height = TOP + PANEL_HEIGHT + BOTTOM
     out = [f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {width} {height}" font-family="{FONT}">',
@@ -117,7 +123,7 @@ def draw(points, title):
         kls = [p[3] for p in own]
         x0 = LEFT + index * (PANEL_WIDTH + LEFT)
         out.append(text(x0, TOP - 10, model, size=13, weight="bold"))
-        out += panel(own, groups, x0, bits_range, (min(kls) / 1.3, max(kls) * 1.3))
+        out += panel(own, groups, x0, axis, bits_range, (min(kls) / 1.3, max(kls) * 1.3))
     return "\n".join(out + ["</svg>", ""])
 
 
@@ -127,7 +133,7 @@ def main():
     parser.add_argument("--out", required=True, help="SVG to write")
     parser.add_argument("--title", default="KL divergence from the full-precision model, nats per token")
     args = parser.parse_args()
-    svg = draw(read(args.csv), args.title)
+    svg = draw(*read(args.csv), args.title)
     with open(args.out, "w", encoding="utf-8") as file:
         file.write(svg)
 

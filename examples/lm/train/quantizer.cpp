@@ -56,7 +56,14 @@ class converter {
         status s = o_.chooses_formats() || is_nested() || is_leveled(o_.weights) ? calibrate() : round();
         if (s && !is_calibrated_)
             s = convert_vocabulary(nullptr);
-        return s ? tensors_.collect(writer) : s;
+        if (!s)
+            return s;
+        const status collected = tensors_.collect(writer);
+        // These options never make a file: nothing to go on with.
+        if (!collected && !o_.partial.empty())
+            if (const status removed = partial_file::remove(o_.partial); !removed)
+                return removed;
+        return collected;
     }
     std::vector<quantized_matrix> matrices() const { return tensors_.matrices(); }
 
