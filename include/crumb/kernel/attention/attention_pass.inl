@@ -194,20 +194,20 @@ struct attention_pass<isa::CRUMB_THIS_ISA> {
     template <int Queries, class T>
     CRUMB_INLINE void score_tile(kv_rows<T> k, std::size_t i, std::size_t n,
                                  kv_rows<T> ahead) const noexcept {
-        constexpr int together = 4 * Queries <= sums ? 4 : sums / Queries;
+        constexpr std::size_t tile = Queries, together = 4 * Queries <= sums ? 4 : sums / Queries;
         const bool has_next = !foreseen<Queries, T> && ahead.data != nullptr;
         const kv_rows<T> next = has_next ? ahead : k;
         for (std::size_t t = 0; t < n; t += together) {
             decltype(k.row(0)) key[together];
             decltype(data_of(k.row(0))) soon[together];
             CRUMB_UNROLL
-            for (std::size_t j = 0; j < std::size_t{together}; ++j) {
+            for (std::size_t j = 0; j < together; ++j) {
                 key[j] = k.row(t + j < n ? t + j : n - 1);
                 soon[j] = data_of(next.row(t + j < n ? t + j : n - 1));
             }
-            f32 dot[unsigned(Queries * together)];
+            f32 dot[tile * together];
             CRUMB_UNROLL
-            for (int j = 0; j < Queries * together; ++j)
+            for (std::size_t j = 0; j < tile * together; ++j)
                 dot[j] = I::zero();
             const float* query = q + i * padded;
             for (std::size_t c = 0; c < padded; c += lanes) {
@@ -215,20 +215,20 @@ struct attention_pass<isa::CRUMB_THIS_ISA> {
                     prefetch<lanes, together>(soon, c);
                 f32 keys[together];
                 CRUMB_UNROLL
-                for (int j = 0; j < together; ++j)
+                for (std::size_t j = 0; j < together; ++j)
                     keys[j] = read(key[j], c);
                 CRUMB_UNROLL
-                for (int a = 0; a < Queries; ++a) {
-                    const f32 x = I::load(query + static_cast<std::size_t>(a) * padded + c);
+                for (std::size_t a = 0; a < tile; ++a) {
+                    const f32 x = I::load(query + a * padded + c);
                     CRUMB_UNROLL
-                    for (int j = 0; j < together; ++j)
+                    for (std::size_t j = 0; j < together; ++j)
                         dot[together * a + j] = I::fma(x, keys[j], dot[together * a + j]);
                 }
             }
             float* to = scores + i * stride + t;
             CRUMB_UNROLL
-            for (int a = 0; a < Queries * together; a += 4) {
-                const std::size_t first = static_cast<std::size_t>(a / together) * stride;
+            for (std::size_t a = 0; a < tile * together; a += 4) {
+                const std::size_t first = a / together * stride;
                 if constexpr (together == 4) {
                     I::sum4(dot[a], dot[a + 1], dot[a + 2], dot[a + 3], to + first);
                 } else {

@@ -22,7 +22,7 @@ struct record_codes<isa::CRUMB_THIS_ISA, Format> {
     /// Whether a group's rows are loaded once: where the last has single bits, which all fours read.
     static constexpr bool holds = bits::holds_rows && rows % 2 != 0;
     static_assert(!holds || I::width == static_cast<int>(tile_row_bytes));
-    typename I::bytes held[holds ? rows : 1]; ///< of the group
+    typename I::bytes held[std::size_t{holds ? rows : 1}]; ///< of the group
 
     CRUMB_INLINE record_codes(const std::uint8_t* codes, decltype(table) t) noexcept : at(codes), table(t) {}
 
