@@ -5,9 +5,9 @@ of the file, as an SVG.
   bench/pareto.py docs/quality.csv --out docs/pareto.svg
   bench/pareto.py docs/quality-smollm2.csv --out docs/pareto-smollm2.svg
 
-The CSV has the columns model, group, name, bits (or mb), kl: a group of points is drawn in one colour, a point is labelled
-with its name, and the best points of each group are joined. A logarithmic scale shows factors alike; every model is
-a panel of its own.
+The CSV has the columns model, group, name, bits (or mb), kl: a group of points is drawn in one colour, a point is
+labelled with its name, and the best points of each group are joined. A logarithmic scale shows factors alike; every
+model is a panel of its own.
 """
 import argparse
 import csv
@@ -110,8 +110,10 @@ def draw(points, axis, title):
     bits_range = (min(bits) - margin, max(bits) + margin)
     width = LEFT + len(models) * (PANEL_WIDTH + LEFT) - LEFT + GAP
     height = TOP + PANEL_HEIGHT + BOTTOM
+    title_size = min(17, (width - LEFT - GAP) / (0.62 * len(title)))
     out = [f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {width} {height}" font-family="{FONT}">',
-           f'<rect width="{width}" height="{height}" fill="#ffffff"/>', text(LEFT, 28, title, size=17, weight="bold")]
+           f'<rect width="{width}" height="{height}" fill="#ffffff"/>',
+           text(LEFT, 28, title, size=title_size, weight="bold")]
     x = LEFT
     for index, group in enumerate(groups):
         colour = COLOURS[index % len(COLOURS)]
