@@ -1,6 +1,8 @@
 // A hash of bytes, to tell files apart.
 #pragma once
 
+#include "gguf/gguf.hpp"
+
 #include <algorithm>
 #include <cstddef>
 #include <cstdint>
@@ -24,6 +26,14 @@ class word_hash {
         }
     }
     void add(std::string_view text) noexcept { add(std::as_bytes(std::span(text))); }
+    /// The keys of a file and their values.
+    void add_values(const gguf& file) noexcept {
+        for (const gguf_value& value : file.values()) {
+            add(value.key);
+            add(static_cast<std::uint64_t>(value.kind) << 1 | std::uint64_t{value.is_array});
+            add(value.bytes);
+        }
+    }
     std::uint64_t value() const noexcept { return value_; }
 
   private:

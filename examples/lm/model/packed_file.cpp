@@ -45,11 +45,7 @@ result<pack_source> describe_source(const std::string& path, const gguf& file) {
         return status::error(errc::invalid_argument, "%s: cannot read its size: %s", shown_path(path).c_str(),
                              std::strerror(errno));
     word_hash h;
-    for (const gguf_value& value : file.values()) {
-        h.add(value.key);
-        h.add(static_cast<std::uint64_t>(value.kind) << 1 | std::uint64_t{value.is_array});
-        h.add(value.bytes);
-    }
+    h.add_values(file);
     for (const gguf_tensor& t : file.tensors()) {
         h.add(t.name);
         h.add(static_cast<std::uint64_t>(t.type));

@@ -101,11 +101,7 @@ std::string decimal(double x) {
 std::uint64_t contents_of(const model& m) {
     word_hash h;
     h.add(model_identity(m));
-    for (const gguf_value& value : m.file().values()) {
-        h.add(value.key);
-        h.add(static_cast<std::uint64_t>(value.kind) << 1 | std::uint64_t{value.is_array});
-        h.add(value.bytes);
-    }
+    h.add_values(m.file());
     for (const gguf_tensor& t : m.file().tensors()) {
         h.add(t.name);
         h.add(static_cast<std::uint64_t>(t.type));
