@@ -148,6 +148,22 @@ bytes with_outliers(bool tied) {
     return model.file();
 }
 
+TEST(Rotation, LeavesFilesOfOthersAlone) {
+    const temporary_file source{with_outliers(true)}, out{bytes()};
+    const std::string there = out.path() + ".rotated";
+    std::ofstream(there) << "mine";
+    lm::quantize_options o;
+    o.model = source.path();
+    o.out = out.path();
+    o.rotate = true;
+    EXPECT_NE(std::string(lm::quantize(o).message()).find("remove it, or name another output"),
+              std::string::npos);
+    std::string content;
+    std::ifstream(there) >> content;
+    EXPECT_EQ(content, "mine");
+    std::remove(there.c_str());
+}
+
 TEST(Rotation, QuantizesModelsWithOutliersBetter) {
     bytes words;
     for (const std::int32_t t : random_tokens(24 * 48, 11))

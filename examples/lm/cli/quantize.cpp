@@ -7,7 +7,9 @@
 #include "train/rotation.hpp"
 
 #include <algorithm>
+#include <cerrno>
 #include <chrono>
+#include <cstring>
 #include <filesystem>
 #include <map>
 
@@ -78,13 +80,20 @@ crumb::result<loaded_model> open_rotated(const quantize_options& o, load_options
         return source.error();
     warn_of_few_bits(*source);
     how.model = o.out + ".rotated";
+    if (std::error_code unknown; std::filesystem::exists(how.model, unknown))
+        return status::error(
+            crumb::errc::invalid_argument,
+            "%s is there, where the rotated model has to be for a moment: remove it, or name "
+            "another output",
+            how.model.c_str());
     stage_progress progress;
     const stage_function stages = std::ref(progress);
     if (const status s = write_rotated(*source, o.seed, how.model, one_stage(stages, "bytes rotated")); !s)
         return s;
     progress.clear();
     auto loaded = open_model(how, 0, 512);
-    ::unlink(how.model.c_str());
+    if (::unlink(how.model.c_str()) != 0 && loaded)
+        complain("%s: cannot remove: %s", how.model.c_str(), std::strerror(errno));
     return loaded;
 }
 
