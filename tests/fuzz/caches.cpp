@@ -25,7 +25,7 @@ cache_of::cache_of(const crumb::kv_codec& codec, std::size_t layers, std::size_t
                 {.codec = codec, .head_size = head_size, .sets = 1, .entries = entries_, .scales = scales_})
                 .value();
     }
-    state_ = buffer(crumb::kv_cache::state_bytes(shape_).value());
+    state_ = crumb::buffer(crumb::kv_cache::state_bytes(shape_).value());
     clear();
 }
 

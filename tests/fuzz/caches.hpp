@@ -25,8 +25,8 @@ class cache_of {
     crumb::kv_cache_options shape_;
     std::vector<std::int8_t> entries_;
     std::vector<float> scales_;
-    buffer state_;
-    std::vector<buffer> pages_;
+    crumb::buffer state_;
+    std::vector<crumb::buffer> pages_;
 };
 
 /// Every codec with a name and some without, in several shapes.

@@ -28,10 +28,10 @@ void run(std::span<const std::byte> input) {
     const weight_type formats[] = {weight_type::q8_0, weight_type::u2};
     dice random(1);
     crumb::folded_ffn_parts parts;
-    buffer fold, predictor;
-    const auto product = [&](buffer& memory, std::size_t n, weight_type type) {
+    crumb::buffer fold, predictor;
+    const auto product = [&](crumb::buffer& memory, std::size_t n, weight_type type) {
         const bytes weights = packed(type, n, s.inputs, random);
-        memory = buffer(weights.size());
+        memory = crumb::buffer(weights.size());
         std::memcpy(memory.bytes().data(), weights.data(), weights.size());
         if (type == weight_type::u2)
             return crumb::any_linear(

@@ -62,7 +62,7 @@ void add_snapshots(corpus& out) {
         const crumb::kv_cache_options& s = c.cache.options();
         const std::size_t width = s.kv_heads * s.head_size;
         const auto x = inputs(80 * width);
-        const lm::buffer scratch(c.cache.encode_scratch_bytes());
+        const crumb::buffer scratch(c.cache.encode_scratch_bytes());
         for (const std::size_t length : {1, 3, 79, 300}) {
             c.add_pages(length);
             while (c.cache.length() < length) {

@@ -73,7 +73,7 @@ void put_decoded(ggml_type type, std::byte* at, dice& random) {
     }
 }
 
-bytes copied(const buffer& from, std::size_t size) {
+bytes copied(const crumb::buffer& from, std::size_t size) {
     const auto all = from.bytes().first(size);
     return {all.begin(), all.end()};
 }
@@ -94,7 +94,7 @@ bytes packed(weight_type type, std::size_t n, std::size_t k, dice& random) {
         std::vector<typename F::block> blocks(n * in_row);
         for (auto& each : blocks)
             each = block<F>(random);
-        const buffer memory(crumb::packed_bytes<F>(n, k));
+        const crumb::buffer memory(crumb::packed_bytes<F>(n, k));
         const auto view = crumb::pack(*crumb::storage<F>(blocks, n, k), memory.bytes());
         if (view)
             out = copied(memory, view->bytes());
@@ -115,7 +115,7 @@ bytes nested(std::size_t n, std::size_t k, int seed, int parent, dice& random) {
         make(c, random);
     const crumb::nested_storage_view view{
         codes.data(), scales.data(), corrections.data(), n, k, crumb::nested_levels::uniform(seed, parent)};
-    const buffer memory(crumb::nested_packed_bytes(n, k, parent));
+    const crumb::buffer memory(crumb::nested_packed_bytes(n, k, parent));
     const auto done = crumb::pack(view, memory.bytes());
     return done ? copied(memory, done->bytes()) : bytes();
 }
@@ -124,7 +124,7 @@ bytes neurons(const crumb::neuron_shape& shape, dice& random) {
     const auto layout = crumb::neuron_layout::of(shape);
     if (!layout)
         return {};
-    const buffer memory(layout->bytes);
+    const crumb::buffer memory(layout->bytes);
     const auto writer = crumb::neuron_writer::create(memory.bytes(), shape);
     if (!writer)
         return {};
