@@ -7,8 +7,8 @@
 
 #include <cerrno>
 #include <cstdio>
-#include <cstdlib>
 #include <optional>
+#include <utility>
 
 #include <unistd.h>
 
@@ -30,7 +30,6 @@ constexpr const char* help =
 /// Lines of stdin. The terminal shows a prompt before each.
 class input_lines {
   public:
-    ~input_lines() { std::free(line_); }
     /// The next message: a line, or several that are joined by \ at their ends; nothing at the end of input
     /// or after Ctrl-C.
     std::optional<std::string> next() {
@@ -38,29 +37,46 @@ class input_lines {
         for (bool goes_on = false;; goes_on = true) {
             if (is_terminal_)
                 std::fputs(goes_on ? "  " : "> ", stderr);
-            errno = 0;
-            const ssize_t size = ::getline(&line_, &room_, stdin);
-            if (size < 0) {
+            std::optional<std::string> line = next_line();
+            if (!line) {
                 if (is_terminal_)
                     std::fputc('\n', stderr);
                 // A last line without an end has been one.
-                return goes_on && errno == 0 ? std::optional(message) : std::nullopt;
+                return goes_on && !interrupts::any() ? std::optional(message) : std::nullopt;
             }
-            std::string_view text(line_, static_cast<std::size_t>(size));
-            while (text.ends_with('\n') || text.ends_with('\r'))
-                text.remove_suffix(1);
-            if (!text.ends_with('\\'))
-                return message + std::string(text);
-            text.remove_suffix(1);
-            message += text;
-            message += '\n';
+            while (line->ends_with('\r'))
+                line->pop_back();
+            if (!line->ends_with('\\'))
+                return message + *line;
+            line->pop_back();
+            message += *line + '\n';
         }
     }
 
   private:
+    std::optional<std::string> next_line() {
+        for (;;) {
+            const std::size_t end = unread_.find('\n');
+            if (end != std::string::npos) {
+                std::string line = unread_.substr(0, end);
+                unread_.erase(0, end + 1);
+                return line;
+            }
+            if (!interrupts::wait_for_input(STDIN_FILENO))
+                return std::nullopt;
+            char bytes[4096];
+            const ssize_t size = ::read(STDIN_FILENO, bytes, sizeof bytes);
+            if (size > 0) {
+                unread_.append(bytes, static_cast<std::size_t>(size));
+            } else if (size == 0 || (errno != EINTR && errno != EAGAIN)) {
+                const std::string line = std::exchange(unread_, {});
+                return line.empty() ? std::nullopt : std::optional(line);
+            }
+        }
+    }
+
     bool is_terminal_ = ::isatty(STDIN_FILENO) != 0;
-    char* line_ = nullptr;
-    std::size_t room_ = 0;
+    std::string unread_;
 };
 
 struct totals {

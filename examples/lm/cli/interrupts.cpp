@@ -1,9 +1,11 @@
 #include "cli/interrupts.hpp"
 
 #include <atomic>
+#include <cerrno>
 #include <csignal>
 
 #include <pthread.h>
+#include <sys/select.h>
 
 namespace lm {
 namespace {
@@ -15,7 +17,7 @@ struct sigaction before = {};
 
 void on_interrupt(int number) {
     interrupted.store(true);
-    // The one that reads.
+    // The one that waits.
     if (::pthread_equal(::pthread_self(), main_thread) == 0)
         ::pthread_kill(main_thread, number);
 }
@@ -36,5 +38,23 @@ interrupts::~interrupts() { ::sigaction(SIGINT, &before, nullptr); }
 bool interrupts::any() noexcept { return interrupted.load(); }
 
 void interrupts::forget() noexcept { interrupted.store(false); }
+
+bool interrupts::wait_for_input(int descriptor) noexcept {
+    // Only `pselect` lets the signal in, so that none can come between the question and the wait.
+    sigset_t interrupt, outside;
+    ::sigemptyset(&interrupt);
+    ::sigaddset(&interrupt, SIGINT);
+    ::pthread_sigmask(SIG_BLOCK, &interrupt, &outside);
+    while (!any()) {
+        fd_set descriptors;
+        FD_ZERO(&descriptors);
+        FD_SET(descriptor, &descriptors);
+        if (::pselect(descriptor + 1, &descriptors, nullptr, nullptr, nullptr, &outside) >= 0 ||
+            errno != EINTR)
+            break;
+    }
+    ::pthread_sigmask(SIG_SETMASK, &outside, nullptr);
+    return !any();
+}
 
 } // namespace lm

@@ -3,7 +3,7 @@
 
 namespace lm {
 
-/// While an object of this lives, SIGINT is remembered, and interrupts reading, instead of ending the
+/// While an object of this lives, SIGINT is remembered, and ends `wait_for_input`, instead of ending the
 /// program. If it was ignored, it stays so. One object at a time, made by the main thread.
 class interrupts {
   public:
@@ -15,6 +15,9 @@ class interrupts {
     /// Whether there was one since `forget`.
     [[nodiscard]] static bool any() noexcept;
     static void forget() noexcept;
+    /// Waits, on the main thread, until `descriptor` has bytes or is at its end: true; or until there was an
+    /// interrupt since `forget`: false. One that comes just before the wait ends it too.
+    [[nodiscard]] static bool wait_for_input(int descriptor) noexcept;
 };
 
 } // namespace lm
