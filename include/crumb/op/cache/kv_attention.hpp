@@ -5,6 +5,9 @@
 #include <crumb/op/cache/kv_cache.hpp>
 #include <crumb/op/cache/kv_ranges.hpp>
 
+#include <algorithm>
+#include <array>
+
 namespace crumb::inline CRUMB_ABI {
 
 using kernel::kv_error;
@@ -77,6 +80,12 @@ class kv_attention {
         p.functions_ = &dispatch::functions_at<dispatch::kv_attention_functions>(*index);
         if (cache.codec.has_codebooks())
             p.expansion_ = p.functions_->scans.expansion(cache.codec);
+        // Tables for a few rows may take more memory than the floats of many.
+        std::size_t most = 0;
+        for (std::size_t i = 0; i < p.scratch_.size(); ++i) {
+            most = std::max(most, p.memory(i + 1, cache.kv_heads).bytes());
+            p.scratch_[i] = static_cast<std::uint32_t>(round_up(most, alignment));
+        }
         return p;
     }
 
@@ -94,14 +103,7 @@ class kv_attention {
     /// Bytes of scratch memory that calls for up to `rows` rows need; each thread its own. At most what 64
     /// rows need.
     std::size_t scratch_bytes(std::size_t rows) const noexcept {
-        // Tables for a few rows may take more memory than the floats of many.
-        constexpr std::size_t max_rows = kernel::attention_queries;
-        std::size_t max = 0;
-        for (std::size_t r = 1; r <= (rows < max_rows ? rows : max_rows); ++r) {
-            const std::size_t bytes = memory(r, shape().kv_heads).bytes();
-            max = bytes > max ? bytes : max;
-        }
-        return round_up(max, alignment);
+        return rows == 0 ? 0 : scratch_[std::min(rows, scratch_.size()) - 1];
     }
 
     /// The whole result for `part`. q and y: row r is the token at part.position + r, heads * head_size
@@ -309,6 +311,7 @@ class kv_attention {
     kv_mode mode_ = kv_mode::fast;
     kv_plane_limits limits_;
     kernel::pq_expansion expansion_;
+    std::array<std::uint32_t, kernel::attention_queries> scratch_{}; ///< bytes of up to 1, 2, ... rows
     const dispatch::kv_attention_functions* functions_ = nullptr;
 };
 
