@@ -119,9 +119,9 @@ struct fixture {
                 }
                 --t;
             }
-        const auto sizes_of =
-            reference::attention(q.data() + head * head_size, k.data(), head_size, v.data(), head_size,
-                                 tokens, head_size, 1 / std::sqrt(double(head_size)), want.data());
+        const auto sizes_of = reference::attention(
+            q.data() + head * head_size, matrix<const float>(k.data(), tokens, head_size),
+            matrix<const float>(v.data(), tokens, head_size), 1 / std::sqrt(double(head_size)), want.data());
         const double bound =
             8 * (double(tokens) + 2 * head_size * sizes_of.score) * 0x1p-24 * sizes_of.value +
             std::expm1(2 * double(errors[head].score)) * 2 * sizes_of.value + double(errors[head].weight);
@@ -251,8 +251,8 @@ void ranges_row(benchmark::State& state, const named_kv_codec& codec, const cach
     const kv_ranges ranges = kv_ranges::of(t.f.position(), t.f.options);
     const buffer partials(t.plan->partial_bytes(1, ranges.count()));
     const auto take = [&](range heads, range of) {
-        must(t.plan->partials(matrix<const float>(t.f.q.data(), 1, t.f.q.size()), *t.f.cache, t.layer, ranges,
-                              of, partials.bytes(), t.scratch,
+        must(t.plan->partials(matrix<const float>(t.f.q.data(), 1, t.f.q.size()), *t.f.cache, t.layer,
+                              {ranges, of, partials.bytes()}, t.scratch,
                               {.kv_heads = heads, .position = t.f.position()}));
     };
     const auto merge = [&](range heads) {

@@ -74,8 +74,8 @@ struct problem {
             for (std::size_t h = 0; h < shape.heads; ++h) {
                 const std::size_t tokens = position + r + 1, kv = h / group * keys.head_stride;
                 const auto size = crumb::reference::attention(
-                    &q[r * cols() + h * d], keys.data + kv, keys.token_stride, values.data + kv,
-                    values.token_stride, tokens, d, scale, want.data());
+                    &q[r * cols() + h * d], crumb::matrix(keys.data + kv, tokens, d, keys.token_stride),
+                    crumb::matrix(values.data + kv, tokens, d, values.token_stride), scale, want.data());
                 const double bound =
                     slack * ((4 + 2 * double(d)) * size.score + double(tokens) + 32) * eps * size.value;
                 for (std::size_t i = 0; i < d; ++i)

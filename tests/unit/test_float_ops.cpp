@@ -310,7 +310,7 @@ TEST(float_ops, rope) {
                     for (std::size_t h = 0; h < heads; ++h) {
                         const std::size_t at = (r * heads + h) * head_size;
                         std::vector<double> want(head_size);
-                        reference::rope(before.data() + at, head_size, dims, 500000, position + r,
+                        reference::rope({before.data() + at, head_size}, dims, 500000, position + r,
                                         pairing == crumb::rope_pairing::interleaved, want.data());
                         for (std::size_t i = 0; i < head_size; ++i) {
                             if (i >= dims) {

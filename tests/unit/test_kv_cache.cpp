@@ -85,8 +85,10 @@ struct run_problem : cache_problem {
                     const std::size_t head = h * group + g, first = oldest(r), end = position + r + 1,
                                       seen = end - first;
                     const auto size = crumb::reference::attention(
-                        q.data() + r * cols() + head * d, keys.data() + first * d, d,
-                        values.data() + first * d, d, seen, d, 1 / std::sqrt(double(d)), want.data());
+                        q.data() + r * cols() + head * d,
+                        crumb::matrix<const float>(keys.data() + first * d, seen, d),
+                        crumb::matrix<const float>(values.data() + first * d, seen, d),
+                        1 / std::sqrt(double(d)), want.data());
                     // In fast mode uniform codes are summed as q . z + (q d) . code: with z and d code
                     // between them up to three times as large as the largest key of the block.
                     double score = size.score, value = size.value;
@@ -355,7 +357,7 @@ TEST(KvAttention, RangesDoNotDependOnWhoTakesThem) {
                 ASSERT_EQ(of.count(), 3u);
                 crumb::buffer memory(plan.scratch_bytes(3)), partials(plan.partial_bytes(3, 3));
                 const auto take = [&](crumb::range rows, crumb::range heads, crumb::range ranges) {
-                    const auto done = plan.partials(p.queries(), *p.cache, 0, of, ranges, partials, memory,
+                    const auto done = plan.partials(p.queries(), *p.cache, 0, {of, ranges, partials}, memory,
                                                     {.rows = rows, .kv_heads = heads});
                     ASSERT_TRUE(done.ok()) << done.message();
                 };

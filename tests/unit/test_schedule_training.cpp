@@ -60,8 +60,9 @@ struct expected {
         pooled_error.resize(width);
         for (std::size_t h = 0; h < m.shape.heads; ++h) {
             const auto size = crumb::reference::attention(
-                m.query.data() + h * d, keys.data() + h * tokens * d, d, values.data() + h * tokens * d, d,
-                tokens, d, 1 / std::sqrt(double(d)), pooled.data() + h * d);
+                m.query.data() + h * d, crumb::matrix(keys.data() + h * tokens * d, tokens, d),
+                crumb::matrix(values.data() + h * tokens * d, tokens, d), 1 / std::sqrt(double(d)),
+                pooled.data() + h * d);
             for (std::size_t i = 0; i < d; ++i)
                 pooled_error[h * d + i] =
                     ((4 + 2 * double(d)) * size.score + double(tokens) + 32) * eps * size.value;

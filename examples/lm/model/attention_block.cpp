@@ -126,8 +126,8 @@ status session::state::attend_ranges(std::size_t layer, const projections& of, c
             ++end;
         const std::span<std::byte> memory = s.rows == 1 ? partials.bytes() : s.own.partials.bytes();
         if (const status done =
-                plan.partials(of.q, *group.cache, caches->index_of(layer), ranges, {0, ranges.count()},
-                              memory, s.own.scratch, {.rows = {r, end}, .kv_heads = part.kv_heads});
+                plan.partials(of.q, *group.cache, caches->index_of(layer), {.of = ranges, .partials = memory},
+                              s.own.scratch, {.rows = {r, end}, .kv_heads = part.kv_heads});
             !done)
             return done;
         plan.merge(memory, ranges.count(), crumb::matrix(out.row(r), end - r, out.cols, out.stride),
@@ -155,9 +155,9 @@ status session::state::attend_shared(std::size_t layer, const projections& of, s
             ++last;
         if (first == last)
             continue;
-        if (const status done =
-                group.attend->partials(of.q, *group.cache, caches->index_of(layer), ranges, {first, last},
-                                       partials.bytes(), s.own.scratch, {.kv_heads = {head, head + 1}});
+        if (const status done = group.attend->partials(of.q, *group.cache, caches->index_of(layer),
+                                                       {ranges, {first, last}, partials.bytes()},
+                                                       s.own.scratch, {.kv_heads = {head, head + 1}});
             !done)
             return done;
     }

@@ -2,6 +2,7 @@
 #pragma once
 
 #include <crumb/core/half.hpp>
+#include <crumb/core/view.hpp>
 
 #include <cmath>
 #include <cstddef>
@@ -15,10 +16,11 @@ struct attention_size {
     double value = 0; ///< max |v|
 };
 
-/// y = sum over t of softmax_t(scale q . k[t]) v[t] for one query head; token t's key is at k[t * k_stride].
+/// y = sum over t of softmax_t(scale q . k[t]) v[t] for one query head; row t of k and v is token t's.
 template <class T>
-attention_size attention(const float* q, const T* k, std::size_t k_stride, const T* v, std::size_t v_stride,
-                         std::size_t tokens, std::size_t head_size, double scale, double* y) noexcept {
+attention_size attention(const float* q, const matrix_view<const T>& k, const matrix_view<const T>& v,
+                         double scale, double* y) noexcept {
+    const std::size_t tokens = k.rows, head_size = k.cols;
     const auto number = [](const T& x) {
         if constexpr (sizeof(T) == sizeof(half))
             return double(to_float(x));
@@ -28,7 +30,7 @@ attention_size attention(const float* q, const T* k, std::size_t k_stride, const
     const auto score = [&](std::size_t t) {
         double s = 0;
         for (std::size_t i = 0; i < head_size; ++i)
-            s += scale * double(q[i]) * number(k[t * k_stride + i]);
+            s += scale * double(q[i]) * number(k.row(t)[i]);
         return s;
     };
     attention_size size;
@@ -37,8 +39,8 @@ attention_size attention(const float* q, const T* k, std::size_t k_stride, const
         max = std::fmax(max, score(t));
         double magnitude = 0;
         for (std::size_t i = 0; i < head_size; ++i) {
-            magnitude += std::fabs(scale * double(q[i]) * number(k[t * k_stride + i]));
-            size.value = std::fmax(size.value, std::fabs(number(v[t * v_stride + i])));
+            magnitude += std::fabs(scale * double(q[i]) * number(k.row(t)[i]));
+            size.value = std::fmax(size.value, std::fabs(number(v.row(t)[i])));
         }
         size.score = std::fmax(size.score, magnitude);
     }
@@ -49,7 +51,7 @@ attention_size attention(const float* q, const T* k, std::size_t k_stride, const
         const double weight = std::exp(score(t) - max);
         total += weight;
         for (std::size_t i = 0; i < head_size; ++i)
-            y[i] += weight * number(v[t * v_stride + i]);
+            y[i] += weight * number(v.row(t)[i]);
     }
     for (std::size_t i = 0; i < head_size && tokens != 0; ++i)
         y[i] /= total;

@@ -6,6 +6,7 @@
 #include <cmath>
 #include <cstddef>
 #include <limits>
+#include <span>
 
 namespace crumb::inline CRUMB_ABI::reference {
 
@@ -69,11 +70,11 @@ inline void softmax(const float* x, std::size_t n, std::size_t valid, double sca
         y[i] = i < valid ? std::exp(scale * double(x[i]) - max) / sum : 0.0;
 }
 
-/// Rotates pair i of one head at `position` by position * base^(-2i / dims), for the pairs (2i, 2i + 1) or
+/// Rotates pair i of one head x at `position` by position * base^(-2i / dims), for the pairs (2i, 2i + 1) or
 /// (i, i + dims / 2); elements beyond `dims` stay.
-inline void rope(const float* x, std::size_t head_size, std::size_t dims, double base, std::size_t position,
+inline void rope(std::span<const float> x, std::size_t dims, double base, std::size_t position,
                  bool interleaved, double* y) noexcept {
-    for (std::size_t i = 0; i < head_size; ++i)
+    for (std::size_t i = 0; i < x.size(); ++i)
         y[i] = double(x[i]);
     for (std::size_t i = 0; i < dims / 2; ++i) {
         const std::size_t a = interleaved ? 2 * i : i;

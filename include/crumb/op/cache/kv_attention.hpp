@@ -41,6 +41,14 @@ struct kv_skipping {
     kv_attention_part part = {};       ///< as of `run`
 };
 
+/// Some of a row's ranges of tokens, and where the partial results of all of them go: partial_bytes(rows of
+/// the part, of.count()) bytes, aligned, whose row 0 is the part's first.
+struct kv_range_split {
+    kv_ranges of;      ///< those of every row of the part
+    range ranges = {}; ///< the ones that a call takes
+    std::span<std::byte> partials;
+};
+
 /// y[r, h] = sum over t of softmax_t(scale q[r, h] . k[t, h']) v[t, h'], where h' = h / (heads / kv_heads), k
 /// and v are the cache's, and t goes up to position + r, from position + r + 1 - span on if there is a span.
 /// Codes stand for what they decode to. In exact mode the error bound is that of `attention`. In fast mode a
@@ -187,13 +195,14 @@ class kv_attention {
             {layer, split.tokens, {}, reinterpret_cast<float*>(split.partials.data() + stride * split.index)},
             scratch, part);
     }
-    /// Like `partial`, for ranges first .. last - 1 of `of` in one pass, which makes what it needs of the
-    /// queries once: range i into partial result i of `partials`, partial_bytes(rows of the part, of.count())
-    /// bytes, whose row 0 is the part's first. All rows of the part have the same ranges. Refuses what `run`
-    /// refuses, ranges of another position, errors that are asked for, and too little memory.
+    /// Like `partial`, for several ranges in one pass, which makes what it needs of the queries once: range i
+    /// into partial result i. Refuses what `run` refuses, ranges of another position, errors that are asked
+    /// for, and too little memory.
     status partials(const matrix_view<const float>& q, const kv_cache& cache, std::size_t layer,
-                    const kv_ranges& of, const range& ranges, std::span<std::byte> memory,
-                    std::span<std::byte> scratch, const kv_attention_part& part = {}) const noexcept {
+                    const kv_range_split& split, std::span<std::byte> scratch,
+                    const kv_attention_part& part = {}) const noexcept {
+        const kv_ranges& of = split.of;
+        const range ranges = split.ranges.within(of.count());
         const range rows = part.rows.within(q.rows);
         const std::size_t position =
             part.position == kv_attention_part::this_step ? cache.length() : part.position;
@@ -205,12 +214,12 @@ class kv_attention {
             return status::error(errc::invalid_argument,
                                  "kv_attention: rows at %zu to %zu do not have %zu ranges of %zu tokens",
                                  position + rows.begin, position + rows.end, of.count(), of.tokens());
-        if (ranges.begin >= ranges.end || ranges.end > of.count() || part.errors != nullptr)
+        if (ranges.size() == 0 || !split.ranges.is_within(of.count()) || part.errors != nullptr)
             return status::error(errc::invalid_argument, "kv_attention: ranges %zu to %zu of %zu%s",
-                                 ranges.begin, ranges.end, of.count(),
+                                 split.ranges.begin, split.ranges.end, of.count(),
                                  part.errors != nullptr ? ", whose errors are not known" : "");
         const std::size_t stride = partial_bytes(rows.size(), 1);
-        if (const status s = check_buffer(memory, stride * of.count(), "kv_attention: partials"); !s)
+        if (const status s = check_buffer(split.partials, stride * of.count(), "kv_attention: partials"); !s)
             return s;
         kernel::kv_attention_args args;
         args.ranges = ranges.size();
@@ -220,7 +229,7 @@ class kv_attention {
         // The last range of a row ends with the row.
         tokens.end = ranges.end == of.count() ? position + rows.end : tokens.end;
         // Kernels count rows from the first of q.
-        const auto first = reinterpret_cast<std::uintptr_t>(memory.data()) + stride * ranges.begin -
+        const auto first = reinterpret_cast<std::uintptr_t>(split.partials.data()) + stride * ranges.begin -
                            partial_row_bytes() * rows.begin;
         return start(args, q, cache, {layer, tokens, {}, reinterpret_cast<float*>(first)}, scratch, part);
     }
