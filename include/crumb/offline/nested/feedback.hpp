@@ -143,7 +143,8 @@ class nested_feedback {
             for (int p = levels.seed; p <= levels.parent; ++p) {
                 target[slot(p)] = w[slot(p)].middleCols(first, size);
                 if (system_.has_feedback() && first != 0)
-                    system_.add_product(e[slot(p)], 0, mix, 0, first, first, target[slot(p)], 0, size);
+                    system_.add_product(e[slot(p)].leftCols(first), mix.block(0, first, first, size),
+                                        target[slot(p)]);
             }
             for (std::size_t g = 0; g < part.groups; ++g) {
                 const index at = static_cast<index>(g) * g_size, end = at + g_size;
@@ -165,8 +166,9 @@ class nested_feedback {
                 }
                 if (system_.has_feedback() && end < size)
                     for (int p = levels.seed; p <= levels.parent; ++p)
-                        system_.add_product(e[slot(p)], first + at, mix, first + at, first + end, g_size,
-                                            target[slot(p)], end, size - end);
+                        system_.add_product(e[slot(p)].middleCols(first + at, g_size),
+                                            mix.block(first + at, first + end, g_size, size - end),
+                                            target[slot(p)].rightCols(size - end));
             }
         }
     }
@@ -207,7 +209,7 @@ class nested_feedback {
             std::vector<double> before(rows.size(), 0.0); // left H_gg left^T, the present errors of the group
             for (int p = levels.seed; p <= levels.parent; ++p) {
                 matrix_f pull = matrix_f::Zero(n, g_size), left = matrix_f::Zero(n, g_size);
-                system_.add_product(e[slot(p)], 0, system_.h(), 0, first, e[slot(p)].cols(), pull, 0, g_size);
+                system_.add_product(e[slot(p)], system_.h().middleCols(first, g_size), pull);
                 system_.add_solved(pull, 0, g, left);
                 target[slot(p)] =
                     w[slot(p)].middleCols(first, g_size) - e[slot(p)].middleCols(first, g_size) + left;

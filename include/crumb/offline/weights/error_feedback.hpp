@@ -125,7 +125,8 @@ class error_feedback {
         for (const auto& p : system_.order().parts) {
             const index first = static_cast<index>(p.first), size = static_cast<index>(p.groups) * g_size;
             if (system_.has_feedback())
-                system_.add_product(e, 0, system_.mix(), 0, first, first, target, first, size);
+                system_.add_product(e.leftCols(first), system_.mix().block(0, first, first, size),
+                                    target.middleCols(first, size));
             if (!out.exponent.empty())
                 for (index r = 0; r < n; ++r)
                     out.exponent[(rows.begin + static_cast<std::size_t>(r)) * out.blocks() + p.block] =
@@ -147,8 +148,9 @@ class error_feedback {
                         e(r, at + i) = w(r, at + i) - q.scale.d * q.value[static_cast<std::size_t>(i)];
                 }
                 if (system_.has_feedback() && end < first + size)
-                    system_.add_product(e, at, system_.mix(), at, end, g_size, target, end,
-                                        first + size - end);
+                    system_.add_product(e.middleCols(at, g_size),
+                                        system_.mix().block(at, end, g_size, first + size - end),
+                                        target.middleCols(end, first + size - end));
             }
         }
     }
@@ -192,13 +194,14 @@ class error_feedback {
             for (const auto& p : system_.order().parts) {
                 const index first = static_cast<index>(p.first), size = static_cast<index>(p.groups) * g_size;
                 pull = matrix_f::Zero(n, size);
-                system_.add_product(e, 0, system_.h(), 0, first, w.cols(), pull, 0, size);
+                system_.add_product(e, system_.h().middleCols(first, size), pull);
                 for (std::size_t g = 0; g < p.groups; ++g) {
                     const index at = static_cast<index>(g) * g_size, end = at + g_size;
                     sweep_group(search, w, out, rows, p.block, p.first / group_size + g, at, pull, e, change);
                     if (end < size)
-                        system_.add_product(change, 0, system_.h(), first + at, first + end, g_size, pull,
-                                            end, size - end);
+                        system_.add_product(change,
+                                            system_.h().block(first + at, first + end, g_size, size - end),
+                                            pull.rightCols(size - end));
                 }
             }
         }

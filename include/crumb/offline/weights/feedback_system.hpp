@@ -19,6 +19,8 @@ namespace crumb::inline CRUMB_ABI {
 class feedback_system {
   public:
     using matrix_f = Eigen::Matrix<float, Eigen::Dynamic, Eigen::Dynamic, Eigen::RowMajor>;
+    using block_f = Eigen::Ref<matrix_f, 0, Eigen::OuterStride<>>;
+    using const_block_f = Eigen::Ref<const matrix_f, 0, Eigen::OuterStride<>>;
     using index = Eigen::Index;
     /// Weights beyond fp16 cannot be an fp16 scale times a level of magnitude 1.
     static constexpr float max_weight = 65504.0f;
@@ -128,7 +130,7 @@ class feedback_system {
     matrix_f times_h(const matrix_f& rows) const {
         matrix_f out = matrix_f::Zero(rows.rows(), rows.cols());
         if (has_feedback()) {
-            add_product(rows, 0, h_, 0, 0, h_.rows(), out, 0, h_.cols());
+            add_product(rows, h_, out);
             return out;
         }
         for (index r = 0; r < rows.rows(); ++r)
@@ -137,14 +139,12 @@ class feedback_system {
         return out;
     }
 
-    /// c[:, c_first ...] += a[:, a_first ...] b[b_row ..., b_first ...] with `depth` products per element and
-    /// `cols` columns, a multiple of 16, by the kernels.
-    void add_product(const matrix_f& a, index a_first, const matrix_f& b, index b_row, index b_first,
-                     index depth, matrix_f& c, index c_first, index cols) const {
+    /// c += a b by the kernels, for blocks of matrices; c has a multiple of 16 columns.
+    void add_product(const const_block_f& a, const const_block_f& b, block_f c) const {
         const auto size = [](index i) { return static_cast<std::size_t>(i); };
-        functions_->add_product({a.data() + a_first, size(a.cols()), 1, b.data() + b_row * b.cols() + b_first,
-                                 size(b.cols()), c.data() + c_first, size(c.cols()), size(a.rows()),
-                                 size(cols), size(depth)});
+        functions_->add_product({a.data(), size(a.outerStride()), 1, b.data(), size(b.outerStride()),
+                                 c.data(), size(c.outerStride()), size(a.rows()), size(c.cols()),
+                                 size(a.cols())});
     }
 
     /// c += a[:, a_first ...] H_gg^-1 of a group; c has 32 columns.
