@@ -233,10 +233,8 @@ class session {
                                               .codebooks = or_exit(books.view())};
         cache_state_ = crumb::buffer(or_exit(crumb::kv_cache::state_bytes(options)));
         cache_ = or_exit(crumb::kv_cache::create(options, cache_state_));
-        if (cache_.pages_for(max_tokens) != 0) {
-            page_ = crumb::buffer(cache_.page_bytes(), crumb::buffer::untouched);
-            or_exit(cache_.add_page(page_));
-        }
+        page_ = crumb::buffer(cache_.page_bytes(), crumb::buffer::untouched);
+        or_exit(cache_.add_page(page_));
         attention_ = or_exit(crumb::kv_attention::plan(options, {.heads = m.heads}));
         const std::size_t scratch = std::max(attention_.scratch_bytes(batch), cache_.encode_scratch_bytes());
         for (std::size_t i = 0; i < threads.size(); ++i)

@@ -59,9 +59,12 @@ class kv_cache {
     std::size_t page_count() const noexcept { return storage_.count().pages.load(std::memory_order_acquire); }
     /// Appends a page: page_bytes, aligned, the caller's while the cache is used. Nothing of it is touched
     /// before a token comes there, so a long page may be address space that the system fills as it is used.
-    /// Refuses a page more than `pages_for(max_tokens)`.
+    /// Refuses a page more than `pages_for(max_tokens)`; does nothing where that is 0, as all tokens are
+    /// sinks.
     status add_page(std::span<std::byte> page) noexcept {
         const std::size_t n = page_count();
+        if (storage_.max_pages() == 0)
+            return {};
         if (n == storage_.max_pages())
             return status::error(errc::invalid_argument,
                                  "kv_cache: %zu tokens at most need %zu pages, there are %zu",
