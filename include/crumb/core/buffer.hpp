@@ -27,6 +27,7 @@ class buffer {
     buffer() = default;
     /// `other` is empty afterwards.
     buffer(buffer&& other) noexcept : data_(std::move(other.data_)), size_(std::exchange(other.size_, 0)) {}
+    /// Frees what it had; `other` is empty afterwards.
     buffer& operator=(buffer&& other) noexcept {
         data_ = std::move(other.data_);
         size_ = std::exchange(other.size_, 0);
@@ -55,7 +56,9 @@ class buffer {
     std::size_t size() const noexcept { return size_; }
     /// All of it.
     std::span<std::byte> bytes() const noexcept { return {data_.get(), size_}; }
+    /// All of it, wherever a span is asked for.
     operator std::span<std::byte>() const noexcept { return bytes(); }
+    /// All of it, to be read.
     operator std::span<const std::byte>() const noexcept { return bytes(); }
     /// The first byte as the first T; there is room for size() / sizeof(T).
     template <class T>

@@ -48,6 +48,7 @@ class [[nodiscard]] status {
 
     /// Whether it is success; so says its conversion to bool.
     [[nodiscard]] bool ok() const noexcept { return code_ == errc::ok; }
+    /// Whether it is success.
     explicit operator bool() const noexcept { return ok(); }
     /// What kind of error; `errc::ok` of success.
     [[nodiscard]] errc code() const noexcept { return code_; }
@@ -65,10 +66,12 @@ class [[nodiscard]] result {
   public:
     /// So a function of type result<T> returns a T or a status. The status has to be an error.
     result(T value) noexcept : value_(std::move(value)) {}
+    /// Why there is no value: an error.
     result(status error) noexcept : status_(error) {}
 
     /// Whether there is a value; so says its conversion to bool.
     explicit operator bool() const noexcept { return value_.has_value(); }
+    /// Whether there is a value.
     [[nodiscard]] bool ok() const noexcept { return value_.has_value(); }
     /// Why there is none; success if there is one.
     [[nodiscard]] const status& error() const noexcept { return status_; }
@@ -80,13 +83,18 @@ class [[nodiscard]] result {
         require();
         return *value_;
     }
+    /// The value; aborts with the message when there is none.
     const T& value() const noexcept {
         require();
         return *value_;
     }
+    /// The value; aborts with the message when there is none.
     T& operator*() noexcept { return value(); }
+    /// The value; aborts with the message when there is none.
     const T& operator*() const noexcept { return value(); }
+    /// A member of the value; aborts with the message when there is none.
     T* operator->() noexcept { return &value(); }
+    /// A member of the value; aborts with the message when there is none.
     const T* operator->() const noexcept { return &value(); }
 
   private:

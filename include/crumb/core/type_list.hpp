@@ -7,6 +7,7 @@
 
 namespace crumb::inline CRUMB_ABI {
 
+/// Types as a value.
 template <class... T>
 struct type_list {
     static constexpr std::size_t size = sizeof...(T);

@@ -18,6 +18,7 @@ struct matrix_view {
 
     /// The first element of row r.
     constexpr T* row(std::size_t r) const noexcept { return data + r * stride; }
+    /// The same elements, to be read.
     constexpr operator matrix_view<const T>() const noexcept { return {data, rows, cols, stride}; }
 };
 

@@ -46,6 +46,7 @@ struct activation_layout {
 
     /// Groups of inputs that share a scale.
     std::size_t groups() const noexcept { return (k + group - 1) / group; }
+    /// Inputs per row with padding: whole groups of 32, or whole records.
     std::size_t k_padded() const noexcept {
         return round_up(k, group == record_inputs ? record_inputs : group_size);
     }
@@ -53,26 +54,34 @@ struct activation_layout {
     std::size_t bytes(std::size_t rows) const noexcept {
         return sums_offset(rows) + round_up(rows * sums() * sum_bytes(), alignment);
     }
+    /// Bytes before the scales of `rows` rows.
     std::size_t scales_offset(std::size_t rows) const noexcept {
         return round_up(rows * k_padded(), alignment);
     }
+    /// Bytes before the starts.
     std::size_t starts_offset(std::size_t rows) const noexcept {
         return scales_offset(rows) + scale_copies() * part_bytes(rows);
     }
+    /// Bytes before the shifts.
     std::size_t shifts_offset(std::size_t rows) const noexcept {
         return starts_offset(rows) + (has_starts() ? part_bytes(rows) : 0);
     }
+    /// Bytes before the sums.
     std::size_t sums_offset(std::size_t rows) const noexcept {
         return shifts_offset(rows) + (has_shifts() ? part_bytes(rows) : 0);
     }
     /// Sums of a row: those of group g of row i of a block of h rows begin at number g h + i times those of
     /// a group.
     std::size_t sums() const noexcept { return sum_inputs == 0 ? 0 : groups() * group / sum_inputs; }
+    /// Bytes of a sum.
     std::size_t sum_bytes() const noexcept {
         return group == group_size ? sizeof(float) : sizeof(std::int16_t);
     }
+    /// Whether groups have starts of their sums.
     bool has_starts() const noexcept { return offset != 0 || absorbed != 0; }
+    /// Whether groups have shifts as well.
     bool has_shifts() const noexcept { return offset != 0 && group == group_size; }
+    /// How often a scale stands in its block.
     std::size_t scale_copies() const noexcept { return order == activation_order::twin_pairs ? 2 : 1; }
 
     friend bool operator==(const activation_layout&, const activation_layout&) = default;
@@ -143,9 +152,11 @@ struct activation_row {
         return {codes + at.first * layout.k_padded() + in.code,
                 scales + at.first * layout.groups() * layout.scale_copies() + in.scale, in};
     }
+    /// Code of input k.
     constexpr std::int8_t code(std::size_t k) const noexcept {
         return codes[k / group_size * in.group_stride + k % group_size / 8 * in.chunk_stride + k % 8];
     }
+    /// Scale of a group.
     constexpr float scale(std::size_t group) const noexcept { return scales[group * in.scale_stride]; }
 };
 

@@ -32,6 +32,7 @@ struct field_codes {
             byte = static_cast<std::uint8_t>(byte | (code >> at.shift & ((1 << at.bits) - 1)) << at.bit);
         }
     }
+    /// Code k of a channel of a tile.
     static constexpr int get(const std::uint8_t* tile, std::size_t channel, std::size_t k) noexcept {
         int code = 0;
         for (int part = 0; part < parts; ++part) {

@@ -53,6 +53,7 @@ struct index_codes {
                 set(2, low_at(k), index & 1);
         }
     }
+    /// Code k of a channel of a tile.
     static constexpr int get(const std::uint8_t* tile, std::size_t channel, std::size_t k) noexcept {
         const auto byte = [&](std::size_t row) { return tile[row * tile_row_bytes + 4 * channel + k % 4]; };
         if constexpr (Bits == 4)

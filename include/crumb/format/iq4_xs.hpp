@@ -14,6 +14,7 @@ namespace crumb::inline CRUMB_ABI {
 /// weight i = d * s * codebooks[code i]; s, -32..31, is that of the group of 32. 136 bytes per 256 weights,
 /// 4.25 bits per weight.
 struct iq4_xs {
+    /// The block as it is stored.
     struct block {
         half d;                       ///< bytes 0-1, little-endian
         strided_bits<2, 1, 8> s_high; ///< bytes 2-3: upper two bits of s + 32, of group g at bit 2 g
@@ -28,9 +29,11 @@ struct iq4_xs {
     using codes = field_codes<4>;
     using records = six_bit_scale_records<8>;
 
+    /// Scale of group g.
     static constexpr half_multiple scale(const block& b, std::size_t g) noexcept {
         return {b.d, static_cast<std::int8_t>((b.s_high.get(g) << 4 | b.s_low.get(g)) - 32)};
     }
+    /// Code of weight i.
     static constexpr int code(const block& b, std::size_t i) noexcept { return b.q.get(i); }
     /// The unit is that of the whole block.
     static constexpr void set(block& b, half_multiple d, const int* code, std::size_t g) noexcept {

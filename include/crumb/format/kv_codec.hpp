@@ -31,21 +31,31 @@ struct kv_codec {
 
     friend constexpr bool operator==(const kv_codec&, const kv_codec&) = default;
 
+    /// Floats as they are.
     static constexpr kv_codec f32() noexcept { return {kv_kind::f32, 32, 1, false, false}; }
+    /// Rounded to halves.
     static constexpr kv_codec f16() noexcept { return {}; }
+    /// Bytes, a scale per 32 channels.
     static constexpr kv_codec q8_0() noexcept { return {kv_kind::q8_0, 8, 1, false, false}; }
+    /// Uniform codes of 2 or 4 bits (KIVI).
     static constexpr kv_codec kivi(std::uint8_t bits) noexcept {
         return {kv_kind::uniform, bits, 1, false, false};
     }
+    /// Product quantization (MILLION); `is_known` says of what.
     static constexpr kv_codec pq(std::uint8_t dims, std::uint8_t bits, bool additive,
                                  bool residual) noexcept {
         return {kv_kind::pq, bits, dims, additive, residual};
     }
 
+    /// 5 bits per channel.
     static constexpr kv_codec kivi4() noexcept { return kivi(4); }
+    /// 3 bits per channel.
     static constexpr kv_codec kivi2() noexcept { return kivi(2); }
+    /// Pairs of channels, two nibbles whose entries are added, with means and scales.
     static constexpr kv_codec pq4() noexcept { return pq(2, 8, true, true); }
+    /// Pairs of channels, 64 centroids, with means and scales.
     static constexpr kv_codec pq3() noexcept { return pq(2, 6, false, true); }
+    /// Four channels, 256 centroids, with means and scales.
     static constexpr kv_codec pq2() noexcept { return pq(4, 8, false, true); }
     /// The codec of a name of `kv_codecs`; an error lists them.
     static result<kv_codec> named(std::string_view name) noexcept;

@@ -13,14 +13,18 @@ namespace crumb::inline CRUMB_ABI {
 class kv_page_layout {
   public:
     constexpr kv_page_layout() = default;
+    /// A page of `tokens` tokens, a multiple of 256, of all layers.
     constexpr kv_page_layout(const kv_codec& codec, std::size_t layers, std::size_t kv_heads,
                              std::size_t head_size, std::size_t tokens) noexcept
         : keys_(codec, head_size, true), values_(codec, head_size, false), key_bytes_(keys_.bytes()),
           value_bytes_(values_.bytes()), layers_(layers), kv_heads_(kv_heads),
           parts_(tokens / kv_part_tokens) {}
 
+    /// Of parts of keys.
     constexpr const kv_part_layout& keys() const noexcept { return keys_; }
+    /// Of parts of values.
     constexpr const kv_part_layout& values() const noexcept { return values_; }
+    /// Of parts of keys or values.
     constexpr const kv_part_layout& part(bool keys) const noexcept { return keys ? keys_ : values_; }
     /// Parts of a head that lie one after another.
     constexpr std::size_t parts() const noexcept { return parts_; }

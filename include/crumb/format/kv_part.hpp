@@ -32,11 +32,15 @@ inline constexpr std::size_t kv_group_channels = 32;
 class kv_part_layout {
   public:
     constexpr kv_part_layout() = default;
+    /// A part of keys, or of values.
     constexpr kv_part_layout(const kv_codec& codec, std::size_t head_size, bool keys) noexcept
         : codec_(codec), head_size_(head_size), keys_(keys) {}
 
+    /// How tokens are encoded.
     constexpr const kv_codec& codec() const noexcept { return codec_; }
+    /// Channels of a token.
     constexpr std::size_t head_size() const noexcept { return head_size_; }
+    /// Whether it holds keys.
     constexpr bool keys() const noexcept { return keys_; }
 
     /// Groups of channels of a token.
@@ -96,6 +100,7 @@ class kv_part_layout {
 struct kv_code_place {
     std::size_t byte = 0;
     unsigned shift = 0;
+    /// Of token t, 0 .. 255.
     constexpr kv_code_place(unsigned width, std::size_t t) noexcept {
         const std::size_t per_block = kv_block_tokens * width / 8, in_block = t % kv_block_tokens;
         byte = t / kv_block_tokens * per_block + in_block % per_block;

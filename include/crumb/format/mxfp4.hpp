@@ -15,6 +15,7 @@ namespace crumb::inline CRUMB_ABI {
 /// E2M1 (sign, two bits of exponent, one of mantissa), the table has their values in halves. 17 bytes per 32
 /// weights, 4.25 bits per weight. e = 255 is NaN, as the specification has it; ggml takes it for 2^128.
 struct mxfp4 {
+    /// The block as it is stored.
     struct block {
         std::uint8_t e;            ///< byte 0
         strided_bits<4, 16, 32> q; ///< bytes 1-16: codes i and 16 + i in byte i, the first in the low nibble
@@ -28,8 +29,11 @@ struct mxfp4 {
     using codes = field_codes<4>;
     using records = small_float_records<e8m0, 1>;
 
+    /// Scale of the block.
     static constexpr e8m0 scale(const block& b, std::size_t = 0) noexcept { return {b.e}; }
+    /// Code of weight i.
     static constexpr int code(const block& b, std::size_t i) noexcept { return b.q.get(i); }
+    /// Writes the scale and codes of a block.
     static constexpr void set(block& b, e8m0 d, const int* code, std::size_t = 0) noexcept {
         b.e = d.bits;
         for (std::size_t i = 0; i < group_size; ++i)

@@ -41,6 +41,7 @@ struct plane_codes {
         constexpr unsigned at[4] = {0, 2, 1, 3};
         return at[row];
     }
+    /// Where the fourth bits lie.
     static constexpr unsigned fourth_of(std::size_t row) noexcept { return third_of(row) ^ 1; }
     /// The index that a merged nibble of register row `row` stands for.
     static constexpr std::size_t index_of(std::size_t row, std::size_t nibble) noexcept {
@@ -57,6 +58,7 @@ struct nested3 {
     using scales = half_scales;
     using codes = plane_codes<3>;
 };
+/// The same of 4 bits.
 struct nested4 {
     static constexpr const char* name = "nested4";
     using scales = half_scales;
@@ -103,6 +105,7 @@ struct nested_layout {
     std::size_t bytes_at(int bits) const noexcept {
         return bits == max_nested_bits ? bytes : plane_offset[bits - 1];
     }
+    /// Of n x k weights of `parent` bits; refuses sizes that no memory has.
     static result<nested_layout> of(std::size_t n, std::size_t k, int parent) noexcept {
         const auto size = packed_units::of(n, k);
         if (!size)
@@ -196,11 +199,17 @@ class nested_view {
         return v;
     }
 
+    /// Output channels.
     std::size_t n() const noexcept { return n_; }
+    /// Inputs.
     std::size_t k() const noexcept { return k_; }
+    /// Tiles of 16 channels.
     std::size_t tiles() const noexcept { return layout_.tiles; }
+    /// Groups of 32 inputs.
     std::size_t groups() const noexcept { return layout_.groups; }
+    /// The tables of all precisions.
     const nested_levels& levels() const noexcept { return levels_; }
+    /// Bytes in all.
     std::size_t bytes() const noexcept { return layout_.bytes; }
     /// Bytes that a product at a precision reads, header included.
     std::size_t bytes_at(int bits) const noexcept { return layout_.bytes_at(bits); }
@@ -218,6 +227,7 @@ class nested_view {
         return reinterpret_cast<const std::uint8_t*>(base_ + layout_.plane_offset[i]);
     }
 
+    /// Scale of a row's group.
     half scale(std::size_t row, std::size_t group) const noexcept {
         return scales()[unit(row, group) * tile_channels + row % tile_channels];
     }

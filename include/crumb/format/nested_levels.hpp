@@ -24,13 +24,17 @@ struct nested_levels {
     /// The tables of 2, 3 and 4 bits, one after another; those outside seed .. parent are ignored.
     std::array<std::int8_t, 4 + 8 + 16> levels = {};
 
+    /// Where the table of `bits` bits begins in `levels`.
     static constexpr std::size_t first_of(int bits) noexcept { return (std::size_t{1} << bits) - 4; }
+    /// The 2^bits levels of a precision.
     constexpr std::span<const std::int8_t> table(int bits) const noexcept {
         return {levels.data() + first_of(bits), std::size_t{1} << bits};
     }
+    /// The same, to be written.
     constexpr std::span<std::int8_t> table(int bits) noexcept {
         return {levels.data() + first_of(bits), std::size_t{1} << bits};
     }
+    /// Whether a precision is one of seed .. parent.
     constexpr bool has(int bits) const noexcept { return bits >= seed && bits <= parent; }
     friend constexpr bool operator==(const nested_levels&, const nested_levels&) = default;
 
@@ -73,16 +77,19 @@ struct nested_storage_view {
     std::size_t k = 0;                   ///< input channels
     nested_levels levels;
 
+    /// Groups in a row.
     constexpr std::size_t groups() const noexcept { return (k + group_size - 1) / group_size; }
     /// Weight i of a row in units of its group's scale, at a precision.
     constexpr int value(std::size_t row, std::size_t i, int bits) const noexcept {
         return levels.table(bits)[static_cast<std::size_t>(codes[row * k + i] >> (levels.parent - bits))];
     }
+    /// What is added to a row's output at a precision.
     constexpr half correction(std::size_t row, int bits) const noexcept {
         return corrections == nullptr
                    ? half{}
                    : corrections[static_cast<std::size_t>(bits - min_nested_bits) * n + row];
     }
+    /// Weight i of a row at a precision.
     constexpr double weight(std::size_t row, std::size_t i, int bits) const noexcept {
         return double(to_float(scales[row * groups() + i / group_size])) * value(row, i, bits);
     }

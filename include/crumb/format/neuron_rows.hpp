@@ -32,24 +32,29 @@ inline constexpr float min_factor = 0x1p-100f; ///< min factor times scale; smal
 /// The block of 32 weights of a codec, and whether it has a scale.
 template <row_codec C>
 struct row_block;
+/// 32 floats.
 template <>
 struct row_block<row_codec::f32> {
     static constexpr std::size_t bytes = group_size * sizeof(float);
 };
+/// 32 halves.
 template <>
 struct row_block<row_codec::f16> {
     static constexpr std::size_t bytes = group_size * sizeof(half);
 };
+/// A block of q8_0.
 template <>
 struct row_block<row_codec::q8_0> {
     using format = q8_0;
     static constexpr std::size_t bytes = sizeof(q8_0::block);
 };
+/// A block of q4_0.
 template <>
 struct row_block<row_codec::q4_0> {
     using format = q4_0;
     static constexpr std::size_t bytes = sizeof(q4_0::block);
 };
+/// A block of u2.
 template <>
 struct row_block<row_codec::u2> {
     using format = u2;
@@ -187,6 +192,7 @@ struct neuron_layout {
     std::size_t padded = 0; ///< neurons, in whole tiles
     std::size_t out_offset = 0, record_bytes = 0, records_offset = 0, bytes = 0;
 
+    /// Of a shape; refuses empty ones and sizes beyond 2^28.
     static result<neuron_layout> of(const neuron_shape& shape) noexcept {
         constexpr std::size_t max = std::size_t{1} << 28;
         if (shape.neurons == 0 || shape.inputs == 0 || shape.outputs == 0)
@@ -266,17 +272,25 @@ class neuron_rows {
         return r;
     }
 
+    /// Neurons, inputs, outputs and codecs.
     const neuron_shape& shape() const noexcept { return layout_.shape; }
+    /// Where everything lies.
     const neuron_layout& layout() const noexcept { return layout_; }
     /// Thresholds of the predictor's estimates: outside low <= estimate < high a neuron is fixed.
     const float* low() const noexcept { return reinterpret_cast<const float*>(base_ + alignment); }
+    /// The upper thresholds.
     const float* high() const noexcept { return low() + layout_.padded; }
+    /// The first record.
     const std::byte* records() const noexcept { return base_ + layout_.records_offset; }
+    /// The record of neuron n.
     const std::byte* record(std::size_t n) const noexcept { return records() + n * layout_.record_bytes; }
+    /// The line of neuron n.
     const neuron_line& line(std::size_t n) const noexcept {
         return *reinterpret_cast<const neuron_line*>(record(n));
     }
+    /// Its row of input weights.
     const std::byte* in(std::size_t n) const noexcept { return record(n) + sizeof(neuron_line); }
+    /// Its row of output weights.
     const std::byte* out(std::size_t n) const noexcept { return record(n) + layout_.out_offset; }
 
   private:
@@ -322,17 +336,21 @@ class neuron_writer {
         return w;
     }
 
+    /// Writes the thresholds of neuron n.
     void thresholds(std::size_t n, float low, float high) const noexcept {
         float* at = reinterpret_cast<float*>(base_ + alignment);
         at[n] = low;
         at[layout_.padded + n] = high;
     }
+    /// Writes the line of neuron n.
     void line(std::size_t n, const neuron_line& line) const noexcept {
         std::memcpy(record(n), &line, sizeof line);
     }
     /// The memory of a neuron's rows, `row_bytes` bytes each.
     std::byte* in(std::size_t n) const noexcept { return record(n) + sizeof(neuron_line); }
+    /// The memory of a neuron's output weights.
     std::byte* out(std::size_t n) const noexcept { return record(n) + layout_.out_offset; }
+    /// The neurons; refuses what `neuron_rows::open` does.
     result<neuron_rows> finish() const noexcept { return neuron_rows::open({base_, layout_.bytes}); }
 
   private:

@@ -13,6 +13,7 @@ namespace crumb::inline CRUMB_ABI {
 /// of 16, t the one of the tensor, which GGUF has in a tensor of its own. 36 bytes per 64 weights, 4.5 bits
 /// per weight. s = 0x7f is NaN, as E4M3 has it; ggml takes it for 0.
 struct nvfp4 {
+    /// The block as it is stored.
     struct block {
         std::uint8_t s[4];        ///< bytes 0-3: E4M3 without a sign
         strided_bits<4, 8, 64> q; ///< bytes 4-35: 8 per group, its codes i and 8 + i in byte i
@@ -26,8 +27,11 @@ struct nvfp4 {
     using codes = field_codes<4>;
     using records = small_float_records<ue4m3, 4>;
 
+    /// Scale of group g.
     static constexpr ue4m3 scale(const block& b, std::size_t g) noexcept { return {b.s[g]}; }
+    /// Code of weight i.
     static constexpr int code(const block& b, std::size_t i) noexcept { return b.q.get(i); }
+    /// Writes the scale and codes of group g.
     static constexpr void set(block& b, ue4m3 d, const int* code, std::size_t g) noexcept {
         b.s[g] = d.bits;
         for (std::size_t i = 0; i < scales::group; ++i)

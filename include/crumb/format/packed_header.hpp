@@ -20,6 +20,7 @@ struct packed_header {
     std::uint64_t bytes = 0;        ///< of header, scales and codes together
     std::uint8_t reserved[16] = {}; ///< of formats with a scale of the tensor, first that float
 
+    /// Whether the tag names this format.
     bool has_format(const char* name) const noexcept {
         return std::strlen(name) <= sizeof format && std::strncmp(format, name, sizeof format) == 0;
     }
@@ -55,7 +56,9 @@ inline result<packed_header> read_packed_header(std::span<const std::byte> bytes
 struct packed_units {
     std::size_t tiles = 0;
     std::size_t groups = 0;
+    /// Pairs of a tile and a group.
     std::size_t count() const noexcept { return tiles * groups; }
+    /// Of n x k weights; refuses sizes that no memory has.
     static result<packed_units> of(std::size_t n, std::size_t k) noexcept {
         // A petabyte: beyond any memory, and small enough that no size overflows.
         std::size_t units = 0;

@@ -69,6 +69,7 @@ struct packed_layout {
 
     /// Blocks in a row.
     std::size_t blocks() const noexcept { return (groups + block_groups - 1) / block_groups; }
+    /// Of n x k weights; refuses sizes that no memory has.
     static result<packed_layout> of(std::size_t n, std::size_t k) noexcept {
         const auto size = packed_units::of(n, k);
         if (!size)
@@ -145,12 +146,17 @@ class packed_view {
         return v;
     }
 
+    /// Output channels.
     std::size_t n() const noexcept { return n_; }
+    /// Inputs.
     std::size_t k() const noexcept { return k_; }
+    /// Tiles of 16 channels.
     std::size_t tiles() const noexcept { return layout_.tiles; }
+    /// Groups of 32 inputs.
     std::size_t groups() const noexcept { return layout_.groups; }
     /// Blocks of scales in a row: groups, or groups of 8 groups.
     std::size_t blocks() const noexcept { return layout_.blocks(); }
+    /// Bytes in all.
     std::size_t bytes() const noexcept { return layout_.bytes; }
     /// The stream of exponents: 16 bytes per tile and 8 groups. Null where the format has none.
     const std::uint8_t* exponents() const noexcept {

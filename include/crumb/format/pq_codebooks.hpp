@@ -87,9 +87,13 @@ class pq_codebooks {
         return b;
     }
 
+    /// Whether there are none.
     constexpr bool empty() const noexcept { return parts_.entries.empty(); }
+    /// The codec that they are for.
     constexpr const kv_codec& codec() const noexcept { return parts_.codec; }
+    /// Channels of a head.
     constexpr std::size_t head_size() const noexcept { return parts_.head_size; }
+    /// Sets of tables, of keys and values each.
     constexpr std::size_t sets() const noexcept { return parts_.sets; }
     /// Whether the entries are of keys and values that the caller turns before it writes them: caches and
     /// attention know nothing of it.
@@ -107,6 +111,7 @@ class pq_codebooks {
                multiply(heads - 1, parts_.head_step, of_heads) && of_layers < parts_.sets &&
                of_heads < parts_.sets - of_layers;
     }
+    /// The tables of a head's keys or values; null ones if there are none.
     constexpr pq_tables tables(std::size_t layer, std::size_t head, bool keys) const noexcept {
         if (empty())
             return {};

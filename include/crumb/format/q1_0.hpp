@@ -13,6 +13,7 @@ namespace crumb::inline CRUMB_ABI {
 /// weight i = d if bit i is set, -d otherwise: codes -1 and 1. 18 bytes per 128 weights, 1.125 bits per
 /// weight.
 struct q1_0 {
+    /// The block as it is stored.
     struct block {
         half d;                    ///< bytes 0-1, little-endian
         strided_bits<1, 1, 128> q; ///< bytes 2-17: bit i % 8 of byte i / 8
@@ -26,8 +27,11 @@ struct q1_0 {
     static constexpr int code_offset = 1;
     static constexpr int code_step = 2;
 
+    /// Scale of the block.
     static constexpr half scale(const block& b, std::size_t = 0) noexcept { return b.d; }
+    /// Code of weight i.
     static constexpr int code(const block& b, std::size_t i) noexcept { return 2 * b.q.get(i) - 1; }
+    /// Writes the scale and codes of a block.
     static constexpr void set(block& b, half d, const int* code, std::size_t = 0) noexcept {
         b.d = d;
         for (std::size_t i = 0; i < scales::group; ++i)

@@ -11,6 +11,7 @@ namespace crumb::inline CRUMB_ABI {
 
 /// weight i = d * code i, codes -1..2, stored one up. 18 bytes per 64 weights, 2.25 bits per weight.
 struct q2_0 {
+    /// The block as it is stored.
     struct block {
         half d;                   ///< bytes 0-1, little-endian
         strided_bits<2, 1, 64> q; ///< bytes 2-17: code i at bit 2 (i % 4) of byte i / 4
@@ -23,8 +24,11 @@ struct q2_0 {
     using records = half_records;
     static constexpr int code_offset = 1;
 
+    /// Scale of the block.
     static constexpr half scale(const block& b, std::size_t = 0) noexcept { return b.d; }
+    /// Code of weight i.
     static constexpr int code(const block& b, std::size_t i) noexcept { return b.q.get(i) - 1; }
+    /// Writes the scale and codes of a block.
     static constexpr void set(block& b, half d, const int* code, std::size_t = 0) noexcept {
         b.d = d;
         for (std::size_t i = 0; i < scales::group; ++i)

@@ -12,6 +12,7 @@ namespace crumb::inline CRUMB_ABI {
 /// weight i = d * s * code i - dmin * m, codes 0..3; s and m, 0..15, are those of the group of 16. 84 bytes
 /// per 256 weights, 2.625 bits per weight.
 struct q2_k {
+    /// The block as it is stored.
     struct block {
         std::uint8_t s[16];         ///< bytes 0-15: s of group g in the low nibble of byte g, m in the other
         strided_bits<2, 32, 256> q; ///< bytes 16-79: 128 codes in 32 bytes, then the others
@@ -26,12 +27,15 @@ struct q2_k {
     using codes = field_codes<2>;
     using records = nibble_records;
 
+    /// Scale of group g.
     static constexpr half_multiple scale(const block& b, std::size_t g) noexcept {
         return {b.d, static_cast<std::int8_t>(b.s[g] & 15)};
     }
+    /// Minimum of group g.
     static constexpr half_multiple minimum(const block& b, std::size_t g) noexcept {
         return {b.dmin, static_cast<std::int8_t>(-(b.s[g] >> 4))};
     }
+    /// Code of weight i.
     static constexpr int code(const block& b, std::size_t i) noexcept { return b.q.get(i); }
     /// The unit is that of the whole block. Leaves the minimum as it is.
     static constexpr void set(block& b, half_multiple d, const int* code, std::size_t g) noexcept {
@@ -40,6 +44,7 @@ struct q2_k {
         for (std::size_t i = 0; i < scales::group; ++i)
             b.q.put(scales::group * g + i, code[i]);
     }
+    /// Writes scale, minimum and codes of group g; d.unit and m.unit are the block's.
     static constexpr void set(block& b, half_multiple d, half_multiple m, const int* code,
                               std::size_t g) noexcept {
         b.dmin = m.unit;

@@ -12,6 +12,7 @@ namespace crumb::inline CRUMB_ABI {
 /// weight i = d * s * code i, codes -4..3; s, -32..31, is that of the group of 16. 110 bytes per 256 weights,
 /// 3.4375 bits per weight.
 struct q3_k {
+    /// The block as it is stored.
     struct block {
         strided_bits<1, 32, 256> high; ///< bytes 0-31: third bits of code + 4, of code i in byte i % 32
         strided_bits<2, 32, 256> low;  ///< bytes 32-95: the lower two, 128 codes in 32 bytes
@@ -27,9 +28,11 @@ struct q3_k {
     using records = six_bit_scale_records<16>;
     static constexpr int code_offset = 4;
 
+    /// Scale of group g.
     static constexpr half_multiple scale(const block& b, std::size_t g) noexcept {
         return {b.d, static_cast<std::int8_t>((b.s_high.get(g) << 4 | b.s_low.get(g)) - 32)};
     }
+    /// Code of weight i.
     static constexpr int code(const block& b, std::size_t i) noexcept {
         return (b.high.get(i) << 2 | b.low.get(i)) - 4;
     }

@@ -10,6 +10,7 @@ namespace crumb::inline CRUMB_ABI {
 
 /// weight i = d * (nibble i - 8), code i = nibble i - 8. 18 bytes per 32 weights, 4.5 bits per weight.
 struct q4_0 {
+    /// The block as it is stored.
     struct block {
         half d; ///< bytes 0-1, little-endian
         std::uint8_t
@@ -21,10 +22,13 @@ struct q4_0 {
     using scales = half_scales;
     using codes = nibble_codes;
 
+    /// Scale of the block.
     static constexpr half scale(const block& b, std::size_t = 0) noexcept { return b.d; }
+    /// Code of weight i.
     static constexpr int code(const block& b, std::size_t i) noexcept {
         return ((b.q[i % 16] >> (i < 16 ? 0 : 4)) & 15) - 8;
     }
+    /// Writes the scale and codes of a block.
     static constexpr void set(block& b, half d, const int* code, std::size_t = 0) noexcept {
         b.d = d;
         for (std::size_t i = 0; i < 16; ++i)

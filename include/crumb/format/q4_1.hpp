@@ -11,6 +11,7 @@ namespace crumb::inline CRUMB_ABI {
 
 /// weight i = d * q[i] + m, codes 0..15. 20 bytes per 32 weights, 5 bits per weight.
 struct q4_1 {
+    /// The block as it is stored.
     struct block {
         half d;                    ///< bytes 0-1, little-endian
         half m;                    ///< bytes 2-3
@@ -24,8 +25,11 @@ struct q4_1 {
     using codes = field_codes<4>;
     using records = half_pair_records;
 
+    /// Scale of the block.
     static constexpr half scale(const block& b, std::size_t = 0) noexcept { return b.d; }
+    /// Minimum of the block.
     static constexpr half minimum(const block& b, std::size_t = 0) noexcept { return b.m; }
+    /// Code of weight i.
     static constexpr int code(const block& b, std::size_t i) noexcept { return b.q.get(i); }
     /// Leaves the minimum as it is.
     static constexpr void set(block& b, half d, const int* code, std::size_t = 0) noexcept {
@@ -33,6 +37,7 @@ struct q4_1 {
         for (std::size_t i = 0; i < group_size; ++i)
             b.q.put(i, code[i]);
     }
+    /// Writes scale, minimum and codes of a block.
     static constexpr void set(block& b, half d, half m, const int* code, std::size_t = 0) noexcept {
         b.m = m;
         set(b, d, code);

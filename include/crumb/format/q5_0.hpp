@@ -11,6 +11,7 @@ namespace crumb::inline CRUMB_ABI {
 
 /// weight i = d * code i, codes -16..15. 22 bytes per 32 weights, 5.5 bits per weight.
 struct q5_0 {
+    /// The block as it is stored.
     struct block {
         half d;                      ///< bytes 0-1, little-endian
         strided_bits<1, 1, 32> high; ///< bytes 2-5: bit i is the fifth of code i + 16
@@ -24,10 +25,13 @@ struct q5_0 {
     using records = half_records;
     static constexpr int code_offset = 16;
 
+    /// Scale of the block.
     static constexpr half scale(const block& b, std::size_t = 0) noexcept { return b.d; }
+    /// Code of weight i.
     static constexpr int code(const block& b, std::size_t i) noexcept {
         return (b.high.get(i) << 4 | b.low.get(i)) - 16;
     }
+    /// Writes the scale and codes of a block.
     static constexpr void set(block& b, half d, const int* code, std::size_t = 0) noexcept {
         b.d = d;
         for (std::size_t i = 0; i < group_size; ++i) {

@@ -11,6 +11,7 @@ namespace crumb::inline CRUMB_ABI {
 
 /// weight i = d * code i + m, codes 0..31. 24 bytes per 32 weights, 6 bits per weight.
 struct q5_1 {
+    /// The block as it is stored.
     struct block {
         half d;                      ///< bytes 0-1, little-endian
         half m;                      ///< bytes 2-3
@@ -25,8 +26,11 @@ struct q5_1 {
     using codes = field_codes<5>;
     using records = half_pair_records;
 
+    /// Scale of the block.
     static constexpr half scale(const block& b, std::size_t = 0) noexcept { return b.d; }
+    /// Minimum of the block.
     static constexpr half minimum(const block& b, std::size_t = 0) noexcept { return b.m; }
+    /// Code of weight i.
     static constexpr int code(const block& b, std::size_t i) noexcept {
         return b.high.get(i) << 4 | b.low.get(i);
     }
@@ -38,6 +42,7 @@ struct q5_1 {
             b.high.put(i, code[i] >> 4);
         }
     }
+    /// Writes scale, minimum and codes of a block.
     static constexpr void set(block& b, half d, half m, const int* code, std::size_t = 0) noexcept {
         b.m = m;
         set(b, d, code);

@@ -13,6 +13,7 @@ namespace crumb::inline CRUMB_ABI {
 /// weight i = d * s * code i - dmin * m, codes 0..31; s and m, 0..63, are those of the group of 32. 176 bytes
 /// per 256 weights, 5.5 bits per weight.
 struct q5_k {
+    /// The block as it is stored.
     struct block {
         half d;                        ///< bytes 0-1, little-endian
         half dmin;                     ///< bytes 2-3
@@ -28,12 +29,15 @@ struct q5_k {
     using codes = field_codes<5>;
     using records = six_bit_minima_records;
 
+    /// Scale of group g.
     static constexpr half_multiple scale(const block& b, std::size_t g) noexcept {
         return {b.d, static_cast<std::int8_t>(b.s.scale(g))};
     }
+    /// Minimum of group g.
     static constexpr half_multiple minimum(const block& b, std::size_t g) noexcept {
         return {b.dmin, static_cast<std::int8_t>(-b.s.minimum(g))};
     }
+    /// Code of weight i.
     static constexpr int code(const block& b, std::size_t i) noexcept {
         return b.high.get(i) << 4 | b.low.get(i);
     }
@@ -46,6 +50,7 @@ struct q5_k {
             b.high.put(scales::group * g + i, code[i] >> 4);
         }
     }
+    /// Writes scale, minimum and codes of group g; d.unit and m.unit are the block's.
     static constexpr void set(block& b, half_multiple d, half_multiple m, const int* code,
                               std::size_t g) noexcept {
         b.dmin = m.unit;

@@ -12,6 +12,7 @@ namespace crumb::inline CRUMB_ABI {
 /// weight i = d * s * code i, codes -32..31; s is that of the group of 16. 210 bytes per 256 weights, 6.5625
 /// bits per weight.
 struct q6_k {
+    /// The block as it is stored.
     struct block {
         strided_bits<4, 64, 256> low;  ///< bytes 0-127: lower four bits of code + 32, 128 codes in 64 bytes
         strided_bits<2, 32, 256> high; ///< bytes 128-191: the upper two, 128 codes in 32 bytes
@@ -26,7 +27,9 @@ struct q6_k {
     using records = byte_records;
     static constexpr int code_offset = 32;
 
+    /// Scale of group g.
     static constexpr half_multiple scale(const block& b, std::size_t g) noexcept { return {b.d, b.s[g]}; }
+    /// Code of weight i.
     static constexpr int code(const block& b, std::size_t i) noexcept {
         return (b.high.get(i) << 4 | b.low.get(i)) - 32;
     }

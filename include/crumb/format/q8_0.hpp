@@ -9,6 +9,7 @@ namespace crumb::inline CRUMB_ABI {
 
 /// weight i = d * q[i]. 34 bytes per 32 weights, 8.5 bits per weight.
 struct q8_0 {
+    /// The block as it is stored.
     struct block {
         half d;            ///< bytes 0-1, little-endian
         std::int8_t q[32]; ///< bytes 2-33
@@ -19,8 +20,11 @@ struct q8_0 {
     using scales = half_scales;
     using codes = byte_codes;
 
+    /// Scale of the block.
     static constexpr half scale(const block& b, std::size_t = 0) noexcept { return b.d; }
+    /// Code of weight i.
     static constexpr int code(const block& b, std::size_t i) noexcept { return b.q[i]; }
+    /// Writes the scale and codes of a block.
     static constexpr void set(block& b, half d, const int* code, std::size_t = 0) noexcept {
         b.d = d;
         for (std::size_t i = 0; i < group_size; ++i)

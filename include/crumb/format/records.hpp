@@ -24,10 +24,12 @@ void put_in_record(std::uint8_t* record, std::size_t at, std::size_t i, T value)
 /// A half per channel: the scale of its block.
 struct half_records {
     static constexpr std::size_t bytes = 2 * tile_channels;
+    /// Writes what channel `channel` of the tile has in block b.
     template <class F>
     static void put(std::uint8_t* record, std::size_t channel, const typename F::block& b) noexcept {
         detail::put_in_record(record, 0, channel, F::scale(b, 0));
     }
+    /// Scale of a channel.
     static half scale(const std::uint8_t* record, std::size_t channel, std::size_t) noexcept {
         return detail::record_at<half>(record, 0, channel);
     }
@@ -36,14 +38,17 @@ struct half_records {
 /// The halves of 16 scales, then those of 16 minima.
 struct half_pair_records {
     static constexpr std::size_t bytes = 4 * tile_channels;
+    /// Writes what channel `channel` of the tile has in block b.
     template <class F>
     static void put(std::uint8_t* record, std::size_t channel, const typename F::block& b) noexcept {
         detail::put_in_record(record, 0, channel, F::scale(b, 0));
         detail::put_in_record(record, 0, tile_channels + channel, F::minimum(b, 0));
     }
+    /// Scale of a channel.
     static half scale(const std::uint8_t* record, std::size_t channel, std::size_t) noexcept {
         return detail::record_at<half>(record, 0, channel);
     }
+    /// Minimum of a channel.
     static half minimum(const std::uint8_t* record, std::size_t channel, std::size_t) noexcept {
         return detail::record_at<half>(record, 0, tile_channels + channel);
     }
@@ -53,11 +58,13 @@ struct half_pair_records {
 template <class Value, std::size_t Groups>
 struct small_float_records {
     static constexpr std::size_t bytes = Groups * tile_channels;
+    /// Writes what channel `channel` of the tile has in block b.
     template <class F>
     static void put(std::uint8_t* record, std::size_t channel, const typename F::block& b) noexcept {
         for (std::size_t g = 0; g < Groups; ++g)
             record[g * tile_channels + channel] = F::scale(b, g).bits;
     }
+    /// Scale of a channel's group.
     static Value scale(const std::uint8_t* record, std::size_t channel, std::size_t group) noexcept {
         return {record[group * tile_channels + channel]};
     }
@@ -67,15 +74,18 @@ struct small_float_records {
 template <bool Minima>
 struct record_units {
     static constexpr std::size_t unit_bytes = (Minima ? 4 : 2) * tile_channels;
+    /// Writes the halves of channel `channel` in block b.
     template <class F>
     static void put_units(std::uint8_t* record, std::size_t channel, const typename F::block& b) noexcept {
         detail::put_in_record(record, 0, channel, F::scale(b, 0).unit);
         if constexpr (Minima)
             detail::put_in_record(record, 0, tile_channels + channel, F::minimum(b, 0).unit);
     }
+    /// The half over a channel's scales.
     static half unit(const std::uint8_t* record, std::size_t channel) noexcept {
         return detail::record_at<half>(record, 0, channel);
     }
+    /// The half over a channel's minima.
     static half minimum_unit(const std::uint8_t* record, std::size_t channel) noexcept {
         return detail::record_at<half>(record, 0, tile_channels + channel);
     }
@@ -84,6 +94,7 @@ struct record_units {
 /// Units, then a signed byte per channel for each of 16 groups of 16.
 struct byte_records : record_units<false> {
     static constexpr std::size_t bytes = unit_bytes + 16 * tile_channels;
+    /// Writes what channel `channel` of the tile has in block b.
     template <class F>
     static void put(std::uint8_t* record, std::size_t channel, const typename F::block& b) noexcept {
         put_units<F>(record, channel, b);
@@ -91,6 +102,7 @@ struct byte_records : record_units<false> {
             record[unit_bytes + g * tile_channels + channel] =
                 static_cast<std::uint8_t>(F::scale(b, g).multiplier);
     }
+    /// Scale of a channel's group.
     static half_multiple scale(const std::uint8_t* record, std::size_t channel, std::size_t group) noexcept {
         return {unit(record, channel),
                 static_cast<std::int8_t>(record[unit_bytes + group * tile_channels + channel])};
@@ -101,6 +113,7 @@ struct byte_records : record_units<false> {
 /// without its sign, in the high one.
 struct nibble_records : record_units<true> {
     static constexpr std::size_t bytes = unit_bytes + 16 * tile_channels;
+    /// Writes what channel `channel` of the tile has in block b.
     template <class F>
     static void put(std::uint8_t* record, std::size_t channel, const typename F::block& b) noexcept {
         put_units<F>(record, channel, b);
@@ -108,10 +121,12 @@ struct nibble_records : record_units<true> {
             record[unit_bytes + g * tile_channels + channel] =
                 static_cast<std::uint8_t>(F::scale(b, g).multiplier | -F::minimum(b, g).multiplier << 4);
     }
+    /// Scale of a channel's group.
     static half_multiple scale(const std::uint8_t* record, std::size_t channel, std::size_t group) noexcept {
         return {unit(record, channel),
                 static_cast<std::int8_t>(record[unit_bytes + group * tile_channels + channel] & 15)};
     }
+    /// Minimum of a channel's group.
     static half_multiple minimum(const std::uint8_t* record, std::size_t channel,
                                  std::size_t group) noexcept {
         return {minimum_unit(record, channel),
@@ -130,12 +145,15 @@ struct six_bit_records : record_units<Minima> {
     static_assert(Pairs % 2 == 0);
 
   protected:
+    /// Where the low nibbles of a pair are.
     static constexpr std::size_t low_at(std::size_t pair) noexcept {
         return unit_bytes + (pair / 2 * 3 + pair % 2) * tile_channels;
     }
+    /// Where the upper bits of a pair are.
     static constexpr std::size_t high_at(std::size_t pair) noexcept {
         return unit_bytes + (pair / 2 * 3 + 2) * tile_channels;
     }
+    /// Writes a pair of numbers of 6 bits.
     static void put_pair(std::uint8_t* record, std::size_t channel, std::size_t pair, int a, int b) noexcept {
         record[low_at(pair) + channel] = static_cast<std::uint8_t>((a & 15) | (b & 15) << 4);
         auto& high = record[high_at(pair) + channel];
@@ -152,15 +170,18 @@ struct six_bit_records : record_units<Minima> {
 
 /// Scale and minimum, without its sign, of 8 groups of 32 as pairs.
 struct six_bit_minima_records : six_bit_records<true, 8> {
+    /// Writes what channel `channel` of the tile has in block b.
     template <class F>
     static void put(std::uint8_t* record, std::size_t channel, const typename F::block& b) noexcept {
         put_units<F>(record, channel, b);
         for (std::size_t g = 0; g < 8; ++g)
             put_pair(record, channel, g, F::scale(b, g).multiplier, -F::minimum(b, g).multiplier);
     }
+    /// Scale of a channel's group.
     static half_multiple scale(const std::uint8_t* record, std::size_t channel, std::size_t group) noexcept {
         return {unit(record, channel), static_cast<std::int8_t>(number(record, channel, group, 0))};
     }
+    /// Minimum of a channel's group.
     static half_multiple minimum(const std::uint8_t* record, std::size_t channel,
                                  std::size_t group) noexcept {
         return {minimum_unit(record, channel), static_cast<std::int8_t>(-number(record, channel, group, 1))};
@@ -172,6 +193,7 @@ template <std::size_t Groups>
 struct six_bit_scale_records : six_bit_records<false, Groups / 2> {
     using base = six_bit_records<false, Groups / 2>;
     static constexpr int offset = 32;
+    /// Writes what channel `channel` of the tile has in block b.
     template <class F>
     static void put(std::uint8_t* record, std::size_t channel, const typename F::block& b) noexcept {
         base::template put_units<F>(record, channel, b);
@@ -179,6 +201,7 @@ struct six_bit_scale_records : six_bit_records<false, Groups / 2> {
             base::put_pair(record, channel, p, F::scale(b, 2 * p).multiplier + offset,
                            F::scale(b, 2 * p + 1).multiplier + offset);
     }
+    /// Scale of a channel's group.
     static half_multiple scale(const std::uint8_t* record, std::size_t channel, std::size_t group) noexcept {
         return {base::unit(record, channel),
                 static_cast<std::int8_t>(base::number(record, channel, group / 2, group % 2) - offset)};

@@ -35,19 +35,23 @@ inline float extreme_of(const float* x, std::size_t count) noexcept {
 struct integer_levels {
     int lowest;
     int highest;
+    /// Code of the level nearest to x.
     int nearest(float x) const noexcept { return nearest_integer(x, lowest, highest); }
+    /// Level of a code.
     static float value(int code) noexcept { return float(code); }
 };
 
 /// Codes that are indices into an ascending table.
 struct table_levels {
     const std::int8_t (&table)[16];
+    /// Code of the level nearest to x.
     int nearest(float x) const noexcept {
         int code = 0;
         while (code < 15 && x - value(code) >= value(code + 1) - x)
             ++code;
         return code;
     }
+    /// Level of a code.
     float value(int code) const noexcept { return float(table[code]); }
 };
 

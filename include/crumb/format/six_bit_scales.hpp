@@ -14,12 +14,15 @@ namespace crumb::inline CRUMB_ABI {
 struct six_bit_scales {
     std::uint8_t s[12];
 
+    /// Scale of group g.
     constexpr int scale(std::size_t g) const noexcept {
         return g < 4 ? s[g] & 63 : (s[g + 4] & 15) | s[g - 4] >> 6 << 4;
     }
+    /// Minimum of group g.
     constexpr int minimum(std::size_t g) const noexcept {
         return g < 4 ? s[g + 4] & 63 : s[g + 4] >> 4 | s[g] >> 6 << 4;
     }
+    /// Writes the scale of group g into bytes that were zero.
     constexpr void set_scale(std::size_t g, int scale) noexcept {
         if (g < 4) {
             put(g, 63, scale);
@@ -28,6 +31,7 @@ struct six_bit_scales {
             put(g - 4, 0xc0, scale >> 4 << 6);
         }
     }
+    /// Writes the minimum of group g, likewise.
     constexpr void set_minimum(std::size_t g, int minimum) noexcept {
         if (g < 4) {
             put(g + 4, 63, minimum);

@@ -85,11 +85,13 @@ struct storage_view {
     float tensor_scale = 1;                      ///< of formats that have one
 
     static constexpr std::size_t group_inputs = F::scales::group; ///< inputs that share a scale
+    /// Groups in a row.
     constexpr std::size_t groups() const noexcept { return (k + group_inputs - 1) / group_inputs; }
     /// The block that holds a group.
     constexpr const typename F::block& block(std::size_t row, std::size_t group) const noexcept {
         return blocks[row * stride + group / F::scales::block_groups];
     }
+    /// Scale of a row's group.
     constexpr auto scale(std::size_t row, std::size_t group) const noexcept {
         return F::scale(block(row, group), group % F::scales::block_groups);
     }
@@ -99,6 +101,7 @@ struct storage_view {
     {
         return F::minimum(block(row, group), group % F::scales::block_groups);
     }
+    /// Code of weight i of a row.
     constexpr int code(std::size_t row, std::size_t i) const noexcept {
         return F::code(block(row, i / group_inputs), i % block_inputs<F>);
     }

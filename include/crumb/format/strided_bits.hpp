@@ -21,6 +21,7 @@ struct strided_bits {
     static constexpr unsigned mask = (1u << Bits) - 1;
     std::uint8_t q[bytes];
 
+    /// Number i.
     constexpr int get(std::size_t i) const noexcept {
         return static_cast<int>(unsigned{q[byte_of(i)]} >> shift_of(i) & mask);
     }

@@ -17,6 +17,7 @@ namespace crumb::inline CRUMB_ABI {
 /// that digit n is the integer part of 3 * (byte * 3^n mod 256) / 256. Bytes that are no such number read as
 /// digits as well, and `set` writes these digits as the byte that is one.
 struct tq1_0 {
+    /// The block as it is stored.
     struct block {
         std::uint8_t q[48];   ///< bytes 0-47: codes m + 32 n in byte m, codes 160 + m + 16 n in byte 32 + m
         std::uint8_t rest[4]; ///< bytes 48-51: codes 240 + m + 4 n in byte m, n < 4; the fifth digit is 0
@@ -29,7 +30,9 @@ struct tq1_0 {
     using codes = trit_codes;
     using records = half_records;
 
+    /// Scale of the block.
     static constexpr half scale(const block& b, std::size_t = 0) noexcept { return b.d; }
+    /// Code of weight i.
     static constexpr int code(const block& b, std::size_t i) noexcept {
         if (i < 160)
             return digit(b.q[i % 32], i / 32) - 1;
@@ -37,6 +40,7 @@ struct tq1_0 {
             return digit(b.q[32 + i % 16], (i - 160) / 16) - 1;
         return digit(b.rest[i % 4], (i - 240) / 4) - 1;
     }
+    /// Writes the scale and codes of a block.
     static constexpr void set(block& b, half d, const int* code, std::size_t = 0) noexcept {
         b.d = d;
         for (std::size_t m = 0; m < 32; ++m)
@@ -51,6 +55,7 @@ struct tq1_0 {
         std::memcpy(bytes, b.q, sizeof b.q);
         std::memcpy(bytes + sizeof b.q, b.rest, sizeof b.rest);
     }
+    /// Writes a scale and these bytes.
     static void set_stored_bytes(block& b, half d, const std::uint8_t* bytes) noexcept {
         std::memcpy(b.q, bytes, sizeof b.q);
         std::memcpy(b.rest, bytes + sizeof b.q, sizeof b.rest);

@@ -12,6 +12,7 @@ namespace crumb::inline CRUMB_ABI {
 /// weight i = d * code i, stored one up: ternary, though two bits can say -1..2. 66 bytes per 256 weights,
 /// 2.0625 bits per weight.
 struct tq2_0 {
+    /// The block as it is stored.
     struct block {
         strided_bits<2, 32, 256> q; ///< bytes 0-63: 128 codes in 32 bytes, then the others
         half d;                     ///< bytes 64-65, little-endian
@@ -24,8 +25,11 @@ struct tq2_0 {
     using records = half_records;
     static constexpr int code_offset = 1;
 
+    /// Scale of the block.
     static constexpr half scale(const block& b, std::size_t = 0) noexcept { return b.d; }
+    /// Code of weight i.
     static constexpr int code(const block& b, std::size_t i) noexcept { return b.q.get(i) - 1; }
+    /// Writes the scale and codes of a block.
     static constexpr void set(block& b, half d, const int* code, std::size_t = 0) noexcept {
         b.d = d;
         for (std::size_t i = 0; i < scales::group; ++i)

@@ -27,6 +27,7 @@ struct nibble_codes {
     static constexpr int maximum = 7;
     static constexpr int panel_shift = 3; ///< int8 panels hold round(code * m / 2^panel_shift), |m| <= 127
 
+    /// The byte of a tile that holds code k of a channel.
     static constexpr std::size_t byte_of(std::size_t channel, std::size_t k) noexcept {
         return k % 16 / 4 * tile_row_bytes + 4 * channel + k % 4;
     }
@@ -35,6 +36,7 @@ struct nibble_codes {
         auto& byte = tile[byte_of(channel, k)];
         byte = static_cast<std::uint8_t>(byte | (k < 16 ? code & 15 : (code & 15) << 4));
     }
+    /// Code k of a channel of a tile.
     static constexpr int get(const std::uint8_t* tile, std::size_t channel, std::size_t k) noexcept {
         const int nibble = (tile[byte_of(channel, k)] >> (k < 16 ? 0 : 4)) & 15;
         return nibble < 8 ? nibble : nibble - 16;
@@ -47,9 +49,11 @@ struct nibble_codes {
 struct absorbing_nibble_codes : nibble_codes {
     static constexpr int low_offset = 8;
 
+    /// Writes code k of a channel into a tile whose bytes were zero.
     static constexpr void put(std::uint8_t* tile, std::size_t channel, std::size_t k, int code) noexcept {
         nibble_codes::put(tile, channel, k, k < 16 ? code + low_offset : code);
     }
+    /// Code k of a channel of a tile.
     static constexpr int get(const std::uint8_t* tile, std::size_t channel, std::size_t k) noexcept {
         const int byte = tile[byte_of(channel, k)] ^ low_offset;
         const int nibble = (byte >> (k < 16 ? 0 : 4)) & 15;
@@ -66,12 +70,15 @@ struct byte_codes {
     static constexpr int maximum = 127;
     static constexpr int panel_shift = 7; ///< as in `nibble_codes`
 
+    /// The byte of a tile that holds code k of a channel.
     static constexpr std::size_t byte_of(std::size_t channel, std::size_t k) noexcept {
         return k / 4 * tile_row_bytes + 4 * channel + k % 4;
     }
+    /// Writes code k of a channel into a tile.
     static constexpr void put(std::uint8_t* tile, std::size_t channel, std::size_t k, int code) noexcept {
         tile[byte_of(channel, k)] = static_cast<std::uint8_t>(code);
     }
+    /// Code k of a channel of a tile.
     static constexpr int get(const std::uint8_t* tile, std::size_t channel, std::size_t k) noexcept {
         return static_cast<std::int8_t>(tile[byte_of(channel, k)]);
     }

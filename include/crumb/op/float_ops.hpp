@@ -80,7 +80,9 @@ class rope_table {
 
     /// Positions 0 .. positions() - 1, rotated elements of a head, and which of them rotate together.
     std::size_t positions() const noexcept { return positions_; }
+    /// Rotated elements of a head.
     std::size_t dims() const noexcept { return dims_; }
+    /// Which elements are a pair.
     rope_pairing pairing() const noexcept { return pairing_; }
     /// Row p: magnitude cos(p f_i) for i = 0 .. dims / 2 - 1, then the sines.
     const float* data() const noexcept { return data_; }

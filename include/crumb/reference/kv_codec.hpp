@@ -32,6 +32,7 @@ class kv_part {
         return kv_part(layout, tables, part);
     }
 
+    /// Refuses codecs and head sizes that do not exist or fit.
     static status check(const kv_part_layout& layout, const pq_tables& tables) {
         const kv_codec& c = layout.codec();
         const std::size_t d = layout.head_size();

@@ -34,9 +34,11 @@ struct activation_view {
     const float* scales = nullptr;
     std::size_t rows = 0;
 
+    /// Code of input k of a row.
     int code(std::size_t row, std::size_t k) const noexcept {
         return activation_row::of(layout, codes, scales, rows, row).code(k);
     }
+    /// Scale of a row's group.
     double scale(std::size_t row, std::size_t group) const noexcept {
         return double(activation_row::of(layout, codes, scales, rows, row).scale(group));
     }

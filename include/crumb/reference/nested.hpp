@@ -24,6 +24,7 @@ struct flat_nested {
     std::vector<typename nested_block<Bits>::block> blocks;
     std::array<std::int8_t, 16> levels = {};
 
+    /// Of all weights at `Bits` bits.
     explicit flat_nested(const nested_storage_view& w) : n(w.n), k(w.k), blocks(w.n * w.groups()) {
         for (std::size_t i = 0; i < w.levels.table(Bits).size(); ++i)
             levels[i] = w.levels.table(Bits)[i];
@@ -36,6 +37,7 @@ struct flat_nested {
             }
         }
     }
+    /// The weights; refers to this object.
     storage_view<nested_block<Bits>> view() const noexcept {
         return *storage<nested_block<Bits>>(blocks, n, k, levels);
     }

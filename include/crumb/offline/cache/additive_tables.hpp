@@ -23,6 +23,7 @@ struct additive_tables {
 /// the better one goes on with more and ends with all.
 class additive_search {
   public:
+    /// Over points, which outlive it.
     additive_search(const point_set& points, const kmeans_options& o) : p_(points), o_(o) {}
 
     /// Rows 0 to 15 low, 16 to 31 high, in the scaled space of the points.

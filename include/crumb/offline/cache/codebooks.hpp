@@ -32,6 +32,7 @@ struct kv_training_options {
 /// The steps of `train_kv_codebooks`, one codebook at a time.
 class kv_codebook_trainer {
   public:
+    /// Trains all sets; `train_kv_codebooks` checks the arguments.
     static result<kv_codebooks> train(const kv_samples& samples, const kv_codec& codec,
                                       const kv_training_options& o) {
         const kv_shape& shape = samples.shape();

@@ -17,6 +17,7 @@ namespace crumb::inline CRUMB_ABI {
 /// Sizes of a cache's contents.
 struct kv_shape {
     std::size_t layers = 0, kv_heads = 0, head_size = 0;
+    /// Floats of a token's keys or values in a layer.
     constexpr std::size_t width() const noexcept { return kv_heads * head_size; }
     friend constexpr bool operator==(const kv_shape&, const kv_shape&) = default;
 };
@@ -40,6 +41,7 @@ class kv_samples {
         return kv_samples(shape, max_blocks, seed);
     }
 
+    /// Layers, heads and their size.
     const kv_shape& shape() const noexcept { return shape_; }
 
     /// The next tokens of all layers begin a sequence. Its first `skipped` tokens, the sinks, are not
@@ -112,6 +114,7 @@ class kv_samples {
         return {};
     }
 
+    /// Blocks of a layer that have been kept.
     std::size_t blocks(std::size_t layer) const noexcept { return layers_[layer].kept; }
     /// Keys or values of a head in a block: 32 x head_size.
     std::span<const float> block(std::size_t layer, std::size_t head, bool keys,
@@ -123,6 +126,7 @@ class kv_samples {
     std::span<const float> weights(std::size_t layer, std::size_t head, std::size_t n) const noexcept {
         return {layers_[layer].all.data() + n * block_floats() + weights_offset(head), kv_mean_tokens};
     }
+    /// Whether second moments were added for a layer's keys or values.
     bool has_moments(std::size_t layer, bool keys) const noexcept {
         return !layers_[layer].moments[keys ? 0 : 1].empty();
     }

@@ -33,6 +33,7 @@ struct kmeans_result {
 /// alternating. A centroid without points moves to the point with the largest error.
 class kmeans_search {
   public:
+    /// Over points, which outlive it.
     kmeans_search(const point_set& points, const kmeans_options& o) : p_(points), o_(o), random_(o.seed) {}
 
     /// Rows of centroids in the scaled space of `points`; the result's centroids are left empty.

@@ -60,15 +60,20 @@ class point_set {
         return p;
     }
 
+    /// Points.
     std::size_t size() const noexcept { return size_; }
+    /// Dimensions of a point.
     std::size_t dims() const noexcept { return mean_.size(); }
+    /// Blocks of `lanes` points, the last one padded.
     Eigen::Index blocks() const noexcept { return weights_.size() / lanes; }
     /// y, a column per dimension; rows beyond `size` are 0.
     const planes& values() const noexcept { return values_; }
     /// Relative to the heaviest; 0 beyond `size`.
     const Eigen::ArrayXf& weights() const noexcept { return weights_; }
 
+    /// What was subtracted from a dimension.
     double mean(std::size_t dim) const noexcept { return mean_[dim]; }
+    /// What a dimension was multiplied by, less its mean.
     double scale(std::size_t dim) const noexcept { return scale_[dim]; }
 
     /// Updates `min`, the squared distances of a block's points from the nearest centroid so far, with a row
@@ -185,6 +190,7 @@ class point_set {
     /// Turns a sum of weight x distance into its mean over the points' weights, in the units of x.
     double in_units(double error) const noexcept { return error / total_ / (unit_ * unit_); }
 
+    /// Sum over a block's points.
     static float total(const batch& x) noexcept {
         float all[width], sum = 0;
         x.store_unaligned(all);

@@ -11,8 +11,10 @@ namespace crumb::inline CRUMB_ABI {
 /// splitmix64: 64 random bits per step from a counter.
 class splitmix64 {
   public:
+    /// The sequence of a seed.
     explicit constexpr splitmix64(std::uint64_t seed) noexcept : state_(seed) {}
 
+    /// The next 64 bits.
     constexpr std::uint64_t next() noexcept {
         state_ += 0x9e3779b97f4a7c15u;
         std::uint64_t z = state_;

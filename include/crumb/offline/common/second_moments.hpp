@@ -19,9 +19,12 @@ class second_moments {
   public:
     using matrix_type = Eigen::Matrix<T, Eigen::Dynamic, Eigen::Dynamic, Eigen::RowMajor>;
 
+    /// No rows of k inputs.
     explicit second_moments(std::size_t k) : sum_(matrix_type::Zero(index(k), index(k))), inputs_(k, T{0}) {}
 
+    /// Inputs.
     std::size_t k() const noexcept { return static_cast<std::size_t>(sum_.rows()); }
+    /// Rows that have been added.
     std::size_t rows() const noexcept { return rows_; }
 
     /// Adds rows of k inputs. Refuses other widths, NaN and infinity; nothing is added then.

@@ -13,6 +13,7 @@ namespace crumb::inline CRUMB_ABI {
 /// A bin that only counts.
 struct count_bin {
     double count = 0;
+    /// Counts as well what another bin has counted.
     void add(const count_bin& b) noexcept { count += b.count; }
 };
 
@@ -42,6 +43,7 @@ class streaming_histogram {
         return h;
     }
 
+    /// Variables.
     std::size_t variables() const noexcept { return grids_.size(); }
     /// Max bins of a variable.
     std::size_t bins() const noexcept { return bins_; }
@@ -59,12 +61,15 @@ class streaming_histogram {
         const grid& g = grids_[n];
         return std::ldexp(static_cast<double>(g.first + static_cast<std::int64_t>(i)), g.exponent);
     }
+    /// Width of the bins of variable n, a power of two.
     double width(std::size_t n) const noexcept { return std::ldexp(1.0, grids_[n].exponent); }
     /// Min and max; +infinity and -infinity without values.
     double min(std::size_t n) const noexcept { return grids_[n].min; }
+    /// Max; -infinity without values.
     double max(std::size_t n) const noexcept { return grids_[n].max; }
     /// The ends of a bin: its edges, or the min or max if that lies inside.
     double begin(std::size_t n, std::size_t i) const noexcept { return std::max(edge(n, i), min(n)); }
+    /// The upper end of a bin.
     double end(std::size_t n, std::size_t i) const noexcept { return std::min(edge(n, i + 1), max(n)); }
     /// The middle of these ends.
     double center(std::size_t n, std::size_t i) const noexcept { return (begin(n, i) + end(n, i)) / 2; }

@@ -10,6 +10,7 @@ namespace crumb::inline CRUMB_ABI {
 struct activation_moments {
     double count = 0, u = 0, uu = 0, s = 0, us = 0, ss = 0;
 
+    /// Adds the sums of other rows.
     void add(const activation_moments& m) noexcept {
         count += m.count;
         u += m.u;
@@ -34,8 +35,11 @@ class activation_statistics {
         return activation_statistics(std::move(*histogram));
     }
 
+    /// Neurons.
     std::size_t neurons() const noexcept { return histogram_.variables(); }
+    /// Max bins of a neuron.
     std::size_t bins() const noexcept { return histogram_.bins(); }
+    /// Rows that have been added.
     std::size_t rows() const noexcept { return rows_; }
 
     /// Adds v, u and sigma(u), each rows x neurons. Refuses other shapes, NaN and infinity, and adds nothing

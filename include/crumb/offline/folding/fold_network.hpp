@@ -21,6 +21,7 @@ struct ffn_weights {
     std::span<const float> down_bias = {};
     activation_function activation = {};
 
+    /// Inputs, neurons and outputs.
     ffn_shape shape() const noexcept { return {up.cols, up.rows, down.rows}; }
 };
 
@@ -45,7 +46,9 @@ result<folded_network> fold_network(const ffn_weights& w, const matrix_view<cons
 /// A folded network with the memory that its parts refer to; movable.
 class folded_network {
   public:
+    /// Inputs, neurons and outputs.
     const ffn_shape& shape() const noexcept { return shape_; }
+    /// What a plan is made of; refers to this object.
     const folded_ffn_parts& parts() const noexcept { return parts_; }
     /// Share of the neurons outside their ranges on the inputs that it was folded on.
     double expected_share() const noexcept { return expected_; }

@@ -19,6 +19,7 @@ struct folded_layer {
     std::vector<T> weights; ///< C, outputs x inputs
     std::vector<T> bias;    ///< B, outputs
 
+    /// C, a row per output.
     matrix_view<const T> view() const noexcept { return matrix(weights.data(), outputs, inputs); }
     /// Adds a correction of the same shape.
     template <class U>
@@ -142,14 +143,18 @@ inline std::vector<double> output_weights(const matrix_view<const float>& down) 
 /// x) (x - mean x)^T and Sxr alike, dB = mean r - dC mean x. Streams in double: memory is d (d + d_out).
 class fold_refit {
   public:
+    /// No rows of `inputs` inputs and `outputs` residuals.
     fold_refit(std::size_t inputs, std::size_t outputs)
         : xx_(folding::matrix_d::Zero(folding::index(inputs), folding::index(inputs))),
           xr_(folding::matrix_d::Zero(folding::index(inputs), folding::index(outputs))),
           x_(folding::vector_d::Zero(folding::index(inputs))),
           r_(folding::vector_d::Zero(folding::index(outputs))) {}
 
+    /// Inputs d.
     std::size_t inputs() const noexcept { return static_cast<std::size_t>(x_.size()); }
+    /// Residuals d_out.
     std::size_t outputs() const noexcept { return static_cast<std::size_t>(r_.size()); }
+    /// Rows that have been added.
     std::size_t rows() const noexcept { return rows_; }
 
     /// Adds rows x, m x d, with their residuals, m x d_out. Refuses other shapes, NaN and infinity; nothing

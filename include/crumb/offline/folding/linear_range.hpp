@@ -34,6 +34,7 @@ inline constexpr std::size_t min_range_rows = 32;
 /// rows (var(sigma) - slope cov(u, sigma)). Where u does not vary, slope = 0.
 class range_lines {
   public:
+    /// Of one neuron; `s` outlives it.
     range_lines(const activation_statistics& s, std::size_t neuron)
         : histogram_(s.histogram()), neuron_(neuron), sums_(histogram_.used(neuron) + 1) {
         for (std::size_t i = 0; i < bins(); ++i) {
@@ -42,7 +43,9 @@ class range_lines {
         }
     }
 
+    /// Bins in use.
     std::size_t bins() const noexcept { return sums_.size() - 1; }
+    /// Rows in all bins.
     double rows() const noexcept { return sums_.back().count; }
     /// Rows in the bins begin .. end - 1.
     double rows(std::size_t begin, std::size_t end) const noexcept {

@@ -12,6 +12,7 @@ struct tested_range {
     float low = 0;
     float high = 0;
 
+    /// Whether no v is inside.
     bool never() const noexcept { return !(low < high); }
 };
 
@@ -27,7 +28,9 @@ class predictor_errors {
         return predictor_errors(std::move(*histogram));
     }
 
+    /// Neurons.
     std::size_t neurons() const noexcept { return histogram_.variables(); }
+    /// Rows that have been added.
     std::size_t rows() const noexcept { return rows_; }
 
     /// Adds v and u, each rows x neurons. Refuses other shapes, NaN and infinity, and adds nothing then.
@@ -72,6 +75,7 @@ class predictor_errors {
         }
         return used == 0 ? 0.0 : histogram_.max(neuron);
     }
+    /// The same from above.
     double upper(std::size_t neuron, double p) const noexcept {
         const std::size_t used = histogram_.used(neuron);
         double above = 0;
@@ -128,6 +132,7 @@ struct bound_matrix {
     std::size_t groups = 0;
     std::vector<half> values; ///< neurons x (2 groups): E of all groups, then N
 
+    /// The matrix, a row per neuron.
     matrix_view<const half> view() const noexcept { return matrix(values.data(), neurons, 2 * groups); }
 };
 

@@ -44,6 +44,7 @@ class nested_descent {
     /// Targets of every precision, rows in order (`feedback_system::in_order`); empty if not stored.
     using chains = std::array<matrix_f, nested_precisions>;
 
+    /// For one matrix; system and levels outlive it.
     nested_descent(const feedback_system& system, const nested_levels& levels,
                    const precision_weights& lambda, const nested_descent_options& options = {})
         : system_(system), levels_(levels), options_(options) {

@@ -33,6 +33,7 @@ class nested_feedback {
     using chains = nested_descent::chains;
 
   public:
+    /// For one matrix; `system` outlives it.
     explicit nested_feedback(const feedback_system& system, const nested_feedback_options& options = {})
         : system_(system), options_(options) {}
 

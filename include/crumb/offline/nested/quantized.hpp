@@ -16,7 +16,9 @@ struct nested_quantized {
     std::vector<half> corrections;   ///< (parent - 1) x n
     nested_levels levels;
 
+    /// Groups in a row.
     std::size_t groups() const noexcept { return (k + group_size - 1) / group_size; }
+    /// As `pack` takes it; refers to this object.
     operator nested_storage_view() const noexcept {
         return {codes.data(), scales.data(), corrections.data(), n, k, levels};
     }

@@ -52,6 +52,7 @@ class nested_search {
   public:
     static constexpr std::size_t lanes = group_search::lanes;
 
+    /// Over these levels; `lambda` weighs the precisions' errors.
     nested_search(const nested_levels& l, const precision_weights& lambda,
                   const dispatch::weight_functions& functions, const search_options& options = {})
         : levels_(l), lambda_(lambda), functions_(functions), options_(options),
@@ -60,8 +61,11 @@ class nested_search {
             level_[i] = l.levels[i];
     }
 
+    /// The levels.
     const nested_levels& levels() const noexcept { return levels_; }
+    /// Weight of a precision's error.
     float lambda(int bits) const noexcept { return lambda_[slot(bits)]; }
+    /// The index of a precision in arrays of all.
     static constexpr std::size_t slot(int bits) noexcept {
         return static_cast<std::size_t>(bits - min_nested_bits);
     }

@@ -40,6 +40,7 @@ struct trained_nested {
 /// levels.
 class nested_trainer {
   public:
+    /// Trains levels; `train_nested` checks the arguments.
     CRUMB_WHEN_CALLED static result<trained_nested> train(std::span<const training_matrix> matrices,
                                                           const nested_training_options& o,
                                                           const context& on = {}) {

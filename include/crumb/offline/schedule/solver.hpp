@@ -16,6 +16,7 @@ namespace crumb::inline CRUMB_ABI {
 struct quality_target {
     double reference = 0;
     double epsilon = 0;
+    /// The lowest quality that is accepted.
     constexpr double min() const noexcept { return reference - epsilon; }
 };
 

@@ -41,6 +41,7 @@ class schedule_network {
     using vector = Eigen::VectorXd;
     using rows = Eigen::Matrix<double, Eigen::Dynamic, Eigen::Dynamic, Eigen::RowMajor>;
 
+    /// Of a shape, with center 0 and scale 1.
     explicit schedule_network(const learned_shape& s)
         : center(vector::Zero(index(s.width()))), scale(vector::Ones(index(s.width()))),
           heads_(index(s.heads)), size_(index(s.head_size)), hidden_(index(s.hidden)),
@@ -48,13 +49,20 @@ class schedule_network {
 
     vector center, scale; ///< not trained
 
+    /// Floats that are pooled: heads times head size.
     Eigen::Index width() const { return heads_ * size_; }
+    /// Length of theta.
     Eigen::Index parameters() const { return w1_at() + hidden_ * (width() + 1) + points_ * (hidden_ + 1); }
 
+    /// The query in theta, heads x head size.
     auto query(auto& theta) const { return part(theta, 0, heads_, size_); }
+    /// W1, hidden x width.
     auto w1(auto& theta) const { return part(theta, w1_at(), hidden_, width()); }
+    /// b1, a column.
     auto b1(auto& theta) const { return part(theta, w1_at() + hidden_ * width(), hidden_, 1); }
+    /// W2, points x hidden.
     auto w2(auto& theta) const { return part(theta, w2_at(), points_, hidden_); }
+    /// b2, a column.
     auto b2(auto& theta) const { return part(theta, w2_at() + points_ * hidden_, points_, 1); }
 
     /// O of a sample; `looked_at`, unless null, becomes the tokens' weights, a column per head.
@@ -147,6 +155,7 @@ struct schedule_training_options {
 /// Draws samples, trains and measures; `train_schedule` checks the arguments.
 class schedule_trainer {
   public:
+    /// Draws the held-out samples; all samples outlive it.
     schedule_trainer(const learned_shape& shape, std::span<const schedule_sample> samples,
                      const schedule_training_options& o)
         : shape_(shape), samples_(samples), o_(o), network_(shape), random_(o.seed), order_(samples.size()) {
@@ -158,6 +167,7 @@ class schedule_trainer {
         order_.erase(order_.begin(), order_.begin() + static_cast<std::ptrdiff_t>(held));
     }
 
+    /// Trains and measures.
     result<trained_schedule> run() {
         start();
         trained_schedule out;

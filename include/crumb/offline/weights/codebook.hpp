@@ -39,6 +39,7 @@ struct trained_codebooks {
 /// spaced levels.
 class codebook_trainer {
   public:
+    /// Trains a level set; `train_codebooks` checks the arguments.
     CRUMB_WHEN_CALLED static result<trained_codebooks>
     train(std::span<const training_matrix> matrices, const training_options& o, const context& on = {}) {
         if (o.entries < 2 || o.entries > 16 || o.selector_bits > 2)

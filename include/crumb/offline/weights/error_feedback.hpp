@@ -39,7 +39,9 @@ class error_feedback {
         return with(feedback_system::independent(k, importance, options.damping, on), options);
     }
 
+    /// Inputs.
     std::size_t k() const noexcept { return system_.k(); }
+    /// H, factorized.
     const feedback_system& system() const noexcept { return system_; }
 
     /// Quantizes `rows` of `w` into `out`, made by `leveled_matrix::zeros` with w's shape. Refuses weights

@@ -97,10 +97,13 @@ class feedback_system {
         return f;
     }
 
+    /// Columns.
     std::size_t k() const noexcept { return order_.k; }
     /// Positions: k, rounded up to groups.
     std::size_t size() const noexcept { return order_.at.size(); }
+    /// Groups of 32 positions.
     std::size_t groups() const noexcept { return order_.group_at.size(); }
+    /// Which column stands at which position.
     const column_order& order() const noexcept { return order_; }
     /// The column at a position, k for none.
     std::size_t column(std::size_t position) const noexcept { return order_.at[position]; }
@@ -118,12 +121,15 @@ class feedback_system {
     const float* solve(std::size_t group) const noexcept {
         return solve_.data() + group * group_size * group_size;
     }
+    /// The weights of H_gg, 32.
     const float* own_weight(std::size_t group) const noexcept {
         return own_weight_.data() + group * group_size;
     }
+    /// The mix of H_gg, 32 x 32.
     const float* own_mix(std::size_t group) const noexcept {
         return own_mix_.data() + group * group_size * group_size;
     }
+    /// Kernels of the chosen ISA.
     const dispatch::weight_functions& functions() const noexcept { return *functions_; }
 
     /// Rows in order times H.

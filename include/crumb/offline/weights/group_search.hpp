@@ -52,6 +52,7 @@ class group_search {
     static constexpr factor_set narrow_factors = {0.952f, 0.972f, 0.984f, 0.992f,
                                                   1.008f, 1.016f, 1.028f, 1.048f};
 
+    /// Over a set's levels, by the kernels of an ISA.
     group_search(const level_set& s, const dispatch::weight_functions& functions,
                  const search_options& options = {})
         : set_(s), functions_(functions), options_(options), index_(256 * s.tables()) {
@@ -78,7 +79,9 @@ class group_search {
         }
     }
 
+    /// The levels.
     const level_set& set() const noexcept { return set_; }
+    /// What was asked for.
     const search_options& options() const noexcept { return options_; }
 
     /// The candidates of smallest error, best first, from alternating nearest level and least-squares scale.
@@ -106,6 +109,7 @@ class group_search {
 
     /// The scales of a block of 256 inputs, or of none.
     struct block_grid {
+        /// Scales are multiples of 2^e.
         explicit block_grid(int e = 0) noexcept : up(power_of_two(e)), down(power_of_two(-e)) {}
         float up, down;
 

@@ -33,7 +33,9 @@ struct level_set {
     scale_kind scales = scale_kind::half;
     std::array<std::int8_t, max_levels> levels = {}; ///< table after table, each ascending
 
+    /// Tables of the set.
     constexpr std::size_t tables() const noexcept { return std::size_t{1} << selector_bits; }
+    /// The levels of a table, ascending.
     constexpr std::span<const std::int8_t> table(std::size_t selector) const noexcept {
         return {levels.data() + selector * entries, entries};
     }
@@ -114,11 +116,15 @@ struct leveled_matrix {
     std::vector<std::int8_t> exponent; ///< n x blocks of 256, of `scale_kind::byte` only
     level_set levels;
 
+    /// Groups of 32 in a row.
     std::size_t groups() const noexcept { return (k + group_size - 1) / group_size; }
+    /// Blocks of 256 in a row.
     std::size_t blocks() const noexcept { return (k + scale_block - 1) / scale_block; }
+    /// The table of a group.
     unsigned selector(std::size_t row, std::size_t group) const noexcept {
         return scale[row * groups() + group] & ((1u << levels.selector_bits) - 1u);
     }
+    /// Scale of a group.
     float d(std::size_t row, std::size_t group) const noexcept {
         const std::uint16_t bits = scale[row * groups() + group];
         if (levels.scales == scale_kind::half)
@@ -126,6 +132,7 @@ struct leveled_matrix {
         return std::ldexp(static_cast<float>(static_cast<std::int8_t>(bits)),
                           exponent[row * blocks() + group * group_size / scale_block]);
     }
+    /// Weight i of a row.
     float weight(std::size_t row, std::size_t i) const noexcept {
         const std::size_t g = i / group_size;
         return d(row, g) * static_cast<float>(levels.table(selector(row, g))[index[row * k + i]]);

@@ -17,9 +17,11 @@ struct quantized {
     std::size_t k = 0;
     std::vector<std::int8_t> codebooks; ///< of codebook formats
 
+    /// As `pack` takes it; refers to this object.
     storage_view<F> view() const noexcept {
         return {blocks.data(), n, k, (k + block_inputs<F> - 1) / block_inputs<F>, codebooks};
     }
+    /// The same.
     operator storage_view<F>() const noexcept { return view(); }
 };
 

@@ -53,6 +53,7 @@ class shifted_weights {
         return out;
     }
 
+    /// Inputs.
     std::size_t k() const noexcept { return k_; }
 
     /// Adds `share` of (W C + D) H^-1 to `rows` of `w`. C is k x k; D has a row for every row of `w`, or no

@@ -63,12 +63,11 @@ class kv_cache {
     /// sinks.
     status add_page(std::span<std::byte> page) noexcept {
         const std::size_t n = page_count();
-        if (storage_.max_pages() == 0)
-            return {};
         if (n == storage_.max_pages())
-            return status::error(errc::invalid_argument,
-                                 "kv_cache: %zu tokens at most need %zu pages, there are %zu",
-                                 options().max_tokens, storage_.max_pages(), n);
+            return n == 0 ? status()
+                          : status::error(errc::invalid_argument,
+                                          "kv_cache: %zu tokens at most need %zu pages, there are %zu",
+                                          options().max_tokens, storage_.max_pages(), n);
         if (const status s = check_buffer(page, page_bytes(), "kv_cache: page"); !s)
             return s;
         storage_.pages()[n] = page.data();
@@ -187,6 +186,7 @@ class kv_cache {
     struct encoding {
         std::size_t first = 0, tokens = 0; ///< after the sinks
         std::size_t items = 0;             ///< pairs of a layer and a kv head
+        /// Whether there is anything to encode.
         explicit operator bool() const noexcept { return tokens != 0; }
     };
     /// Begins to encode all waiting tokens; empty if there are none or another encoding has not ended. With
@@ -317,6 +317,7 @@ class kv_cache {
     }
     /// Sinks and window of all layers.
     std::span<std::byte> fp16_rows() noexcept { return storage_.fp16_rows(); }
+    /// The same, to be read.
     std::span<const std::byte> fp16_rows() const noexcept { return storage_.fp16_rows(); }
     /// Sets the lengths of a sequence whose memory has been filled.
     void assume(std::size_t length, std::size_t coded) noexcept {

@@ -36,6 +36,7 @@ class kv_ranges {
 
     /// What they were made with.
     constexpr std::size_t shortest() const noexcept { return shortest_; }
+    /// Ranges, 1 .. max_count.
     constexpr std::size_t count() const noexcept { return count_; }
     /// Tokens of all ranges but the last, which is up to twice as long, and the sinks in the first; 0 if
     /// there is one range.

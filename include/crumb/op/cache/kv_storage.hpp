@@ -23,15 +23,20 @@ class kv_storage {
     /// A kv head of a layer in the step that has not been advanced: rows written, and whether they were read.
     class step {
       public:
+        /// Rows written in this step.
         std::size_t rows() const noexcept { return state_.load(std::memory_order_relaxed) >> 1; }
+        /// Whether attention has read them.
         bool is_read() const noexcept { return state_.load(std::memory_order_relaxed) & 1; }
+        /// So many rows are written, and not read.
         void write(std::size_t rows) noexcept {
             state_.store(static_cast<std::uint32_t>(rows << 1), std::memory_order_relaxed);
         }
+        /// They are read.
         void read() noexcept {
             if (!is_read())
                 state_.fetch_or(1, std::memory_order_relaxed);
         }
+        /// None are written.
         void clear() noexcept { write(0); }
 
       private:
@@ -51,22 +56,31 @@ class kv_storage {
         steps_ = new (state + at_.steps) step[options.layers * options.kv_heads];
     }
 
+    /// As the cache was made.
     const kv_cache_options& options() const noexcept { return options_; }
+    /// Where a page has what.
     const kv_page_layout& page() const noexcept { return page_; }
+    /// The lengths.
     counters& count() const noexcept { return *counters_; }
+    /// The step of a kv head of a layer.
     step& step_of(std::size_t layer, std::size_t h) const noexcept {
         return steps_[layer * options_.kv_heads + h];
     }
+    /// Those of all.
     std::span<step> steps() const noexcept { return {steps_, options_.layers * options_.kv_heads}; }
+    /// Whether tokens lie in pages as floats or halves.
     bool is_uncoded() const noexcept { return options_.codec.is_uncoded(); }
     /// Floats of a token's keys or values in a layer.
     std::size_t width() const noexcept { return options_.kv_heads * options_.head_size; }
     /// Tokens of sinks and window.
     std::size_t sinks() const noexcept { return at_.sinks; }
+    /// Tokens that the window has room for.
     std::size_t slots() const noexcept { return at_.slots; }
 
     // ---- pages ----
+    /// Pages that `tokens` tokens need.
     std::size_t pages_for(std::size_t tokens) const noexcept { return pages_of(options_, at_.sinks, tokens); }
+    /// Pages that max_tokens tokens need.
     std::size_t max_pages() const noexcept { return pages_for(options_.max_tokens); }
     /// Pages that tokens go through again and again.
     std::size_t ring() const noexcept { return at_.ring; }
@@ -82,12 +96,13 @@ class kv_storage {
         const std::size_t parts = (end + kv_part_tokens - 1) / kv_part_tokens, kept = ring() * page_.parts();
         return at_.sinks + (parts > kept ? (parts - kept) * kv_part_tokens : 0);
     }
+    /// The caller's pages.
     std::byte** pages() const noexcept { return reinterpret_cast<std::byte**>(state_ + at_.pages); }
     /// A kv head's keys or values of tokens 256 p and following after the sinks.
     std::byte* part(std::size_t p, std::size_t layer, std::size_t h, bool keys) const noexcept {
         return pages()[p / page_.parts() % ring()] + page_.offset(p % page_.parts(), layer, h, keys);
     }
-    // Tokens that do not exist yet are read with weight 0, so they have to be finite.
+    /// Zeros a part: tokens that do not exist yet are read with weight 0, so they have to be finite.
     void begin_part(std::byte* part, bool keys) const noexcept {
         __builtin_memset(part, 0, page_.part(keys).bytes());
     }
@@ -97,6 +112,7 @@ class kv_storage {
     std::span<std::byte> fp16_rows() const noexcept {
         return {state_ + at_.fp16_rows, at_.bytes - at_.fp16_rows};
     }
+    /// The row of token t, one of the sinks.
     half* sink_row(std::size_t layer, std::size_t h, bool keys, std::size_t t) const noexcept {
         return half_rows(layer, h, keys, at_.sinks) + t * options_.head_size;
     }

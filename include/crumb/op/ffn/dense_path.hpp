@@ -21,7 +21,9 @@ class dense_path {
         residual_bytes_ = parts.neurons.shape().residual ? parts.predictor.bytes() : 0;
     }
 
+    /// Whether `up` and `down` are used, not the neurons' bytes.
     bool has_matrices() const noexcept { return up_.n() != 0; }
+    /// Bytes of a batch's scratch memory, for all parts.
     std::size_t scratch_bytes(std::size_t rows, std::size_t parts) const noexcept {
         return carve({}, rows, parts).bytes;
     }
@@ -31,12 +33,14 @@ class dense_path {
                               : neurons_.shape().neurons * neurons_.layout().record_bytes + residual_bytes_;
     }
 
+    /// Phase 0: the part's rows of x.
     void quantize_inputs(const detail::folded_ffn_job& j) const noexcept {
         const memory m = memory_of(j);
         const range rows = split(j.rows(), j.parts, j.part);
         if (activations a = m.input; a.layout().k != 0 && rows.size() != 0)
             a.quantize(j.b.x, rows);
     }
+    /// Phase 1: sigma(u) of the part's neurons.
     void compute_hidden(const detail::folded_ffn_job& j) const noexcept {
         const range mine = j.share_of(neurons_.shape().neurons);
         if (mine.size() == 0)
@@ -51,6 +55,7 @@ class dense_path {
             activation_.apply(ops_, u, u, mine.size());
         }
     }
+    /// Phase 2: the part's rows of sigma(u).
     void quantize_hidden(const detail::folded_ffn_job& j) const noexcept {
         const memory m = memory_of(j);
         const range rows = split(j.rows(), j.parts, j.part);
@@ -66,6 +71,7 @@ class dense_path {
                           rows);
         }
     }
+    /// Phase 3: the part's outputs.
     void compute_outputs(const detail::folded_ffn_job& j) const noexcept {
         const range outputs = j.share_of(neurons_.shape().outputs);
         if (outputs.size() == 0)

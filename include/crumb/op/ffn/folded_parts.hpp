@@ -62,6 +62,7 @@ struct folded_ffn_counters {
     std::size_t fixed = 0;   ///< of them
     std::size_t bytes = 0;   ///< of weights, thresholds and records that were read, each once
 
+    /// Adds those of another part or batch.
     folded_ffn_counters& operator+=(const folded_ffn_counters& other) noexcept {
         neurons += other.neurons;
         fixed += other.fixed;

@@ -15,10 +15,12 @@ namespace crumb::inline CRUMB_ABI {
 class folded_path {
   public:
     folded_path() noexcept = default;
+    /// By these kernels.
     folded_path(const folded_ffn_parts& parts, const float_ops& ops,
                 const dispatch::ffn_functions& functions) noexcept
         : parts_(parts), ops_(ops), functions_(&functions) {}
 
+    /// Bytes of a batch's scratch memory, for all parts.
     std::size_t scratch_bytes(std::size_t rows, std::size_t parts) const noexcept {
         return carve({}, rows, parts).bytes;
     }

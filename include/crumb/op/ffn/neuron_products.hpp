@@ -58,10 +58,13 @@ class neuron_products {
     /// Neurons whose activations lie together.
     static constexpr std::size_t hidden_step = 512;
 
+    /// Of the activations that `inputs` reads.
     activation_plan input_layout() const noexcept { return layout(neurons_.shape().inputs); }
+    /// Blocks of `hidden_step` neurons.
     std::size_t hidden_blocks() const noexcept {
         return (neurons_.shape().neurons + hidden_step - 1) / hidden_step;
     }
+    /// Bytes of the activations of all blocks.
     std::size_t hidden_bytes(std::size_t rows) const noexcept {
         return hidden_blocks() * activation_bytes(layout(hidden_step), rows);
     }

@@ -16,6 +16,7 @@ namespace crumb::inline CRUMB_ABI {
 class any_linear {
   public:
     any_linear() noexcept = default;
+    /// The product of a plan.
     template <weight_format F>
     any_linear(const linear<F>& plan) noexcept
         : functions_(&plan.functions()), args_(plan.weights()), k_(plan.k()), bytes_(plan.bytes()) {
@@ -29,6 +30,7 @@ class any_linear {
         bytes_ = plan.bytes(bits);
         keep(plan.tables_[nested_linear::index_of(bits)]);
     }
+    /// The product of a plan of floats, halves or bfloat16.
     template <class T>
     any_linear(const dense_linear<T>& plan) noexcept : k_(plan.k()), bytes_(plan.n() * plan.k() * sizeof(T)) {
         args_.n = plan.n();
@@ -81,7 +83,9 @@ class any_linear {
 
     /// Whether there is a plan.
     explicit operator bool() const noexcept { return reads_activations() || reads_floats(); }
+    /// Output channels; 0: empty.
     std::size_t n() const noexcept { return args_.n; }
+    /// Inputs.
     std::size_t k() const noexcept { return k_; }
     /// Bytes of weights that a product with one row reads.
     std::size_t bytes() const noexcept { return bytes_; }

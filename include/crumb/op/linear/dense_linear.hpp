@@ -37,6 +37,7 @@ class dense_linear {
 
     /// Outputs and inputs.
     std::size_t n() const noexcept { return weights_.rows; }
+    /// Inputs.
     std::size_t k() const noexcept { return weights_.cols; }
     /// Name of the ISA that `run` executes.
     const char* isa() const noexcept { return isa_; }

@@ -142,7 +142,9 @@ class linear {
         return p;
     }
 
+    /// Output channels.
     std::size_t n() const noexcept { return weights_.n(); }
+    /// Inputs.
     std::size_t k() const noexcept { return weights_.k(); }
     /// Bytes of the packed weights.
     std::size_t bytes() const noexcept { return weights_.bytes(); }

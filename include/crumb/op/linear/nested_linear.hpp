@@ -47,9 +47,11 @@ class nested_linear {
 
     /// Outputs and inputs.
     std::size_t n() const noexcept { return weights_.n(); }
+    /// Inputs.
     std::size_t k() const noexcept { return weights_.k(); }
     /// The lowest and the highest precision of `run`, in bits.
     int seed() const noexcept { return weights_.levels().seed; }
+    /// The highest precision, in bits.
     int parent() const noexcept { return weights_.levels().parent; }
     /// Bytes of packed weights that are read at `bits` bits.
     std::size_t bytes(int bits) const noexcept { return weights_.bytes_at(bits); }
@@ -57,6 +59,7 @@ class nested_linear {
     const char* isa() const noexcept { return functions(seed()).isa; }
     /// As in `linear`.
     static constexpr std::size_t channel_step() noexcept { return tile_channels; }
+    /// Rows of a block, see `split`.
     std::size_t row_step() const noexcept { return functions(seed()).layout.row_block; }
     /// The layout of `activations`, the same at every precision.
     activation_plan input_plan() const noexcept {

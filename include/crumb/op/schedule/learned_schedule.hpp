@@ -88,6 +88,7 @@ class learned_schedule {
 
     /// Sizes, and the precisions to choose from.
     const learned_shape& shape() const noexcept { return shape_; }
+    /// The precisions that it chooses between.
     const schedule_levels& levels() const noexcept { return levels_; }
 
     /// Bytes of scratch memory that `run` over rows of features needs; each thread its own.

@@ -42,6 +42,7 @@ class precision_scheduler {
 
     /// Decode steps since `begin`, and their mean bits; 0 of none.
     std::size_t steps() const noexcept { return steps_; }
+    /// Mean precision of the steps so far.
     double average_bits() const noexcept { return steps_ == 0 ? 0.0 : double(bits_) / double(steps_); }
 
   private:
