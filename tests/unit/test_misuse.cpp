@@ -26,6 +26,7 @@ struct product {
         memory = crumb::buffer(crumb::activation_bytes(plan.input_plan(), rows));
         a = *crumb::activations::create(memory, plan.input_plan(), rows);
     }
+    auto plan_weights() const { return *crumb::packed_view<crumb::q4_0>::open(packed); }
     auto in() { return crumb::matrix<const float>(x.data(), a.rows(), plan.k()); }
     auto out() { return crumb::matrix(y.data(), a.rows(), plan.n()); }
 };
@@ -131,6 +132,48 @@ TEST(Misuse, OfBuffers) {
               errc::bad_shape);
 }
 
+TEST(Misuse, OfMemoryForWeights) {
+    product p(16, 64, 1);
+    const auto stored = *crumb::quantize<crumb::q4_0>(crumb::matrix<const float>(p.w.data(), 16, 64));
+    crumb::buffer memory(p.packed.size() + crumb::alignment);
+    EXPECT_EQ(crumb::pack(stored, memory.bytes().first(64)).error().code(), errc::buffer_too_small);
+    EXPECT_EQ(crumb::pack(stored, memory.bytes().subspan(8)).error().code(), errc::misaligned);
+    EXPECT_EQ(crumb::packed_view<crumb::q8_0>::open(p.packed).error().code(), errc::wrong_format);
+    // Weights that were not packed for it.
+    const crumb::linear_options absorbed{.mode = crumb::linear_mode::absorbed};
+    EXPECT_EQ(crumb::linear<crumb::q4_0>::plan(p.plan_weights(), absorbed).error().code(), errc::unsupported);
+    const crumb::linear_options unknown{.mode = crumb::linear_mode(7)};
+    expect(crumb::linear<crumb::q4_0>::plan(p.plan_weights(), unknown).error(), errc::invalid_argument,
+           "linear: mode 7, the last is 2");
+}
+
+TEST(Misuse, OfForgottenPagesAndCodes) {
+    auto options = options_of(crumb::kv_codec::q8_0());
+    options.max_rows = 1;
+    crumb::buffer state(*crumb::kv_cache::state_bytes(options));
+    auto cache = *crumb::kv_cache::create(options, state);
+    std::vector<float> x(32, 0.5f);
+    const auto row = crumb::matrix<const float>(x.data(), 1, 32);
+    const auto step = [&] {
+        for (std::size_t layer = 0; layer < options.layers; ++layer)
+            if (const crumb::status s = cache.write(layer, row, row); !s)
+                return s;
+        return cache.advance(1);
+    };
+    const auto steps = [&] {
+        crumb::status s;
+        while (s.ok())
+            s = step();
+        return s;
+    };
+    EXPECT_EQ(steps().code(), errc::buffer_too_small);
+    EXPECT_EQ(cache.length(), cache.sinks()); // which need no page
+    crumb::buffer page(cache.page_bytes());
+    EXPECT_TRUE(cache.add_page(page).ok());
+    EXPECT_EQ(steps().code(), errc::buffer_too_small);
+    EXPECT_EQ(cache.length(), cache.sinks() + cache.slots()); // without `encode`
+}
+
 TEST(Misuse, OfBytesOfAnyFormat) {
     product p(16, 64, 1);
     const auto any = crumb::any_linear::open(p.packed);
@@ -170,6 +213,11 @@ TEST_F(MisuseDeathTest, OfShapes) {
     EXPECT_DEATH(crumb::any_linear().run(p.a, p.out()), "the plan is empty");
     EXPECT_DEATH(crumb::any_linear().run(p.in(), p.out()), "the plan is empty");
     EXPECT_DEATH((crumb::linear<crumb::q4_0>().run(p.a, p.out())), "the plan is empty");
+    const auto attend = *crumb::attention::plan({.heads = 1, .kv_heads = 1, .head_size = 16});
+    const crumb::kv_array_view<float> kv{p.w.data(), 1, 16, 16};
+    EXPECT_DEATH(attend.run(crumb::matrix<const float>(p.x.data(), 1, 16), crumb::kv_arrays<float>{kv, kv},
+                            crumb::matrix(p.y.data(), 1, 16), p.memory.bytes().first(64)),
+                 "attention: scratch has 64 bytes, [0-9]+ are needed");
     const auto ops = *crumb::float_ops::plan();
     crumb::buffer memory(crumb::rope_table_bytes(8, 16));
     const auto table = *crumb::rope_table::create(memory, 8, {.dims = 16});
@@ -184,6 +232,14 @@ TEST_F(MisuseDeathTest, OfRowsThatWereNotQuantized) {
     p.a.quantize(p.in(), {0, 1});
     EXPECT_DEATH(p.plan.run(p.a, p.out()), "row 1 of 2 has not been quantized");
     p.plan.run(p.a, p.out(), {.rows = {0, 1}});
+}
+
+TEST_F(MisuseDeathTest, OfRows) {
+    product p(16, 64, 2);
+    p.a.quantize(p.in());
+    const auto one_row = *crumb::linear<crumb::q4_0>::plan(p.plan_weights(), {.max_rows = 1});
+    EXPECT_DEATH(one_row.run(p.a, p.out()), "2 rows, the plan is for 1");
+    EXPECT_DEATH(p.plan.run(p.a, crumb::matrix(p.y.data(), 2, 16, 8)), "rows of 16 floats, 8 apart");
 }
 
 TEST_F(MisuseDeathTest, OfRanges) {

@@ -42,6 +42,9 @@ namespace detail {
 
 /// Checks the options of all plans with quantized weights; n output channels.
 inline status check_linear(const linear_options& options, std::size_t n) noexcept {
+    if (options.mode > linear_mode::absorbed)
+        return status::error(errc::invalid_argument, "linear: mode %d, the last is %d",
+                             static_cast<int>(options.mode), static_cast<int>(linear_mode::absorbed));
     if (!options.bias.empty() && options.bias.size() != n)
         return status::error(errc::bad_shape, "bias has %zu values, the weights have %zu output channels",
                              options.bias.size(), n);
