@@ -5,7 +5,10 @@
 
 #include <gtest/gtest.h>
 
+#include <cstring>
 #include <filesystem>
+#include <fstream>
+#include <iterator>
 
 namespace {
 
@@ -82,6 +85,36 @@ TEST_P(Towards, ThreadsDoNotChangeAByte) {
         ASSERT_NE(same, nullptr);
         EXPECT_TRUE(std::equal(t.data.begin(), t.data.end(), same->data.begin(), same->data.end())) << t.name;
     }
+}
+
+TEST_P(Towards, FloatsOnDemandChangeNoByte) {
+    auto o = options();
+    o.chunks = 4;
+    o.sweeps = 1;
+    o.vocabulary = weight_type::cb4;
+    const auto same = [&](const char* of) {
+        ASSERT_TRUE(lm::quantize(o).ok()) << of;
+        auto m = lm::model::load(source_.path(), {weight_type::f32, activation_type::f32});
+        ASSERT_TRUE(m.ok()) << m.message();
+        auto s = lm::session::make(*m, lm::team(1), lm::kv_type::f16, 48, 48);
+        ASSERT_TRUE(s.ok()) << s.message();
+        const auto expected = lm::quantized_file(o, *m, *s);
+        ASSERT_TRUE(expected.ok()) << expected.message();
+        std::ifstream in(out_.path(), std::ios::binary);
+        const std::string got{std::istreambuf_iterator<char>(in), std::istreambuf_iterator<char>()};
+        ASSERT_EQ(got.size(), expected->size()) << of;
+        EXPECT_EQ(std::memcmp(got.data(), expected->data(), got.size()), 0) << of;
+    };
+    same("towards the full model");
+    o.bits = 3.0;
+    same("formats by matrix");
+    o.bits.reset();
+    o.towards.reset();
+    same("on the full model's inputs");
+    o.calibrate = "self";
+    same("on a text of the model");
+    o.weights = weight_type::nested;
+    same("nested");
 }
 
 TEST_P(Towards, SizesAreKeptAndMoreBytesAreNearer) {

@@ -272,6 +272,26 @@ TEST(Codebook, RefusesWhatItCannotTrainOn) {
     }
 }
 
+TEST(Codebook, SamplesOfOneMatrixAfterAnotherAreThoseOfAll) {
+    const auto a = random_weights(128 * 64, 5), b = random_weights(64 * 96, 6);
+    const crumb::training_matrix all[] = {{crumb::matrix(a.data(), 128, 64), {}},
+                                          {crumb::matrix(b.data(), 64, 96), {}}};
+    const std::size_t groups = 128 * 2 + 64 * 3;
+    for (const std::size_t max : {groups / 3, groups}) {
+        crumb::group_sampler sampler(groups, max, 1);
+        for (const auto& m : all)
+            ASSERT_TRUE(sampler.add(m).ok());
+        EXPECT_EQ(sampler.add(all[0]).code(), crumb::errc::invalid_argument) << "none were left";
+        const auto samples = std::move(sampler).finish();
+        EXPECT_EQ(samples.groups.size(), max);
+        const auto one = crumb::train_codebooks(samples),
+                   together = crumb::train_codebooks(all, {.max_groups = max});
+        ASSERT_TRUE(one.ok() && together.ok());
+        EXPECT_EQ(one->levels.levels, together->levels.levels);
+        EXPECT_EQ(one->errors, together->errors);
+    }
+}
+
 TEST(Codebook, DegenerateMatrices) {
     for (const std::size_t entries : entry_counts) {
         const crumb::training_options o{.entries = entries, .selector_bits = 1};

@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <cmath>
 #include <cstring>
+#include <utility>
 
 namespace lm {
 namespace {
@@ -177,6 +178,20 @@ crumb::status matrix::plan_floats(const gguf_tensor& tensor, std::span<const flo
     return plan_dense<float>(numbers(), bias);
 }
 
+crumb::status matrix::bring(const gguf_tensor& tensor, const matrix_extras& extras, crumb::arena& memory) {
+    if (!demanded_bias_ || is_floats_)
+        return {};
+    return plan_floats(tensor, *demanded_bias_, extras, memory);
+}
+
+void matrix::leave(crumb::arena& memory) {
+    if (!demanded_bias_ || !is_floats_)
+        return;
+    plan_ = matrix_plans{};
+    is_floats_ = false;
+    memory.give_back(std::exchange(memory_, {}));
+}
+
 crumb::result<matrix> matrix::make(const gguf_tensor& tensor, std::size_t n, std::size_t k,
                                    const matrix_options& wanted, const matrix_extras& extras,
                                    crumb::arena& memory) {
@@ -236,7 +251,13 @@ crumb::result<matrix> matrix::make(const gguf_tensor& tensor, std::size_t n, std
         s = m.plan_as_stored<crumb::bf16>(tensor, options.bias, extras);
     } else {
         m.stored_bytes_ = as_stored && !packed ? tensor.data.size() : n * k * sizeof(float);
-        s = m.plan_floats(tensor, options.bias, extras, memory);
+        if (options.on_demand) {
+            m.demanded_bias_ = options.bias;
+            // Looks at every number, as decoding all does.
+            s = tensor_rows::open(tensor, extras).error();
+        } else {
+            s = m.plan_floats(tensor, options.bias, extras, memory);
+        }
     }
     if (!s)
         return s;

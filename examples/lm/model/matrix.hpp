@@ -74,6 +74,7 @@ struct matrix_options {
     weight_type type = weight_type::stored;
     activation_type activations = activation_type::int8;
     std::span<const float> bias = {}; ///< empty, or n values that outlive the matrix
+    bool on_demand = false;           ///< of `f32`: see `matrix::bring`
 };
 
 /// n x k weights in an arena (or as they are mapped), ready to run.
@@ -86,6 +87,12 @@ class matrix {
     static crumb::result<matrix> make(const gguf_tensor& tensor, std::size_t n, std::size_t k,
                                       const matrix_options& options, const matrix_extras& extras,
                                       crumb::arena& memory);
+
+    /// Decodes the weights of a matrix on demand, from the tensor that it was made of, to memory of `memory`:
+    /// only until `leave` they are there to be multiplied and changed. Of other matrices they always are, and
+    /// both functions do nothing.
+    crumb::status bring(const gguf_tensor& tensor, const matrix_extras& extras, crumb::arena& memory);
+    void leave(crumb::arena& memory);
 
     std::size_t n() const noexcept { return n_; }
     std::size_t k() const noexcept { return k_; }
@@ -102,7 +109,7 @@ class matrix {
     /// The product, for `crumb::folded_ffn`. Nested weights, which have several, are an error.
     crumb::result<crumb::any_linear> plan() const;
     /// The n x k weights, row after row, to be changed in place; empty unless they are multiplied as dense
-    /// floats.
+    /// floats, and are there.
     std::span<float> floats() noexcept;
     /// Of nested weights that are multiplied as floats: at `bits` bits they become `weights` (n x k, row
     /// after row), with a correction for every row.
@@ -142,6 +149,7 @@ class matrix {
     std::optional<crumb::precision_range> precisions_;
     std::span<std::byte> memory_; ///< of an arena
     std::vector<float> bias_;     ///< of nested weights as floats; with corrections, if those were expanded
+    std::optional<std::span<const float>> demanded_bias_; ///< of a matrix on demand
     bool is_floats_ = false, lacks_panels_ = false;
     std::variant<matrix_plans, nested_plans, nested_floats> plan_;
 };

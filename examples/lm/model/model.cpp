@@ -184,7 +184,9 @@ class model::loader {
             type = is_rounding(options_.weights) ? options_.weights : weight_type::q8_0;
             requantized_[{t->type, type}].push_back(name);
         }
-        auto m = matrix::make(*t, n, k, {type, options_.activations, bias}, m_.extras(), m_.weights_);
+        const bool on_demand = options_.floats_on_demand && find_role(name).has_value();
+        auto m =
+            matrix::make(*t, n, k, {type, options_.activations, bias, on_demand}, m_.extras(), m_.weights_);
         if (!m) {
             error_ = m.error();
             return;
@@ -396,14 +398,38 @@ std::vector<named_matrix> model::matrices() const {
     return out;
 }
 
+std::span<const named_matrix> of_layers(std::span<const named_matrix> matrices, crumb::range layers) {
+    const auto first = [&](std::size_t layer) {
+        return static_cast<std::size_t>(
+            std::find_if(matrices.begin(), matrices.end(),
+                         [&](const named_matrix& each) { return each.role.layer >= layer; }) -
+            matrices.begin());
+    };
+    return matrices.subspan(first(layers.begin), first(layers.end) - first(layers.begin));
+}
+
+// Matrices are this model's own, which are not const.
+
+status model::bring(std::span<const named_matrix> which) const {
+    for (const named_matrix& each : which)
+        if (const status s =
+                const_cast<matrix*>(each.m)->bring(**file_.get_tensor(each.name), extras(), weights_);
+            !s)
+            return s;
+    return {};
+}
+
+void model::leave(std::span<const named_matrix> which) const {
+    for (const named_matrix& each : which)
+        const_cast<matrix*>(each.m)->leave(weights_);
+}
+
 std::span<float> model::floats(const named_matrix& each) noexcept {
-    // One of this model's own, which are not const.
     return const_cast<matrix*>(each.m)->floats();
 }
 
 status model::replace(const named_matrix& each, int bits, std::span<const float> weights,
                       std::span<const float> corrections) {
-    // As above.
     return const_cast<matrix*>(each.m)->replace(bits, weights, corrections);
 }
 

@@ -35,6 +35,9 @@ struct named_matrix {
     matrix_role role;
 };
 
+/// Those of some layers, out of a model's.
+std::span<const named_matrix> of_layers(std::span<const named_matrix> matrices, crumb::range layers);
+
 /// The tensor of `model::output_basis`.
 inline constexpr const char* output_basis_tensor = "output_basis.weight";
 /// The key of a rotated model: a number by its source and its rotation.
@@ -62,6 +65,7 @@ struct model_options {
     activation_type activations = activation_type::int8;
     ffn_type ffn = ffn_type::dense; ///< whether folded networks replace the matrices `up` and `down`
     bool ffn_by_lists = false;      ///< every row of a batch is folded, as in generation
+    bool floats_on_demand = false;  ///< with f32 weights, of the layers: see `model::bring`
     std::optional<architecture_traits> traits = {}; ///< instead of the entry of the file's architecture
     const pack_source* source =
         nullptr; ///< of packed weights, if it has just been described; see `check_source`
@@ -96,6 +100,10 @@ class model {
     }
     /// Attention and feed-forward matrices in the order of their inputs.
     std::vector<named_matrix> matrices() const;
+    /// Brings the floats of some of `matrices()`, where those are there on demand only, and lets them go: no
+    /// part of a pass may run that multiplies others. One thread at a time. See `matrix::bring`.
+    crumb::status bring(std::span<const named_matrix> which) const;
+    void leave(std::span<const named_matrix> which) const;
     /// The weights of one of `matrices()`, to be changed in place: see `matrix::floats`.
     std::span<float> floats(const named_matrix& each) noexcept;
     const gguf& file() const noexcept { return file_; }
@@ -138,7 +146,7 @@ class model {
     std::unique_ptr<const matrix_extras> extras_; ///< rows of the embedding refer to it
     tensor_rows embedding_;
     std::vector<float> positions_, output_norm_, output_norm_bias_, vocabulary_bias_;
-    crumb::arena weights_; ///< what matrices refer to
+    mutable crumb::arena weights_; ///< what matrices refer to
     std::vector<model_layer> layers_;
     matrix output_, output_basis_;
     std::optional<crumb::precision_range> precisions_;

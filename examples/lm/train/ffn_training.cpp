@@ -3,7 +3,7 @@
 #include "model/input_text.hpp"
 #include "train/calibration.hpp"
 #include "train/ffn_distributions.hpp"
-#include "train/training_set.hpp"
+#include "train/weight_samples.hpp"
 
 #include <crumb/offline/folding/activation_statistics.hpp>
 #include <crumb/offline/folding/coverage.hpp>
@@ -183,9 +183,11 @@ class folder {
     /// A table set of the format for matrices, or nothing.
     status train(weight_type type, const std::vector<crumb::training_matrix>& matrices,
                  std::vector<std::int8_t>& entries) const {
-        training_set set;
-        set.matrices = matrices;
-        auto trained = train_codebooks(set, type);
+        const crumb::training_options options;
+        const auto samples = crumb::sample_groups(matrices, options.max_groups, options.seed);
+        if (!samples)
+            return samples.error();
+        auto trained = train_codebooks(*samples, type);
         if (!trained)
             return trained.error();
         entries = std::move(*trained);

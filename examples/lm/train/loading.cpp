@@ -77,6 +77,7 @@ result<loaded_model> load(const load_options& asked, const load_events& events) 
                                                .activations = options.activations,
                                                .ffn = options.ffn,
                                                .ffn_by_lists = options.ffn_by_lists,
+                                               .floats_on_demand = options.floats_on_demand,
                                                .source = options.source ? &*options.source : nullptr});
         // Codebooks and error feedback take the whole model at once.
         load_options stored = options;

@@ -22,6 +22,7 @@ struct load_options {
     bool ffn_by_lists = false;            ///< see `model_options`
     std::size_t threads = 0;              ///< 0: all
     bool always_shared = false;           ///< no step of the model comes down to one thread: see `team`
+    bool floats_on_demand = false;        ///< see `model_options`
     bool default_codebooks = false;       ///< of the cache, where the file has none: none are trained
     bool cache = false;                   ///< packs the weights into a file beside the model, or uses that
     std::optional<pack_source> source;    ///< of `model`, if that is packed and its source was just described

@@ -7,7 +7,7 @@
 #include "train/matrix_quantizer.hpp"
 #include "train/quantizing_costs.hpp"
 #include "train/stream_pair.hpp"
-#include "train/training_set.hpp"
+#include "train/weight_samples.hpp"
 
 #include <crumb/offline/nested/training.hpp>
 
@@ -23,8 +23,6 @@ using crumb::status;
 
 namespace {
 
-/// Bytes of second moments that are kept at a time; layers beyond that are calibrated in further passes.
-constexpr std::size_t max_moment_bytes = std::size_t{2} << 30;
 /// Tokens on which the costs of errors are measured.
 constexpr std::size_t measured_tokens = 256;
 /// What is added to H for the vocabulary's matrix, whose rows are read as they are too where it is the
@@ -120,29 +118,11 @@ class converter {
                 if (is_pending(each))
                     add(work_kind::weights, costs_->weights(each.m->n(), each.m->k(), goes_towards()));
         }
-        const std::size_t layers = m_.layers().size(), step = layers_at_once();
-        for (std::size_t first = 0; !goes_towards() && first < layers; first += step)
-            if (is_any_pending(of_layers(matrices, {first, std::min(first + step, layers)})))
-                add(work_kind::streams, costs_->pass(static_cast<double>(tokens)));
+        if (!goes_towards() && is_any_pending(matrices))
+            add(work_kind::streams, costs_->pass(static_cast<double>(tokens)));
         if (o_.vocabulary != weight_type::stored && o_.vocabulary != weight_type::q8_0)
             add(work_kind::vocabulary, costs_->vocabulary());
         meter_.plan(all);
-    }
-    static std::span<const named_matrix> of_layers(std::span<const named_matrix> matrices,
-                                                   crumb::range layers) {
-        const auto first = [&](std::size_t layer) {
-            return static_cast<std::size_t>(
-                std::find_if(matrices.begin(), matrices.end(),
-                             [&](const named_matrix& each) { return each.role.layer >= layer; }) -
-                matrices.begin());
-        };
-        return matrices.subspan(first(layers.begin), first(layers.end) - first(layers.begin));
-    }
-
-    std::size_t layers_at_once() const {
-        const auto& d = m_.shape();
-        const std::size_t each = (3 * d.width * d.width + d.hidden * d.hidden) * sizeof(double);
-        return std::max<std::size_t>(1, max_moment_bytes / each);
     }
 
     status calibrate() {
@@ -181,26 +161,26 @@ class converter {
             is_calibrated_ = true;
             if (const status s = convert_vocabulary(&calibrated); !s)
                 return s;
+            calibrated.forget();
             return convert_towards(*text, window);
         }
-        const std::size_t layers = m_.layers().size(), step = layers_at_once();
-        for (std::size_t first = 0; first < layers; first += step) {
-            const crumb::range part{first, std::min(first + step, layers)};
-            if (!is_any_pending(of_layers(m_.matrices(), part)))
+        const std::size_t layers = m_.layers().size();
+        for (std::size_t layer = 0; layer < layers; ++layer) {
+            if (!is_any_pending(of_layers(m_.matrices(), {layer, layer + 1})))
                 continue;
-            const double pass =
-                costs_->pass(static_cast<double>(text->size())) / static_cast<double>(calibrated.windows());
+            const double pass = costs_->pass(static_cast<double>(text->size())) /
+                                static_cast<double>(calibrated.windows() * layers);
             const auto moments = calibrated.moments(
-                part, [&, shown = one_stage(progress_, "inputs of layers " + std::to_string(part.begin + 1) +
-                                                           " to " + std::to_string(part.end))](
-                          std::size_t done, std::size_t all) {
+                {layer, layer + 1},
+                [&, shown = one_stage(progress_, "inputs of layer " + std::to_string(layer + 1))](
+                    std::size_t done, std::size_t all) {
                     meter_.lap(work_kind::streams, pass);
                     if (shown)
                         shown(done, all);
                 });
             if (!moments)
                 return moments.error();
-            if (const status s = convert(part, *moments); !s)
+            if (const status s = convert(layer, *moments); !s)
                 return s;
         }
         return {};
@@ -232,7 +212,11 @@ class converter {
             return s;
         if (kept_.text())
             return *kept_.text();
+        const auto all = m_.matrices();
+        if (const status s = m_.bring(all); !s)
+            return s;
         auto text = make();
+        m_.leave(all);
         const status s = text ? kept_.keep(*text) : status();
         return s ? std::move(text) : result<std::vector<std::int32_t>>(s);
     }
@@ -291,19 +275,18 @@ class converter {
             return importance.error();
         importance_ = std::move(*importance);
         const progress_function trained_part = one_stage(progress_, "codebooks");
-        const auto set = training_set::read(m_.file(), importance_, m_.extras());
-        if (!set)
-            return set.error();
+        const auto samples = sample_matrices(m_.file(), importance_, m_.extras());
+        if (!samples)
+            return samples.error();
         if (trains_nested()) {
             const auto trained = crumb::train_nested(
-                set->matrices,
-                {.seed = o_.nested.seed, .parent = o_.nested.parent, .progress = trained_part});
+                *samples, {.seed = o_.nested.seed, .parent = o_.nested.parent, .progress = trained_part});
             if (!trained)
                 return trained.error();
             levels_ = trained->levels;
         }
         for (const weight_type type : types) {
-            auto trained = train_codebooks(*set, type, trained_part);
+            auto trained = train_codebooks(*samples, type, trained_part);
             if (!trained)
                 return trained.error();
             tensors_.set_codebooks(type, std::move(*trained));
@@ -335,7 +318,7 @@ class converter {
         }
         return {};
     }
-    status convert(crumb::range layers, const std::vector<crumb::second_moments<double>>& moments) {
+    status convert(std::size_t layer, const std::vector<crumb::second_moments<double>>& moments) {
         const progress_function progress = one_stage(progress_, "matrices");
         const auto matrices = m_.matrices();
         std::optional<crumb::error_feedback> flat;
@@ -343,11 +326,11 @@ class converter {
         std::size_t input = ~std::size_t{0};
         std::vector<float> mean;
         for (const named_matrix& each : matrices) {
-            if (each.role.layer < layers.begin || each.role.layer >= layers.end || !is_pending(each))
+            if (each.role.layer != layer || !is_pending(each))
                 continue;
             if (each.role.input() != input) {
                 input = each.role.input();
-                const auto& inputs = moments[input - layers.begin * matrix_role::inputs];
+                const auto& inputs = moments[each.role.reads];
                 mean = inputs.mean();
                 const auto h = is_nested() ? inputs.centered() : inputs.matrix();
                 if (const status s =
@@ -386,20 +369,27 @@ class converter {
             return streams.error();
         const progress_function progress = one_stage(progress_, "matrices");
         const auto matrices = m_.matrices();
+        std::span<const named_matrix> before;
         for (std::size_t i = 0; i < matrices.size() && is_any_pending(std::span(matrices).subspan(i));) {
             const auto group = same_inputs(matrices, i);
             const matrix_role role = group[0].role;
+            if (const status brought = m_.bring(group); !brought)
+                return brought;
             const auto timed = [&](work_kind kind, double share) {
                 meter_.lap(kind,
                            share * (kind == work_kind::sums ? costs_->sums(role) : costs_->streams(role)));
             };
+            std::optional<result<stream_inputs>> inputs;
             status s;
-            if (is_any_pending(group)) {
-                auto inputs = streams->inputs(role.layer, role.reads, timed);
-                s = inputs ? convert_group(group, *inputs) : inputs.error();
-            } else {
+            if (is_any_pending(group))
+                s = inputs.emplace(streams->inputs(role.layer, role.reads, timed)).error();
+            else
                 s = streams->pass(role.layer, role.reads, timed);
-            }
+            // The quantized model has gone through these.
+            m_.leave(std::exchange(before, group));
+            if (s && inputs)
+                s = convert_group(group, **inputs);
+            inputs.reset();
             for (const named_matrix& each : group)
                 if (s && tensors_.find(each.name) != nullptr)
                     s = replace(each);

@@ -32,11 +32,10 @@ void disturb(std::span<float> row, double share, crumb::splitmix64& random) {
 class measurement {
   public:
     measurement(model& m, session& s, std::span<const std::int32_t> window, double share)
-        : m_(m), s_(s), window_(window), scored_(window.size() / 2), share_(share) {}
+        : m_(m), s_(s), matrices_(m.matrices()), window_(window), scored_(window.size() / 2), share_(share) {}
 
     result<sensitivities> run(const progress_function& progress) {
         const auto& d = m_.shape();
-        const auto matrices = m_.matrices();
         std::vector<buffer> streams; // in front of each layer, and behind the last one
         for (std::size_t i = 0; i <= d.layers; ++i)
             streams.emplace_back(window_.size() * d.width * sizeof(float), buffer::untouched);
@@ -53,7 +52,9 @@ class measurement {
         buffer now(window_.size() * d.width * sizeof(float), buffer::untouched);
         std::vector<float> kept;
         crumb::splitmix64 random(1);
-        for (const named_matrix& each : matrices) {
+        for (const named_matrix& each : matrices_) {
+            if (const status s = bring(each.role.layer); !s)
+                return s;
             const std::span<float> w = m_.floats(each);
             if (w.empty())
                 return status::error(crumb::errc::unsupported, "tensor %s is not multiplied as floats",
@@ -68,8 +69,9 @@ class measurement {
                 return kl.error();
             out.matrices.push_back(*kl);
             if (progress)
-                progress(out.matrices.size(), matrices.size());
+                progress(out.matrices.size(), matrices_.size());
         }
+        leave();
         copy(streams[0], now);
         if (const status s = disturb_embedding(rows(now)); !s)
             return s;
@@ -90,7 +92,30 @@ class measurement {
     void copy(const buffer& from, buffer& to) const {
         std::copy_n(from.as<float>(), window_.size() * m_.shape().width, to.as<float>());
     }
+    /// Keeps the weights of one layer until those of another are brought.
+    status bring(std::size_t layer) {
+        if (brought_ == layer)
+            return {};
+        leave();
+        brought_ = layer;
+        return m_.bring(of_layers(matrices_, {layer, layer + 1}));
+    }
+    void leave() {
+        if (brought_)
+            m_.leave(of_layers(matrices_, {*brought_, *brought_ + 1}));
+        brought_.reset();
+    }
     status layer(std::size_t i, const view& stream) {
+        const auto own = of_layers(matrices_, {i, i + 1});
+        if (i == brought_)
+            return run_layer(i, stream);
+        status s = m_.bring(own);
+        if (s)
+            s = run_layer(i, stream);
+        m_.leave(own);
+        return s;
+    }
+    status run_layer(std::size_t i, const view& stream) {
         const auto& d = m_.shape();
         inner_.resize(window_.size() * std::max(d.attention_width(), d.hidden));
         const auto attended = crumb::matrix(inner_.data(), window_.size(), d.attention_width());
@@ -192,6 +217,8 @@ class measurement {
 
     model& m_;
     session& s_;
+    std::vector<named_matrix> matrices_;
+    std::optional<std::size_t> brought_; ///< a layer
     std::span<const std::int32_t> window_;
     std::size_t scored_;
     double share_;

@@ -17,19 +17,18 @@ using crumb::status;
 stream_pair::stream_pair(model& m, session& s, std::size_t tokens, std::size_t window)
     : m_(m), s_(s), tokens_(tokens), window_(window) {
     const auto& d = m.shape();
-    const std::size_t inner = std::max(d.attention_width(), d.hidden);
+    widest_ = std::max(d.attention_width(), d.hidden);
     for (buffer* stream : {&full_, &quantized_})
         *stream = buffer(tokens * d.width * sizeof(float), buffer::untouched);
-    for (buffer* each : {&full_inner_, &quantized_inner_})
-        *each = buffer(tokens * inner * sizeof(float), buffer::untouched);
+    inner_ = buffer(tokens * widest_ * sizeof(float), buffer::untouched);
 }
 
 result<stream_pair> stream_pair::make(model& m, session& s, std::span<const std::int32_t> text,
                                       std::size_t window, const tensor_rows& embedding) {
     const auto& d = m.shape();
     const std::size_t tokens = text.size() / window * window;
-    const double bytes = 2.0 * sizeof(float) * static_cast<double>(tokens) *
-                         static_cast<double>(d.width + std::max(d.attention_width(), d.hidden));
+    const double bytes = double{sizeof(float)} * static_cast<double>(tokens) *
+                         static_cast<double>(2 * d.width + std::max(d.attention_width(), d.hidden));
     if (const status fits = check_memory(bytes, "the residual streams of the calibration text"); !fits)
         return fits;
     stream_pair out(m, s, tokens, window);
@@ -148,15 +147,16 @@ status stream_pair::pass(std::size_t layer, std::size_t reads, const listener& d
 status stream_pair::walk(std::size_t layer, std::size_t reads, stream_inputs* sums, const listener& done) {
     const auto& d = m_.shape();
     const bool is_attention = reads < 2, is_inner = reads % 2 == 1;
-    const std::size_t inner = is_attention ? d.attention_width() : d.hidden;
+    const std::size_t width = is_attention ? d.attention_width() : d.hidden;
     buffer normed(2 * window_ * d.width * sizeof(float), buffer::untouched);
+    buffer activated(window_ * width * sizeof(float), buffer::untouched);
     const auto part = [&](pass_part p, std::size_t of, const view& from, const view& to) {
         return s_.run(p, of, from, to);
     };
     const double share = 1 / static_cast<double>(windows());
     for (std::size_t w = 0; w < windows(); ++w) {
         const auto f = rows(full_, w, d.width), q = rows(quantized_, w, d.width);
-        const auto f_inner = rows(full_inner_, w, inner), q_inner = rows(quantized_inner_, w, inner);
+        const auto kept = inner(w, width), q_inner = rows(activated, 0, width);
         status s;
         const auto then = [&](auto&& step) {
             if (s)
@@ -174,28 +174,23 @@ status stream_pair::walk(std::size_t layer, std::size_t reads, stream_inputs* su
             then([&] {
                 return part(is_attention ? pass_part::attention : pass_part::network, layer, q, q_inner);
             });
-            add_to_sums(f_inner, q_inner);
+            add_to_sums(kept, q_inner);
             then([&] {
-                return part(is_attention ? pass_part::add_attention : pass_part::add_network, layer, f_inner,
-                            f);
+                return part(is_attention ? pass_part::add_attention : pass_part::add_network, layer, kept, f);
             });
+            std::copy_n(q_inner.data, window_ * width, kept.data);
         } else {
             if (!is_attention)
-                then([&] {
-                    return part(pass_part::add_attention, layer,
-                                rows(quantized_inner_, w, d.attention_width()), q);
-                });
+                then([&] { return part(pass_part::add_attention, layer, inner(w, d.attention_width()), q); });
             else if (layer > 0)
-                then([&] {
-                    return part(pass_part::add_network, layer - 1, rows(quantized_inner_, w, d.hidden), q);
-                });
+                then([&] { return part(pass_part::add_network, layer - 1, inner(w, d.hidden), q); });
             const auto z = rows(normed, 0, d.width), z_full = rows(normed, 1, d.width);
             const auto norm = is_attention ? pass_part::attention_input : pass_part::network_input;
             then([&] { return part(norm, layer, q, z); });
             then([&] { return part(norm, layer, f, z_full); });
             add_to_sums(z_full, z);
             then([&] {
-                return part(is_attention ? pass_part::attention : pass_part::network, layer, f, f_inner);
+                return part(is_attention ? pass_part::attention : pass_part::network, layer, f, kept);
             });
         }
         if (!s)

@@ -22,7 +22,7 @@ struct stream_inputs {
 
 /// Both streams over all windows of a text. Walks through a model whose matrices become quantized ones: those
 /// that read `inputs(layer, reads)` are replaced before the next call. Memory for all tokens: two streams,
-/// and twice what the widest matrix reads.
+/// and what the widest matrix reads.
 class stream_pair {
   public:
     /// `text` has whole windows of `window` tokens, which are a batch of the session at most. `embedding` is
@@ -45,6 +45,10 @@ class stream_pair {
     view rows(buffer& of, std::size_t window, std::size_t width) const {
         return crumb::matrix(of.as<float>() + window * window_ * width, window_, width);
     }
+    /// In rows that are as far apart for every width, as widths meet there.
+    view inner(std::size_t window, std::size_t width) const {
+        return crumb::matrix(inner_.as<float>() + window * window_ * widest_, window_, width);
+    }
     /// `sums`: null if they are not wanted.
     crumb::status walk(std::size_t layer, std::size_t reads, stream_inputs* sums, const listener& done);
     crumb::status add(stream_inputs& to, std::size_t window, const view& full, const view& quantized);
@@ -52,8 +56,11 @@ class stream_pair {
     model& m_;
     session& s_;
     std::size_t tokens_, window_;
-    buffer full_, quantized_;             ///< streams
-    buffer full_inner_, quantized_inner_; ///< what the matrices that write to the streams read
+    buffer full_, quantized_; ///< streams
+    /// What the matrices that write to the streams read: in the full model up to the call for these matrices,
+    /// which uses it up, in the quantized one from then on.
+    buffer inner_;
+    std::size_t widest_ = 0; ///< numbers of a row of it
     std::vector<float> padded_, difference_;
 };
 

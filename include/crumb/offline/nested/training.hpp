@@ -40,36 +40,29 @@ struct trained_nested {
 /// levels.
 class nested_trainer {
   public:
-    /// Trains levels; `train_nested` checks the arguments.
-    CRUMB_WHEN_CALLED static result<trained_nested> train(std::span<const training_matrix> matrices,
-                                                          const nested_training_options& o,
-                                                          const context& on = {}) {
+    /// See `train_nested`.
+    CRUMB_WHEN_CALLED static result<trained_nested>
+    train(const group_samples& samples, const nested_training_options& o, const context& on = {}) {
         trained_nested out;
         out.levels = nested_levels::uniform(o.seed, o.parent);
         if (const status s = check_levels(out.levels); !s)
             return s;
         if (const status s = check_precision_weights(o.lambda, o.seed, o.parent); !s)
             return s;
-        splitmix64 random(o.random_seed);
-        const auto samples = sample_groups(matrices, o.max_groups, random);
-        if (!samples)
-            return samples.error();
         const auto functions = choose_weight_functions(on);
         if (!functions)
             return functions.error();
-        nested_trainer t(o, **functions, samples->energy);
-        for (const group_sample& g : samples->groups)
+        nested_trainer t(o, **functions, samples.energy);
+        for (const group_sample& g : samples.groups)
             t.samples_.push_back({g});
         t.put(out.levels, t.uniform());
         if (t.samples_.empty())
             return out;
-        const auto seed = train_codebooks(matrices,
+        const auto seed = train_codebooks(samples,
                                           {.entries = std::size_t{1} << o.seed,
                                            .selector_bits = 0,
-                                           .max_groups = o.max_groups,
                                            .max_rounds = o.max_rounds,
-                                           .tolerance = o.tolerance,
-                                           .seed = o.random_seed},
+                                           .tolerance = o.tolerance},
                                           on);
         if (!seed)
             return seed.error();
@@ -326,10 +319,19 @@ class nested_trainer {
     std::vector<group> samples_;
 };
 
+/// From samples that are drawn already, which `max_groups` and `random_seed` have no part in.
+CRUMB_WHEN_CALLED result<trained_nested> train_nested(const group_samples& samples,
+                                                      const nested_training_options& options = {},
+                                                      const context& on = {}) {
+    return nested_trainer::train(samples, options, on);
+}
 CRUMB_WHEN_CALLED result<trained_nested> train_nested(std::span<const training_matrix> matrices,
                                                       const nested_training_options& options = {},
                                                       const context& on = {}) {
-    return nested_trainer::train(matrices, options, on);
+    const auto samples = sample_groups(matrices, options.max_groups, options.random_seed);
+    if (!samples)
+        return samples.error();
+    return nested_trainer::train(*samples, options, on);
 }
 
 } // namespace crumb::inline CRUMB_ABI

@@ -41,19 +41,15 @@ class codebook_trainer {
   public:
     /// Trains a level set; `train_codebooks` checks the arguments.
     CRUMB_WHEN_CALLED static result<trained_codebooks>
-    train(std::span<const training_matrix> matrices, const training_options& o, const context& on = {}) {
+    train(const group_samples& samples, const training_options& o, const context& on = {}) {
         if (o.entries < 2 || o.entries > 16 || o.selector_bits > 2)
             return status::error(errc::invalid_argument, "codebooks: %zu levels, %u selector bits", o.entries,
                                  o.selector_bits);
         const auto functions = choose_weight_functions(on);
         if (!functions)
             return functions.error();
-        codebook_trainer t(o, **functions);
-        const auto samples = sample_groups(matrices, o.max_groups, t.random_);
-        if (!samples)
-            return samples.error();
-        t.energy_ = samples->energy;
-        for (const group_sample& g : samples->groups)
+        codebook_trainer t(o, **functions, samples);
+        for (const group_sample& g : samples.groups)
             t.samples_.push_back({g, {}});
         trained_codebooks out;
         out.levels = t.initial();
@@ -71,8 +67,9 @@ class codebook_trainer {
     };
     using shape = std::array<float, group_size>;
 
-    codebook_trainer(const training_options& o, const dispatch::weight_functions& functions)
-        : o_(o), functions_(functions), random_(o.seed) {}
+    codebook_trainer(const training_options& o, const dispatch::weight_functions& functions,
+                     const group_samples& samples)
+        : o_(o), functions_(functions), random_(samples.random), energy_(samples.energy) {}
 
     level_set empty_set() const {
         level_set s;
@@ -243,14 +240,23 @@ class codebook_trainer {
     const training_options& o_;
     const dispatch::weight_functions& functions_;
     splitmix64 random_;
-    std::vector<group> samples_;
     double energy_ = 0;
+    std::vector<group> samples_;
 };
+
+/// From samples that are drawn already, which `max_groups` and `seed` have no part in.
+CRUMB_WHEN_CALLED result<trained_codebooks>
+train_codebooks(const group_samples& samples, const training_options& options = {}, const context& on = {}) {
+    return codebook_trainer::train(samples, options, on);
+}
 
 CRUMB_WHEN_CALLED result<trained_codebooks> train_codebooks(std::span<const training_matrix> matrices,
                                                             const training_options& options = {},
                                                             const context& on = {}) {
-    return codebook_trainer::train(matrices, options, on);
+    const auto samples = sample_groups(matrices, options.max_groups, options.seed);
+    if (!samples)
+        return samples.error();
+    return codebook_trainer::train(*samples, options, on);
 }
 
 } // namespace crumb::inline CRUMB_ABI

@@ -27,30 +27,40 @@ struct group_sample {
     std::size_t size = 0; ///< weights, at most 32
 };
 
-/// The result of `sample_groups`.
+/// Groups drawn from all matrices.
 struct group_samples {
+    /// None yet.
+    explicit group_samples(std::uint64_t seed) : random(seed) {}
     std::vector<group_sample> groups;
     double energy = 0; ///< sum a w^2 of all
+    splitmix64 random; ///< as drawing has left it
 };
 
-/// Draws one group from each of `max` equal stretches of all groups, or takes all if there are no more.
-/// Groups of zeros are left out. Refuses NaN and infinity, negative importances and those of another width.
-inline result<group_samples> sample_groups(std::span<const training_matrix> matrices, std::size_t max,
-                                           splitmix64& random) {
-    group_samples out;
-    std::size_t next = 0;
-    bool drawn = false; // whether `next` is drawn but not reached
-    std::size_t all = 0;
-    for (const training_matrix& m : matrices)
-        all += m.w.rows * ((m.w.cols + group_size - 1) / group_size);
-    const std::size_t wanted = std::min(all, max);
-    std::size_t first = 0, taken = 0; // group of the matrix; samples so far
-    for (std::size_t n = 0; n < matrices.size(); ++n) {
-        const auto& w = matrices[n].w;
-        const auto& importance = matrices[n].importance;
+/// Draws one group from each of `max` equal stretches of all groups of some matrices, or takes all if there
+/// are no more. Matrices come one after another, so that one at a time has to be in memory. Groups of zeros
+/// are left out.
+class group_sampler {
+  public:
+    /// Groups of n x k weights.
+    static constexpr std::size_t groups_of(std::size_t n, std::size_t k) noexcept {
+        return n * ((k + group_size - 1) / group_size);
+    }
+    /// `all`: groups of all matrices together.
+    group_sampler(std::size_t all, std::size_t max, std::uint64_t seed)
+        : all_(all), wanted_(std::min(all, max)), out_(seed) {}
+
+    /// The next matrix, which may go afterwards. Refuses NaN and infinity, negative importances and those of
+    /// another width, and more groups than were announced.
+    status add(const training_matrix& m) {
+        const auto& w = m.w;
+        const auto& importance = m.importance;
         if (!importance.empty() && importance.size() != w.cols)
             return status::error(errc::bad_shape, "codebooks: matrix %zu has %zu columns and %zu importances",
-                                 n, w.cols, importance.size());
+                                 count_, w.cols, importance.size());
+        const std::size_t groups = groups_of(1, w.cols), own = groups_of(w.rows, w.cols);
+        if (own > all_ - first_)
+            return status::error(errc::invalid_argument, "codebooks: matrix %zu has %zu groups, %zu are left",
+                                 count_, own, all_ - first_);
         double energy = 0;
         for (std::size_t r = 0; r < w.rows; ++r)
             for (std::size_t i = 0; i < w.cols; ++i)
@@ -61,20 +71,20 @@ inline result<group_samples> sample_groups(std::span<const training_matrix> matr
             valid = valid && a >= 0;
         if (!valid)
             return status::error(errc::not_finite, "codebooks: matrix %zu or its importance is not finite",
-                                 n);
-        const std::size_t groups = (w.cols + group_size - 1) / group_size;
+                                 count_);
         const double scale = energy > 0 ? static_cast<double>(w.rows * w.cols) / energy : 0.0;
-        for (; taken < wanted; ++taken) {
-            if (!drawn)
-                next = wanted == all
-                           ? taken
-                           : static_cast<std::size_t>((static_cast<double>(taken) + random.uniform()) *
-                                                      static_cast<double>(all) / static_cast<double>(wanted));
-            drawn = true;
-            const std::size_t at = std::min(next, all - 1) - first;
-            if (at >= w.rows * groups)
+        for (; taken_ < wanted_; ++taken_) {
+            if (!drawn_)
+                next_ =
+                    wanted_ == all_
+                        ? taken_
+                        : static_cast<std::size_t>((static_cast<double>(taken_) + out_.random.uniform()) *
+                                                   static_cast<double>(all_) / static_cast<double>(wanted_));
+            drawn_ = true;
+            const std::size_t at = std::min(next_, all_ - 1) - first_;
+            if (at >= own)
                 break;
-            drawn = false;
+            drawn_ = false;
             group_sample g;
             const std::size_t i0 = at % groups * group_size;
             g.size = std::min(group_size, w.cols - i0);
@@ -85,14 +95,40 @@ inline result<group_samples> sample_groups(std::span<const training_matrix> matr
                 largest = std::max(largest, g.a[i] > 0 ? std::fabs(g.w[i]) : 0.0f);
             }
             if (largest > 1e-30f)
-                out.groups.push_back(g);
+                out_.groups.push_back(g);
         }
-        first += w.rows * groups;
+        first_ += own;
+        ++count_;
+        return {};
     }
-    for (const group_sample& g : out.groups)
-        for (std::size_t i = 0; i < g.size; ++i)
-            out.energy += double{g.a[i]} * double{g.w[i]} * double{g.w[i]};
-    return out;
+
+    /// The samples, when all matrices have come.
+    group_samples finish() && {
+        for (const group_sample& g : out_.groups)
+            for (std::size_t i = 0; i < g.size; ++i)
+                out_.energy += double{g.a[i]} * double{g.w[i]} * double{g.w[i]};
+        return std::move(out_);
+    }
+
+  private:
+    std::size_t all_, wanted_;
+    std::size_t first_ = 0, count_ = 0; ///< the next matrix and its first group
+    std::size_t next_ = 0, taken_ = 0;  ///< the next group, samples so far
+    bool drawn_ = false;                ///< whether `next_` is drawn but not reached
+    group_samples out_;
+};
+
+/// The same of matrices that are all there.
+inline result<group_samples> sample_groups(std::span<const training_matrix> matrices, std::size_t max,
+                                           std::uint64_t seed) {
+    std::size_t all = 0;
+    for (const training_matrix& m : matrices)
+        all += group_sampler::groups_of(m.w.rows, m.w.cols);
+    group_sampler sampler(all, max, seed);
+    for (const training_matrix& m : matrices)
+        if (const status s = sampler.add(m); !s)
+            return s;
+    return std::move(sampler).finish();
 }
 
 } // namespace crumb::inline CRUMB_ABI

@@ -41,15 +41,15 @@ class shifted_weights {
         const double added = mean > 0 ? rounded(damping * mean) : 1.0;
         for (std::size_t i = 0; i < n; ++i)
             for (std::size_t j = i; j < n; ++j)
-                out.upper_[i * n + j] = j < h.rows ? h.row(j)[i] + (i == j ? added : 0.0)
-                                        : i == j   ? 1.0
-                                                   : 0.0;
-        if (!factor_cholesky(**functions, out.upper_.data(), n))
+                out.factor_[i * n + j] = j < h.rows ? h.row(j)[i] + (i == j ? added : 0.0)
+                                         : i == j   ? 1.0
+                                                    : 0.0;
+        if (!factor_cholesky(**functions, out.factor_.data(), n))
             return status::error(errc::invalid_argument,
                                  "shifted weights: H is not positive definite, more damping is needed");
         for (std::size_t i = 0; i < n; ++i)
             for (std::size_t j = i; j < n; ++j)
-                out.lower_[j * n + i] = out.upper_[i * n + j];
+                out.factor_[j * n + i] = out.factor_[i * n + j];
         return out;
     }
 
@@ -103,39 +103,39 @@ class shifted_weights {
 
   private:
     shifted_weights(const dispatch::weight_functions& functions, std::size_t k)
-        : functions_(&functions), k_(k), n_((k + 15) / 16 * 16), upper_(n_ * n_, 0.0), lower_(n_ * n_, 0.0) {}
+        : functions_(&functions), k_(k), n_((k + 15) / 16 * 16), factor_(n_ * n_, 0.0) {}
 
     /// m rows x of n numbers become those with x U^T U as they were: block by block, first x U, then x U^T.
     void solve(double* x, std::size_t m) const {
         constexpr std::size_t block = 16;
         for (std::size_t first = 0; first < n_; first += block) {
             functions_->subtract_product(
-                {x, n_, 1, upper_.data() + first, n_, x + first, n_, m, block, first});
+                {x, n_, 1, factor_.data() + first, n_, x + first, n_, m, block, first});
             for (std::size_t r = 0; r < m; ++r)
                 for (std::size_t j = first; j < first + block; ++j) {
                     double sum = x[r * n_ + j];
                     for (std::size_t i = first; i < j; ++i)
-                        sum -= rounded(x[r * n_ + i] * upper_[i * n_ + j]);
-                    x[r * n_ + j] = sum / upper_[j * n_ + j];
+                        sum -= rounded(x[r * n_ + i] * factor_[i * n_ + j]);
+                    x[r * n_ + j] = sum / factor_[j * n_ + j];
                 }
         }
         for (std::size_t end = n_; end > 0; end -= block) {
             const std::size_t first = end - block;
             functions_->subtract_product(
-                {x + end, n_, 1, lower_.data() + end * n_ + first, n_, x + first, n_, m, block, n_ - end});
+                {x + end, n_, 1, factor_.data() + end * n_ + first, n_, x + first, n_, m, block, n_ - end});
             for (std::size_t r = 0; r < m; ++r)
                 for (std::size_t j = end; j-- > first;) {
                     double sum = x[r * n_ + j];
                     for (std::size_t i = j + 1; i < end; ++i)
-                        sum -= rounded(x[r * n_ + i] * lower_[i * n_ + j]);
-                    x[r * n_ + j] = sum / upper_[j * n_ + j];
+                        sum -= rounded(x[r * n_ + i] * factor_[i * n_ + j]);
+                    x[r * n_ + j] = sum / factor_[j * n_ + j];
                 }
         }
     }
 
     const dispatch::weight_functions* functions_;
-    std::size_t k_, n_;                 ///< n: k, rounded up to a multiple of 16
-    std::vector<double> upper_, lower_; ///< U and U^T
+    std::size_t k_, n_;          ///< n: k, rounded up to a multiple of 16
+    std::vector<double> factor_; ///< U and, below its diagonal, U^T: rows of both are read as they lie
 };
 
 } // namespace crumb::inline CRUMB_ABI
