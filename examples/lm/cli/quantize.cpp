@@ -112,6 +112,7 @@ status quantize(const quantize_options& o) {
     full.activations = activation_type::f32;
     full.threads = o.threads;
     full.always_shared = true;
+    full.floats_on_demand = true;
     auto loaded = o.rotate ? open_rotated(o, full) : open_model(full, 0, 512);
     if (!loaded)
         return loaded.error();
@@ -138,16 +139,21 @@ status quantize(const quantize_options& o) {
     else if (o.weights == weight_type::nested)
         formats = o.nested.name();
     if (o.json) {
-        print_text(json_object()
-                       .put("model", o.model)
-                       .put("out", o.out)
-                       .put("weights", formats)
-                       .put("bits_per_weight", bits)
-                       .put("matrix_bytes", made->bytes())
-                       .put("seconds", seconds)
-                       .put("stages", work_object(meter, other))
-                       .text() +
-                   "\n");
+        json_object out;
+        out.put("model", o.model)
+            .put("out", o.out)
+            .put("weights", formats)
+            .put("bits_per_weight", bits)
+            .put("matrix_bytes", made->bytes())
+            .put("seconds", seconds)
+            .put("stages", work_object(meter, other));
+        if (o.chooses_formats()) {
+            json_object chosen;
+            for (const quantized_matrix& each : made->matrices)
+                chosen.put(each.tensor, each.type);
+            out.put("formats", chosen);
+        }
+        print_text(out.text() + "\n");
         return {};
     }
     if (o.chooses_formats())
