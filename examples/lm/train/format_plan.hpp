@@ -16,12 +16,11 @@ inline constexpr weight_type planned_types[] = {weight_type::cb2s, weight_type::
                                                 weight_type::q5_0, weight_type::q8_0};
 
 /// Chooses the format of every matrix, the vocabulary's included, so that `how.bits` or `how.size` is kept.
-/// What an error costs is measured on `window` (see `measure_sensitivities`), how large it is in a format on
-/// some rows of the matrix, weighted by the importance of their inputs. `tensors` has the table sets of
-/// `planned_types`. An error says the least that can be reached.
+/// What an error costs is measured on windows of `text` (see `measure_sensitivities`), how large a
+/// format's is after error feedback on some rows of the matrix and some windows. `tensors` has the table sets
+/// of `planned_types`. An error says the least that can be reached.
 crumb::result<format_plan> plan_formats(const quantization& how, model& m, session& s,
-                                        const quantized_tensors& tensors, const importances& importance,
-                                        std::span<const std::int32_t> window,
-                                        const stage_function& progress = {});
+                                        const quantized_tensors& tensors, std::span<const std::int32_t> text,
+                                        std::size_t window, const stage_function& progress = {});
 
 } // namespace lm

@@ -23,11 +23,6 @@ using crumb::status;
 
 namespace {
 
-/// Tokens on which the costs of errors are measured.
-constexpr std::size_t measured_tokens = 256;
-/// What is added to H for the vocabulary's matrix, whose rows are read as they are too where it is the
-/// embedding.
-constexpr double vocabulary_damping = 0.1;
 /// Windows of text for that matrix, at most: a few thousand tokens are many for one.
 constexpr std::size_t vocabulary_windows = 16;
 
@@ -146,8 +141,7 @@ class converter {
         if (const status s = is_trained_ ? take_levels() : train(calibrated); !s)
             return s;
         if (o_.chooses_formats() && !is_trained_) {
-            auto plan = plan_formats(o_, m_, s_, tensors_, importance_,
-                                     std::span(*text).first(std::min(window, measured_tokens)), progress_);
+            auto plan = plan_formats(o_, m_, s_, tensors_, *text, window, progress_);
             if (!plan)
                 return plan.error();
             plan_ = std::move(*plan);

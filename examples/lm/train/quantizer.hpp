@@ -37,6 +37,8 @@ struct quantization {
 /// What is added to H for nested weights, as a share of its mean diagonal: codes that many precisions share
 /// fit the calibration text closer than others.
 inline constexpr double nested_damping = 0.05;
+/// The same for the vocabulary's matrix, whose rows are read as they are too where it is the embedding.
+inline constexpr double vocabulary_damping = 0.1;
 
 /// A matrix as it is written.
 struct quantized_matrix {

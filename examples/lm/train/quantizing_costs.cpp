@@ -12,8 +12,8 @@ constexpr double search = 4000;
 constexpr double alone = 12;
 /// Training one set of codebooks.
 constexpr double codebooks = 80;
-/// Errors of all matrices by themselves, measured on one window.
-constexpr double measured_tokens = 256;
+/// Errors of all matrices by themselves, measured on so many tokens.
+constexpr double measured_tokens = 1024;
 
 constexpr double billion = 1e9;
 
