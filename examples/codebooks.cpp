@@ -10,7 +10,6 @@
 #include <cmath>
 #include <cstdio>
 #include <cstdlib>
-#include <memory>
 #include <new>
 #include <random>
 #include <vector>
@@ -73,18 +72,11 @@ double output_error(const problem& p, const crumb::second_moments<double>::matri
 /// Microseconds of one row of activations times the packed weights, the quantization of the row included.
 template <class F>
 double microseconds(const problem& p, const crumb::quantized<F>& stored) {
-    const auto room = [](std::size_t bytes) {
-        return std::unique_ptr<std::byte[], void (*)(std::byte*)>(
-            static_cast<std::byte*>(::operator new(bytes, std::align_val_t{crumb::alignment})),
-            [](std::byte* b) { ::operator delete(b, std::align_val_t{crumb::alignment}); });
-    };
-    const std::size_t bytes = crumb::packed_bytes<F>(n, k);
-    const auto memory = room(bytes);
-    const auto packed = crumb::or_exit(crumb::pack(stored, {memory.get(), bytes}));
+    const crumb::buffer memory(crumb::packed_bytes<F>(n, k));
+    const auto packed = crumb::or_exit(crumb::pack(stored, memory));
     const auto plan = crumb::or_exit(crumb::linear<F>::plan(packed, {.codebooks = stored.codebooks}));
-    const std::size_t row_bytes = crumb::activation_bytes(plan.input_plan(), 1);
-    const auto row = room(row_bytes);
-    auto a = crumb::or_exit(crumb::activations::create({row.get(), row_bytes}, plan.input_plan(), 1));
+    const crumb::buffer row(crumb::activation_bytes(plan.input_plan(), 1));
+    auto a = crumb::or_exit(crumb::activations::create(row, plan.input_plan(), 1));
     std::vector<float> y(n);
     double best = 1e9;
     for (int i = 0; i < 200; ++i) {
