@@ -5,6 +5,7 @@ CRUMB_IGNORE_UNDEFINED_BEGIN
 #define CRUMB_THIS_ISA avx512_vnni
 
 #if CRUMB_SYSTEM == CRUMB_SYSTEM_CACHE
+#include <crumb/isa/avx512/byte_products.inl>
 #include <crumb/isa/avx512/pq_quads.inl>
 #include <crumb/isa/avx512/pq_tables.inl>
 

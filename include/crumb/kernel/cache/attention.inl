@@ -24,6 +24,7 @@
 
 #include <crumb/kernel/cache/scan.inl>
 
+#include <crumb/kernel/cache/integers.inl>
 #include <crumb/kernel/cache/uniform.inl>
 
 #include <crumb/kernel/cache/skip.inl>
@@ -146,22 +147,34 @@ struct kv_attention_run<isa::CRUMB_THIS_ISA> {
               cache(a.cache), place(i) {}
 
         CRUMB_INLINE kv_scan<I> scan() const noexcept { return {*this, args, place}; }
+        /// Calls f with the products of integers, on an ISA that has them.
+        template <class F, class Isa = I>
+        CRUMB_INLINE void with_integers([[maybe_unused]] F&& f) const noexcept {
+            if constexpr (has_byte_products<Isa>)
+                f(kv_integers<I, typename Isa::byte_products>{*this, args, place});
+        }
         /// `more`: whether the next head's sinks are read soon.
         void start(bool more) const noexcept {
             base::begin();
             sinks(more);
             if (args.memory.scans())
                 scan().begin();
+            else if (args.memory.route() == kv_route::integers)
+                with_integers([](const auto& x) { x.begin(); });
         }
         /// Begins again with the same queries and tables, behind the sinks.
         void restart() const noexcept {
             base::begin();
             if (args.memory.scans())
                 scan().restart();
+            else if (args.memory.route() == kv_route::integers)
+                with_integers([](const auto& x) { x.restart(); });
         }
         void finish() const noexcept {
             if (args.memory.scans())
                 scan().end();
+            else if (args.memory.route() == kv_route::integers)
+                with_integers([](const auto& x) { x.end(); });
             base::end();
         }
 
@@ -200,6 +213,8 @@ struct kv_attention_run<isa::CRUMB_THIS_ISA> {
                 return rows<half>(here, t, first, stop, next);
             case kv_route::bytes:
                 return bytes(here, t, first, stop, next);
+            case kv_route::integers:
+                return with_integers([&](const auto& x) { x.attend(here, t, first, stop, next); });
             case kv_route::channels:
                 return kv_uniform<I>(*this, args).attend(here, t, first - t, stop - t, next);
             case kv_route::tables:

@@ -18,6 +18,7 @@
 
 #include <crumb/kernel/cache/decode.inl>
 #include <crumb/kernel/cache/encode.inl>
+#include <crumb/kernel/cache/integers.inl>
 #include <crumb/kernel/cache/scan.inl>
 #include <crumb/kernel/cache/uniform.inl>
 

@@ -24,8 +24,12 @@ struct pq_expand_query_run<isa::CRUMB_THIS_ISA> {
         __builtin_memset(out.high, 0, round_up(n, padding));
         float largest = 0;
         bool finite = true;
+        const float* scales = args.centroids.scales;
+        const auto value = [&](std::size_t c) {
+            return scales != nullptr ? args.q[c] * scales[c] : args.q[c];
+        };
         for (std::size_t c = 0; c < n; ++c) {
-            const float x = __builtin_fabsf(args.q[c] * args.centroids.scales[c]);
+            const float x = __builtin_fabsf(value(c));
             finite = finite && x <= __FLT_MAX__;
             largest = x > largest ? x : largest;
         }
@@ -37,7 +41,7 @@ struct pq_expand_query_run<isa::CRUMB_THIS_ISA> {
         const float inverse = whole / largest;
         float fine = 0, coarse = 0, sum = 0;
         for (std::size_t c = 0; c < n; ++c) {
-            const float x = args.q[c] * args.centroids.scales[c] * inverse;
+            const float x = value(c) * inverse;
             const int whole_of = static_cast<int>(__builtin_rintf(x));
             const int high = (whole_of + 64 + 16384) / 128 - 128, low = whole_of - 128 * high;
             reinterpret_cast<std::int8_t*>(out.high)[c] = static_cast<std::int8_t>(high);

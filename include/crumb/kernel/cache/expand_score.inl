@@ -20,6 +20,8 @@ struct pq_expand_run<isa::CRUMB_THIS_ISA> {
 
     template <class Primitives = P>
     static pq_expansion of([[maybe_unused]] const kv_codec& codec) noexcept {
+        if (codec.kind == kv_kind::q8_0)
+            return of_bytes<I>();
         if constexpr (has_quads<Primitives>)
             return Primitives::quads::expansion_of(pq_kind_of(codec), codec.dims);
         else
@@ -33,6 +35,14 @@ struct pq_expand_run<isa::CRUMB_THIS_ISA> {
     }
 
   private:
+    template <class Isa>
+    static constexpr pq_expansion of_bytes() noexcept {
+        if constexpr (has_byte_products<Isa>)
+            return {Isa::byte_products::from, false};
+        else
+            return {};
+    }
+
     static constexpr std::size_t tile = 4; ///< planes that share a pass
 
     template <class Primitives>

@@ -111,6 +111,22 @@ struct kv_attention_args : attention_query_args {
     kv_skip_report* skipped = nullptr; ///< with skip_scratch: per kv head, or null
 };
 
+/// Whether an ISA multiplies bytes with integers of 16 bits. What `byte_products` has: `from`, queries per kv
+/// head and row from which that pays; `sets` of four tokens that are scored together;
+///     by_quads      register k of four tokens: in lane 4 l + j four channels from 16 l + 4 k on
+///                   of token j
+///     even, odd     every second byte as 16 bits
+///     dot           adds two products of 16 bits to each lane
+///     scales        of four tokens, for the groups of channels of a register of bytes, from [groups][64]
+///     store         step * (sums over all lanes of a token), of `sets` registers
+///     widen         bytes as a register of 16 bits
+///     interleave    those of two tokens beside each other
+///     in_order      sums of what `interleave` made, in the order of channels
+///     load_weights  those of two tokens, repeated
+///     round         16 products of floats to integers, ties to even
+template <class Isa>
+concept has_byte_products = requires { typename Isa::byte_products; };
+
 template <class Isa>
 struct kv_encode_run;
 template <class Isa>
@@ -119,6 +135,8 @@ template <class Isa>
 struct kv_unpack;
 template <class Isa>
 struct kv_uniform;
+template <class Isa, class Products>
+struct kv_integers;
 template <class Isa>
 struct kv_means;
 template <class Isa>

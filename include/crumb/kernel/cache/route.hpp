@@ -8,7 +8,8 @@ namespace crumb::inline CRUMB_ABI::kernel {
 
 /// How a step attends to codes.
 enum class kv_mode : std::uint8_t {
-    fast, ///< pq: tables of inner products and weights in planes of 7 bits; uniform: scales times queries
+    fast, ///< pq: tables of inner products and weights in planes of 7 bits; q8_0: queries and weights of 15
+          ///< bits; uniform: scales times queries
     exact ///< codes are decoded to floats
 };
 
@@ -16,7 +17,8 @@ enum class kv_mode : std::uint8_t {
 enum class kv_route : std::uint8_t {
     floats,   ///< as they lie
     halves,   ///< as they lie
-    bytes,    ///< `q8_0` as it lies
+    bytes,    ///< `q8_0` as it lies, converted to floats
+    integers, ///< `q8_0` as it lies, times queries and weights as integers of 15 bits
     channels, ///< `uniform` channel by channel, its scales multiplied to queries and weights
     tables,   ///< `pq` by sums of looked-up products (scores) and entries (outputs)
     expanded, ///< `pq`: codes become bytes in registers or the first cache, which all queries multiply
@@ -44,6 +46,10 @@ constexpr kv_route kv_route_of(const kv_codec& codec, std::size_t head_size, std
     case kv_kind::f16:
         return kv_route::halves;
     case kv_kind::q8_0:
+        // Scales of tokens are brought together by halves of their groups.
+        if (few && expand_from != 0 && group >= expand_from && head_size >= 64 &&
+            (head_size & (head_size - 1)) == 0)
+            return kv_route::integers;
         // Rows that end within a register are converted first.
         return head_size % 16 == 0 && group * rows <= converted_above ? kv_route::bytes : kv_route::decoded;
     case kv_kind::uniform:
@@ -68,7 +74,7 @@ constexpr bool is_scan(kv_route route) noexcept {
 
 /// Rows of a pass of a route over `group` queries each, if `rows` are as many as others have room for.
 constexpr std::size_t kv_pass_rows(kv_route route, std::size_t group, std::size_t rows) noexcept {
-    if (!is_scan(route) && route != kv_route::channels)
+    if (!is_scan(route) && route != kv_route::channels && route != kv_route::integers)
         return rows;
     const std::size_t room = few_queries / group;
     return rows < room ? rows : room;

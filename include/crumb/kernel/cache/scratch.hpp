@@ -36,6 +36,13 @@ class kv_scratch {
         };
         const bool scans = is_scan(route_);
         (void)take(floats_.state_size() * sizeof(float));
+        if (route_ == kv_route::integers) {
+            // Besides the integers, these as a kernel multiplies them.
+            query_bytes_ = pq_query_memory(codec, head_size, true).bytes + 8 * head_size;
+            tables_ = take(queries * query_bytes_);
+            queries_ = take(queries * sizeof(pq_query));
+            states_ = take(queries * sizeof(kv_scan_state));
+        }
         if (scans) {
             query_bytes_ = pq_query_memory(codec, head_size, route_ == kv_route::expanded).bytes;
             sum_floats_ = round_up(head_size, 16) * pq_sums;
