@@ -161,9 +161,13 @@ TEST_P(Towards, SaysTheSmallestSize) {
 TEST_P(Towards, RefusesTextShorterThanTheWidestMatrix) {
     auto o = options();
     o.chunks = 1;
-    EXPECT_STREQ(
-        lm::quantize(o).message(),
-        "48 tokens to calibrate on: the widest matrix reads 96 numbers, so many tokens are needed at least");
+    for (const std::string& text : {o.calibrate, std::string("self")}) {
+        o.calibrate = text;
+        EXPECT_STREQ(lm::quantize(o).message(),
+                     "48 tokens to calibrate on: the widest matrix reads 96 numbers, so many tokens are "
+                     "needed at least");
+        EXPECT_FALSE(std::filesystem::exists(o.out + ".partial")) << text;
+    }
 }
 
 INSTANTIATE_TEST_SUITE_P(All, Towards, testing::Bool(), [](const auto& which) {

@@ -127,14 +127,6 @@ class converter {
         if (!text)
             return text.error();
         meter_.finish(work_kind::text);
-        const std::size_t widest =
-            std::max(m_.shape().attention_width(), std::max(m_.shape().width, m_.shape().hidden));
-        if (!o_.calibrate.empty() && text->size() < widest)
-            return status::error(
-                crumb::errc::invalid_argument,
-                "%zu tokens to calibrate on: the widest matrix reads %zu numbers, so many tokens are "
-                "needed at least",
-                text->size(), widest);
         calibration calibrated(m_, s_, *text, window);
         is_trained_ = kept_.levels().has_value();
         plan_work(text->size());
@@ -180,15 +172,29 @@ class converter {
         return {};
     }
 
-    /// What is calibrated on, which opens the partial file.
+    /// Whether so many tokens show what the widest matrix reads.
+    status suffices(std::size_t tokens) const {
+        const std::size_t widest =
+            std::max(m_.shape().attention_width(), std::max(m_.shape().width, m_.shape().hidden));
+        if (o_.calibrate.empty() || tokens >= widest)
+            return {};
+        return status::error(
+            crumb::errc::invalid_argument,
+            "%zu tokens to calibrate on: the widest matrix reads %zu numbers, so many tokens are "
+            "needed at least",
+            tokens, widest);
+    }
+    /// What is calibrated on, which opens the partial file: not before it is known to suffice.
     result<std::vector<std::int32_t>> read_text(std::size_t window) {
         const auto make = [&] {
-            return calibration_text(o_.calibrate, m_, s_, window, o_.chunks, o_.seed,
-                                    [&](const char* name, std::size_t done, std::size_t all) {
-                                        meter_.parts_of(work_kind::text)(done, all);
-                                        if (progress_)
-                                            progress_(name, done, all);
-                                    });
+            auto text = calibration_text(o_.calibrate, m_, s_, window, o_.chunks, o_.seed,
+                                         [&](const char* name, std::size_t done, std::size_t all) {
+                                             meter_.parts_of(work_kind::text)(done, all);
+                                             if (progress_)
+                                                 progress_(name, done, all);
+                                         });
+            const status s = text ? suffices(text->size()) : status();
+            return s ? std::move(text) : result<std::vector<std::int32_t>>(s);
         };
         const auto open = [&](std::span<const std::int32_t> text) {
             auto kept = kept_work::open(o_, m_, text, tensors_);
