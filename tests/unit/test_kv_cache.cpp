@@ -121,9 +121,9 @@ crumb::kv_cache_options options_of(const kv_codec& codec, std::size_t head_size,
 
 /// Whether a result in fast mode is off by what `kv_error` bounds.
 bool has_errors(const kv_codec& codec) { return codec.has_codebooks() || codec.kind == crumb::kv_kind::q8_0; }
-/// `size`, or the smallest head whose bytes are multiplied as integers.
-std::size_t head_of(const kv_codec& codec, std::size_t size) {
-    return codec.kind == crumb::kv_kind::q8_0 ? 64 : size;
+/// Heads of `size`, and the smallest ones whose bytes are multiplied as integers.
+std::vector<std::size_t> heads_of(const kv_codec& codec, std::size_t size) {
+    return codec.kind == crumb::kv_kind::q8_0 ? std::vector<std::size_t>{size, 64} : std::vector{size};
 }
 
 TEST(KvAttention, ExactModeIsAttentionOverDecodedTokens) {
@@ -161,14 +161,16 @@ TEST(KvAttention, FastModeStaysWithinItsBound) {
 TEST(KvAttention, RowsOfAChunkSeeCodesAndEachOther) {
     for_each_isa([](const tested_isa& isa) {
         for (const auto& [name, codec] : codecs)
-            for (const std::size_t rows : {2, 9, 40}) {
-                SCOPED_TRACE(std::string(name) + ", " + std::to_string(rows) + " rows");
-                auto options = options_of(codec, head_of(codec, 16), 1);
-                options.max_rows = 40;
-                run_problem p(options, 2, 170, rows, isa.name);
-                const auto errors = p.run(crumb::kv_mode::fast, isa.name);
-                ASSERT_NO_FATAL_FAILURE(p.check(0, has_errors(codec) && rows <= 16 ? &errors : nullptr));
-            }
+            for (const std::size_t head : heads_of(codec, 16))
+                for (const std::size_t rows : {2, 9, 40}) {
+                    SCOPED_TRACE(std::string(name) + ", " + std::to_string(rows) + " rows, heads of " +
+                                 std::to_string(head));
+                    auto options = options_of(codec, head, 1);
+                    options.max_rows = 40;
+                    run_problem p(options, 2, 170, rows, isa.name);
+                    const auto errors = p.run(crumb::kv_mode::fast, isa.name);
+                    ASSERT_NO_FATAL_FAILURE(p.check(0, has_errors(codec) && rows <= 16 ? &errors : nullptr));
+                }
     });
 }
 
@@ -176,26 +178,27 @@ TEST(KvAttention, RowsOfAChunkSeeCodesAndEachOther) {
 TEST(KvAttention, RowsOfAStepAreSingleRows) {
     for_each_isa([](const tested_isa& isa) {
         for (const auto& [name, codec] : codecs)
-            for (const std::size_t group : {1, 4})
-                for (const std::size_t span : {0, 100}) {
-                    SCOPED_TRACE(std::string(name) + ", " + std::to_string(group) + " queries, span " +
-                                 std::to_string(span));
-                    auto options = options_of(codec, head_of(codec, 32), 1);
-                    options.max_rows = 16;
-                    options.span = span;
-                    run_problem p(options, group, 230, 16, isa.name);
-                    p.run(crumb::kv_mode::fast, isa.name);
-                    const auto together = p.y;
-                    const auto plan = p.plan(crumb::kv_mode::fast, isa.name);
-                    crumb::buffer memory(plan.scratch_bytes(16));
-                    for (const std::size_t rows : {1, 3, 7}) {
-                        std::fill(p.y.begin(), p.y.end(), -7.0f);
-                        for (std::size_t r = 0; r < 16; r += rows)
-                            ASSERT_TRUE(plan.run(p.queries(), *p.cache, 0, p.result(), memory,
-                                                 {.rows = {r, std::min<std::size_t>(r + rows, 16)}}));
-                        EXPECT_EQ(p.y, together) << rows << " rows at a time";
+            for (const std::size_t head : heads_of(codec, 32))
+                for (const std::size_t group : {1, 4})
+                    for (const std::size_t span : {0, 100}) {
+                        SCOPED_TRACE(std::string(name) + ", " + std::to_string(group) + " queries, span " +
+                                     std::to_string(span));
+                        auto options = options_of(codec, head, 1);
+                        options.max_rows = 16;
+                        options.span = span;
+                        run_problem p(options, group, 230, 16, isa.name);
+                        p.run(crumb::kv_mode::fast, isa.name);
+                        const auto together = p.y;
+                        const auto plan = p.plan(crumb::kv_mode::fast, isa.name);
+                        crumb::buffer memory(plan.scratch_bytes(16));
+                        for (const std::size_t rows : {1, 3, 7}) {
+                            std::fill(p.y.begin(), p.y.end(), -7.0f);
+                            for (std::size_t r = 0; r < 16; r += rows)
+                                ASSERT_TRUE(plan.run(p.queries(), *p.cache, 0, p.result(), memory,
+                                                     {.rows = {r, std::min<std::size_t>(r + rows, 16)}}));
+                            EXPECT_EQ(p.y, together) << rows << " rows at a time";
+                        }
                     }
-                }
     });
 }
 
@@ -279,28 +282,31 @@ TEST(KvAttention, LimitsDecideAboutSecondPlanes) {
 TEST(KvAttention, ASpanSeesItsTokensAlone) {
     for_each_isa([](const tested_isa& isa) {
         for (const auto& [name, codec] : codecs)
-            for (const auto& [span, tokens, rows] :
-                 {std::tuple{1, 300, 9}, {40, 20, 9}, {40, 777, 1}, {40, 777, 9}, {300, 1100, 40}}) {
-                SCOPED_TRACE(std::string(name) + ", span " + std::to_string(span) + ", " +
-                             std::to_string(tokens) + " tokens, " + std::to_string(rows) + " rows");
-                auto options = options_of(codec, head_of(codec, 16), 1);
-                options.max_rows = 40;
-                options.span = static_cast<std::size_t>(span);
-                const auto m = static_cast<std::size_t>(rows);
-                run_problem p(options, 2, static_cast<std::size_t>(tokens), m, isa.name);
-                EXPECT_LE(p.pages.size(), std::size_t(span == 300 ? 3 : 2));
-                const auto errors = p.run(crumb::kv_mode::fast, isa.name);
-                ASSERT_NO_FATAL_FAILURE(p.check(0, has_errors(codec) && m <= 16 ? &errors : nullptr));
-                p.run(crumb::kv_mode::exact, isa.name);
-                ASSERT_NO_FATAL_FAILURE(p.check(0, nullptr));
-                // The same bits whichever rows go together.
-                const auto together = p.y;
-                const auto plan = p.plan(crumb::kv_mode::exact, isa.name);
-                crumb::buffer memory(plan.scratch_bytes(m));
-                for (std::size_t r = 0; r < m; ++r)
-                    ASSERT_TRUE(plan.run(p.queries(), *p.cache, 0, p.result(), memory, {.rows = {r, r + 1}}));
-                EXPECT_EQ(p.y, together);
-            }
+            for (const std::size_t head : heads_of(codec, 16))
+                for (const auto& [span, tokens, rows] :
+                     {std::tuple{1, 300, 9}, {40, 20, 9}, {40, 777, 1}, {40, 777, 9}, {300, 1100, 40}}) {
+                    SCOPED_TRACE(std::string(name) + ", span " + std::to_string(span) + ", " +
+                                 std::to_string(tokens) + " tokens, " + std::to_string(rows) +
+                                 " rows, heads of " + std::to_string(head));
+                    auto options = options_of(codec, head, 1);
+                    options.max_rows = 40;
+                    options.span = static_cast<std::size_t>(span);
+                    const auto m = static_cast<std::size_t>(rows);
+                    run_problem p(options, 2, static_cast<std::size_t>(tokens), m, isa.name);
+                    EXPECT_LE(p.pages.size(), std::size_t(span == 300 ? 3 : 2));
+                    const auto errors = p.run(crumb::kv_mode::fast, isa.name);
+                    ASSERT_NO_FATAL_FAILURE(p.check(0, has_errors(codec) && m <= 16 ? &errors : nullptr));
+                    p.run(crumb::kv_mode::exact, isa.name);
+                    ASSERT_NO_FATAL_FAILURE(p.check(0, nullptr));
+                    // The same bits whichever rows go together.
+                    const auto together = p.y;
+                    const auto plan = p.plan(crumb::kv_mode::exact, isa.name);
+                    crumb::buffer memory(plan.scratch_bytes(m));
+                    for (std::size_t r = 0; r < m; ++r)
+                        ASSERT_TRUE(
+                            plan.run(p.queries(), *p.cache, 0, p.result(), memory, {.rows = {r, r + 1}}));
+                    EXPECT_EQ(p.y, together);
+                }
     });
 }
 
@@ -331,26 +337,27 @@ TEST(KvAttention, UncodedTokensGiveWhatAttentionGives) {
 
 TEST(KvAttention, PartialResultsMergeToTheWhole) {
     for_each_isa([](const tested_isa& isa) {
-        for (const auto& [name, codec] : codecs) {
-            SCOPED_TRACE(name);
-            run_problem p(options_of(codec, head_of(codec, 16)), 2, 400, 1, isa.name);
-            p.run(crumb::kv_mode::fast, isa.name);
-            const auto plan = p.plan(crumb::kv_mode::fast, isa.name);
-            crumb::buffer memory(plan.scratch_bytes(1)), partials(plan.partial_bytes(1, 4));
-            const std::size_t cuts[] = {0, 2, 100, 333, 401};
-            std::vector<crumb::kv_error> errors(p.heads);
-            for (std::size_t i = 0; i < 4; ++i) {
-                std::vector<crumb::kv_error> of(p.heads);
-                ASSERT_TRUE(plan.partial(p.queries(), *p.cache, 0, {{cuts[i], cuts[i + 1]}, partials, i},
-                                         memory, {.errors = of.data()})
-                                .ok());
-                for (std::size_t h = 0; h < p.heads; ++h)
-                    errors[h] = {.score = std::max(errors[h].score, of[h].score),
-                                 .weight = std::max(errors[h].weight, of[h].weight)};
+        for (const auto& [name, codec] : codecs)
+            for (const std::size_t head : heads_of(codec, 16)) {
+                SCOPED_TRACE(std::string(name) + ", heads of " + std::to_string(head));
+                run_problem p(options_of(codec, head), 2, 400, 1, isa.name);
+                p.run(crumb::kv_mode::fast, isa.name);
+                const auto plan = p.plan(crumb::kv_mode::fast, isa.name);
+                crumb::buffer memory(plan.scratch_bytes(1)), partials(plan.partial_bytes(1, 4));
+                const std::size_t cuts[] = {0, 2, 100, 333, 401};
+                std::vector<crumb::kv_error> errors(p.heads);
+                for (std::size_t i = 0; i < 4; ++i) {
+                    std::vector<crumb::kv_error> of(p.heads);
+                    ASSERT_TRUE(plan.partial(p.queries(), *p.cache, 0, {{cuts[i], cuts[i + 1]}, partials, i},
+                                             memory, {.errors = of.data()})
+                                    .ok());
+                    for (std::size_t h = 0; h < p.heads; ++h)
+                        errors[h] = {.score = std::max(errors[h].score, of[h].score),
+                                     .weight = std::max(errors[h].weight, of[h].weight)};
+                }
+                plan.merge(partials, 4, p.result());
+                ASSERT_NO_FATAL_FAILURE(p.check(0, has_errors(codec) ? &errors : nullptr));
             }
-            plan.merge(partials, 4, p.result());
-            ASSERT_NO_FATAL_FAILURE(p.check(0, has_errors(codec) ? &errors : nullptr));
-        }
     });
 }
 
