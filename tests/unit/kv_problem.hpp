@@ -12,6 +12,7 @@
 
 #include <cstring>
 #include <memory>
+#include <optional>
 #include <random>
 #include <vector>
 
@@ -82,6 +83,12 @@ struct cache_problem {
     std::mt19937 engine;
     std::vector<float> k, v; ///< of the last rows
 
+    struct prepared_part {
+        const std::byte* bytes = nullptr;
+        std::optional<crumb::reference::kv_part> part;
+    };
+    mutable prepared_part last_parts[2]; ///< of values and of keys
+
     explicit cache_problem(const crumb::kv_cache_options& s, const char* isa = nullptr, unsigned seed = 1)
         : options(s), codebooks(s.codec, s.head_size, s.layers * s.kv_heads, seed), engine(seed) {
         options.codebooks = codebooks.view(s.kv_heads, 1);
@@ -140,13 +147,18 @@ struct cache_problem {
         }
     }
 
-    /// The oracle over a part of a page.
-    crumb::reference::kv_part part(std::size_t layer, std::size_t head, bool keys, std::size_t p) const {
+    /// The oracle over a part of a page, until the next call.
+    crumb::reference::kv_part& part(std::size_t layer, std::size_t head, bool keys, std::size_t p) const {
         const auto view = cache->layer(layer);
-        auto made = crumb::reference::kv_part::make(view.page.part(keys), view.tables(head, keys),
-                                                    const_cast<std::byte*>(view.part(p, head, keys)));
-        EXPECT_TRUE(made.ok()) << made.message();
-        return *made;
+        auto* const bytes = const_cast<std::byte*>(view.part(p, head, keys));
+        // Its tables take much longer to prepare than a token to decode, and tokens come in order.
+        prepared_part& last = last_parts[keys];
+        if (bytes != last.bytes) {
+            auto made = crumb::reference::kv_part::make(view.page.part(keys), view.tables(head, keys), bytes);
+            EXPECT_TRUE(made.ok()) << made.message();
+            last = {bytes, *made};
+        }
+        return *last.part;
     }
     /// What token t of a layer stands for.
     std::vector<double> decoded(std::size_t layer, std::size_t head, bool keys, std::size_t t) const {
