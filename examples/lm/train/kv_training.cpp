@@ -2,6 +2,8 @@
 
 #include "model/input_text.hpp"
 
+#include <crumb/offline/cache/codebooks.hpp>
+
 #include <cmath>
 #include <limits>
 #include <mutex>

@@ -4,7 +4,8 @@
 #include "model/progress.hpp"
 #include "model/session.hpp"
 
-#include <crumb/offline/cache/codebooks.hpp>
+#include <crumb/offline/cache/samples.hpp>
+#include <crumb/offline/cache/trained_codebooks.hpp>
 
 #include <string>
 

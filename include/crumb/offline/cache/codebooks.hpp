@@ -1,10 +1,9 @@
 // Training of the codebooks of a product-quantized cache.
 #pragma once
 
-#include <crumb/offline/cache/additive_tables.hpp>
+#include <crumb/offline/cache/entries.hpp>
 #include <crumb/offline/cache/kv_turn.hpp>
 #include <crumb/offline/cache/samples.hpp>
-#include <crumb/offline/cache/trained_codebooks.hpp>
 #include <crumb/reference/kv_codec.hpp>
 
 #include <mutex>
@@ -83,49 +82,6 @@ class kv_codebook_trainer {
             if (!s)
                 return s;
         return out;
-    }
-
-    /// The entries of a sub-space, [entries][dims], trained on its points: centroids, or low and high ones.
-    static result<std::vector<float>> centers_of(const kv_codec& codec,
-                                                 const matrix_view<const float>& points, std::uint64_t seed,
-                                                 std::size_t max_rounds = 10,
-                                                 std::span<const float> weights = {}) {
-        kmeans_options k;
-        k.centroids = codec.entries();
-        // A few centroids converge slowly, and their rounds are cheap.
-        const bool few = k.centroids <= 64 && !codec.additive;
-        k.max_rounds = few ? max_rounds * std::max<std::size_t>(1, 128 / k.centroids) : max_rounds;
-        k.tolerance = k.centroids <= 64 ? 1e-5 : 1e-4;
-        k.seed = seed;
-        if (!codec.additive) {
-            auto clusters = kmeans(points, k, weights);
-            if (!clusters)
-                return clusters.error();
-            return std::move(clusters->centroids);
-        }
-        auto tables = train_additive_tables(points, k, weights);
-        if (!tables)
-            return tables.error();
-        std::vector<float> centers = std::move(tables->low);
-        centers.insert(centers.end(), tables->high.begin(), tables->high.end());
-        return centers;
-    }
-    /// A channel (counted through all sets, keys before values) on the int8 grid: the largest number, or sum
-    /// of two, is at most 127.
-    static void store(kv_codebooks& out, std::size_t channel, const Eigen::VectorXd& values) {
-        constexpr Eigen::Index low = additive_tables::entries;
-        const bool additive = out.codec.additive;
-        const double max =
-            additive ? values.head(low).cwiseAbs().maxCoeff() + values.tail(low).cwiseAbs().maxCoeff()
-                     : values.cwiseAbs().maxCoeff();
-        // Two numbers may both be rounded up.
-        const auto scale = static_cast<float>(max / (additive ? 126 : 127));
-        out.scales[channel] = scale;
-        std::int8_t* to = out.entries.data() + channel * out.codec.entries();
-        for (Eigen::Index e = 0; e < values.size(); ++e)
-            to[e] = scale > 0 ? static_cast<std::int8_t>(
-                                    std::clamp<long>(std::lrint(values[e] / double{scale}), -127, 127))
-                              : std::int8_t{0};
     }
 
   private:
@@ -294,14 +250,14 @@ class kv_codebook_trainer {
         std::vector<float> weights(view.rows);
         for (std::size_t r = 0; r < view.rows; ++r)
             weights[r] = weights_[r * step];
-        const auto centers =
-            centers_of(out_.codec, view, (o_.seed * 2 * out_.sets + n_) * size_ + j, o_.max_rounds, weights);
+        const auto centers = train_kv_entries(out_.codec, view, (o_.seed * 2 * out_.sets + n_) * size_ + j,
+                                              o_.max_rounds, weights);
         if (!centers)
             return centers.error();
         const Eigen::Map<const matrix_rows> c(centers->data(), index(out_.codec.entries()), index(dims));
         const Eigen::MatrixXd back = w.triangularView<Eigen::Upper>().solve(c.cast<double>().transpose());
         for (std::size_t i = 0; i < dims; ++i)
-            store(out_, n_ * size_ + j * dims + i, back.row(index(i)).transpose());
+            store_kv_entries(out_, n_ * size_ + j * dims + i, back.row(index(i)).transpose());
         return {};
     }
 

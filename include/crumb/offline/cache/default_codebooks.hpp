@@ -1,7 +1,7 @@
 // Codebooks of a product-quantized cache for a model that nothing is known of.
 #pragma once
 
-#include <crumb/offline/cache/codebooks.hpp>
+#include <crumb/offline/cache/entries.hpp>
 
 #include <numbers>
 
@@ -34,8 +34,7 @@ inline result<kv_codebooks> default_kv_codebooks(const kv_codec& codec, std::siz
     out.codec = codec;
     out.head_size = head_size;
     out.sets = 1;
-    const auto centers =
-        kv_codebook_trainer::centers_of(codec, matrix<const float>(x.data(), points, codec.dims), seed);
+    const auto centers = train_kv_entries(codec, matrix<const float>(x.data(), points, codec.dims), seed);
     if (!centers)
         return centers.error();
     out.entries.resize(2 * head_size * codec.entries());
@@ -44,7 +43,7 @@ inline result<kv_codebooks> default_kv_codebooks(const kv_codec& codec, std::siz
         Eigen::VectorXd values(static_cast<Eigen::Index>(codec.entries()));
         for (std::size_t e = 0; e < codec.entries(); ++e)
             values[static_cast<Eigen::Index>(e)] = double{(*centers)[e * codec.dims + channel % codec.dims]};
-        kv_codebook_trainer::store(out, channel, values);
+        store_kv_entries(out, channel, values);
     }
     return out;
 }
