@@ -24,12 +24,12 @@ struct field_bits<isa::CRUMB_THIS_ISA> {
     static CRUMB_INLINE bytes keep(bytes x) noexcept {
         return x & bytes(static_cast<std::int16_t>(Mask * 0x0101));
     }
-    static CRUMB_INLINE bytes triple(bytes x) noexcept {
+    static CRUMB_NOINLINE bytes triple(bytes x) noexcept {
         const bytes low = bytes(std::int16_t{0x00ff});
         const bytes even = x & low, odd = (x >> 8) & low;
         return ((even + even + even) & low) | ((odd + odd + odd) << 8);
     }
-    static CRUMB_INLINE bytes digit(bytes x) noexcept {
+    static CRUMB_NOINLINE bytes digit(bytes x) noexcept {
         const bytes low = bytes(std::int16_t{0x00ff});
         const bytes even = x & low, odd = (x >> 8) & low;
         return ((even + even + even) >> 8) | ((odd + odd + odd) & bytes(std::int16_t{0x0300}));
@@ -49,24 +49,24 @@ struct field_bits<isa::CRUMB_THIS_ISA> {
     }
     /// (x >> Right << Left) & Mask of each byte.
     template <int Right, int Left, int Mask>
-    static CRUMB_INLINE sixteen part(sixteen x) noexcept {
+    static CRUMB_NOINLINE sixteen part(sixteen x) noexcept {
         for (auto& byte : x.at)
             byte = static_cast<std::uint8_t>((byte >> Right << Left) & Mask);
         return x;
     }
-    static CRUMB_INLINE sixteen join(sixteen a, const sixteen& b) noexcept {
+    static CRUMB_NOINLINE sixteen join(sixteen a, const sixteen& b) noexcept {
         for (int i = 0; i < 16; ++i)
             a.at[i] = static_cast<std::uint8_t>(a.at[i] | b.at[i]);
         return a;
     }
-    static CRUMB_INLINE sixteen minus(sixteen x, int y) noexcept {
+    static CRUMB_NOINLINE sixteen minus(sixteen x, int y) noexcept {
         for (auto& byte : x.at)
             byte = static_cast<std::uint8_t>(byte - y);
         return x;
     }
     /// E4M3 without sign as the bits of a half, which has one more bit of exponent and seven more of
     /// mantissa: 1/256 of the numbers.
-    static CRUMB_INLINE typename I::f32 load_e4m3_halves(const std::uint8_t* p) noexcept {
+    static CRUMB_NOINLINE typename I::f32 load_e4m3_halves(const std::uint8_t* p) noexcept {
         half halves[I::lanes];
         for (int i = 0; i < I::lanes; ++i)
             halves[i].bits = static_cast<std::uint16_t>((p[i] & 0x7f) << 7);
@@ -81,8 +81,8 @@ struct field_bits<isa::CRUMB_THIS_ISA> {
     }
     /// sum[v] += a x[0] + b x[1]: numbers of 16 channels times sums of activations. `Same`: a is b.
     template <int Vectors, bool Same>
-    static CRUMB_INLINE void add_terms(typename I::i32* sum, const sixteen& a, const sixteen& b,
-                                       const std::int16_t* x) noexcept {
+    static CRUMB_NOINLINE void add_terms(typename I::i32* sum, const sixteen& a, const sixteen& b,
+                                         const std::int16_t* x) noexcept {
         for (int v = 0; v < Vectors; ++v)
             sum[v] = sum[v] + widen(a, v) * I::i32(x[0]) + widen(b, v) * I::i32(x[1]);
     }

@@ -60,19 +60,19 @@ struct portable {
         for (std::size_t i = 0; i < n; ++i)
             p[i] = x[i];
     }
-    static CRUMB_INLINE f32 load(const half* p) noexcept {
+    static CRUMB_NOINLINE f32 load(const half* p) noexcept {
         float x[lanes];
         for (int i = 0; i < lanes; ++i)
             x[i] = to_float(p[i]);
         return load(x);
     }
-    static CRUMB_INLINE f32 load(const bf16* p) noexcept {
+    static CRUMB_NOINLINE f32 load(const bf16* p) noexcept {
         float x[lanes];
         for (int i = 0; i < lanes; ++i)
             x[i] = to_float(p[i]);
         return load(x);
     }
-    static CRUMB_INLINE void store(half* p, f32 v) noexcept {
+    static CRUMB_NOINLINE void store(half* p, f32 v) noexcept {
         float x[lanes];
         store(x, v);
         for (int i = 0; i < lanes; ++i)
@@ -132,7 +132,7 @@ struct portable {
         out[2] = sum(c);
         out[3] = sum(d);
     }
-    static CRUMB_INLINE void load_pairs(const float* p, f32& even, f32& odd) noexcept {
+    static CRUMB_NOINLINE void load_pairs(const float* p, f32& even, f32& odd) noexcept {
         float x[2 * lanes];
         for (int i = 0; i < lanes; ++i) {
             x[i] = p[2 * i];
@@ -141,7 +141,7 @@ struct portable {
         even = load(x);
         odd = load(x + lanes);
     }
-    static CRUMB_INLINE void store_pairs(float* p, f32 even, f32 odd) noexcept {
+    static CRUMB_NOINLINE void store_pairs(float* p, f32 even, f32 odd) noexcept {
         float x[2 * lanes];
         store(x, even);
         store(x + lanes, odd);
@@ -198,7 +198,7 @@ struct portable {
     }
 
     // ---- scales and selectors ----
-    static CRUMB_INLINE f32 load_integers(const std::int8_t* p) noexcept {
+    static CRUMB_NOINLINE f32 load_integers(const std::int8_t* p) noexcept {
         float x[lanes];
         for (int i = 0; i < lanes; ++i)
             x[i] = static_cast<float>(p[i]);
@@ -207,7 +207,7 @@ struct portable {
     /// Codes First .. First + lanes - 1 of a group of `Group`, 0 .. 2^Bits - 1: a group of 32 has the order
     /// of `stored_indices<Bits>`, one of 64 that of blocks in a cache.
     template <int Bits, int First, int Group = 32>
-    static CRUMB_INLINE f32 load_field(const std::uint8_t* p) noexcept {
+    static CRUMB_NOINLINE f32 load_field(const std::uint8_t* p) noexcept {
         constexpr int stored = Group * Bits / 8; // bytes, each with codes so far apart
         float x[lanes];
         for (int i = 0; i < lanes; ++i)
@@ -215,20 +215,20 @@ struct portable {
                                       ((1 << Bits) - 1));
         return load(x);
     }
-    static CRUMB_INLINE f32 load_powers(const std::uint8_t* p) noexcept {
+    static CRUMB_NOINLINE f32 load_powers(const std::uint8_t* p) noexcept {
         float x[lanes];
         for (int i = 0; i < lanes; ++i)
             x[i] = power_of(p[i]);
         return load(x);
     }
     /// The low nibble of each channel's scale in both nibbles of the channel's four bytes.
-    static CRUMB_INLINE bytes spread_low_nibbles(const half* p) noexcept {
+    static CRUMB_NOINLINE bytes spread_low_nibbles(const half* p) noexcept {
         std::uint8_t low[lanes];
         for (int i = 0; i < lanes; ++i)
             low[i] = static_cast<std::uint8_t>(p[i].bits & 15u);
         return spread(low);
     }
-    static CRUMB_INLINE bytes spread_low_nibbles(const std::int8_t* p) noexcept {
+    static CRUMB_NOINLINE bytes spread_low_nibbles(const std::int8_t* p) noexcept {
         std::uint8_t low[lanes];
         for (int i = 0; i < lanes; ++i)
             low[i] = static_cast<std::uint8_t>(p[i] & 15);
@@ -250,7 +250,7 @@ struct portable {
         return a >> N;
     }
 
-    static CRUMB_INLINE void round_group(const float* x, float inverse, std::int8_t* out) noexcept {
+    static CRUMB_NOINLINE void round_group(const float* x, float inverse, std::int8_t* out) noexcept {
         for (int i = 0; i < 32; i += lanes) {
             std::int32_t q[lanes];
             round_to_i32(load(x + i) * f32(inverse)).store_unaligned(q);
@@ -297,7 +297,7 @@ struct portable {
         using table = const std::int8_t*;
         static CRUMB_INLINE table load_table(const std::int8_t* entries) noexcept { return entries; }
         template <int X>
-        static CRUMB_INLINE operand look_up(table entries, bytes cells) noexcept {
+        static CRUMB_NOINLINE operand look_up(table entries, bytes cells) noexcept {
             std::uint8_t cell[width];
             std::int8_t found[width];
             std::memcpy(cell, &cells, sizeof cell);
