@@ -161,7 +161,8 @@ struct plain_task {
             quantized_x.push_back({a.codes(), a.scales()});
         }
         run();
-        error = check_product<F>(*storage<F>(f.stored.blocks, n, f.level.k), x, y);
+        const std::span<const typename F::block> all = f.stored.blocks;
+        error = check_product<F>(*storage<F>(all.first(n * groups), n, f.level.k), x, y);
     }
     static std::size_t slice(const memory_level& level, std::size_t rows) {
         return std::max<std::size_t>(64, level.n / rows);
