@@ -84,6 +84,10 @@ requires has_records<Format>
 struct linear_table<Format> {
     template <class Isa>
     using kernels = own_or_base_isa<Isa>;
+    /// The same for one row.
+    template <class Isa>
+    using single_kernel =
+        std::conditional_t<kernel::has_own_fields<Isa, typename Format::codes>, Isa, kernels<Isa>>;
 
     template <class Isa>
     static constexpr linear_functions exact{
@@ -93,7 +97,7 @@ struct linear_table<Format> {
          .sum_inputs = kernel::record_shape<Format>::integers || kernel::record_shape<Format>::sub_groups == 2
                            ? 16u
                            : 32u},
-        &kernel::record_gemv<Format, kernels<Isa>>,
+        &kernel::record_gemv<Format, single_kernel<Isa>>,
         &kernel::record_gemm<Format, kernels<Isa>>,
         &kernel::quantize_activations<kernels<Isa>>,
     };

@@ -147,7 +147,12 @@ struct record_run<isa::CRUMB_THIS_ISA, Format> {
             const float* sums = static_cast<const float*>(args.x_sums) + group * subs;
             i32 sum[unsigned(subs * vectors)];
             w.begin_group();
-            block::template float_group<vectors>(w, row, sum);
+            if constexpr (codes::field_bits == 1 && requires { P::sum_of_bits(w.raw(0, 0), row); }) {
+                sum[0] = P::sum_of_bits(w.raw(0, 0), row);
+                w.template prefetch<0>();
+            } else {
+                block::template float_group<vectors>(w, row, sum);
+            }
             CRUMB_UNROLL
             for (int sub = 0; sub < subs; ++sub) {
                 const f32 x_sum = I::set1(sums[sub]);
