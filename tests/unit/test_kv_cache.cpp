@@ -119,11 +119,15 @@ crumb::kv_cache_options options_of(const kv_codec& codec, std::size_t head_size,
         .layers = layers, .kv_heads = kv_heads, .head_size = head_size, .max_tokens = 1200, .codec = codec};
 }
 
+/// Whether codes without codebooks may be multiplied as integers.
+bool may_be_integers(const kv_codec& codec) {
+    return codec.kind == crumb::kv_kind::q8_0 || codec == kv_codec::kivi(4);
+}
 /// Whether a result in fast mode is off by what `kv_error` bounds.
-bool has_errors(const kv_codec& codec) { return codec.has_codebooks() || codec.kind == crumb::kv_kind::q8_0; }
-/// Heads of `size`, and the smallest ones whose bytes are multiplied as integers.
+bool has_errors(const kv_codec& codec) { return codec.has_codebooks() || may_be_integers(codec); }
+/// Heads of `size`, and the smallest ones whose codes are multiplied as integers.
 std::vector<std::size_t> heads_of(const kv_codec& codec, std::size_t size) {
-    return codec.kind == crumb::kv_kind::q8_0 ? std::vector<std::size_t>{size, 64} : std::vector{size};
+    return may_be_integers(codec) ? std::vector<std::size_t>{size, 64} : std::vector{size};
 }
 
 TEST(KvAttention, ExactModeIsAttentionOverDecodedTokens) {
@@ -215,8 +219,7 @@ TEST(KvAttention, ThePlanChoosesTheRoute) {
                     crumb::dispatch::functions_at<crumb::dispatch::kv_attention_functions>(
                         crumb::isa_index(isa.name));
                 const auto from = functions.scans.expansion(codec).from;
-                const bool integers =
-                    codec.kind == crumb::kv_kind::q8_0 && from != 0 && group >= from && group <= 16;
+                const bool integers = may_be_integers(codec) && from != 0 && group >= from && group <= 16;
                 EXPECT_EQ(plan->route() == kv_route::integers, integers);
                 if (codec.kind == crumb::kv_kind::pq) {
                     EXPECT_EQ(plan->route(), group == 17                  ? kv_route::decoded
@@ -241,10 +244,14 @@ TEST(KvAttention, LimitsDecideAboutSecondPlanes) {
     for_each_isa([](const tested_isa& isa) {
         for (const auto& [name, codec] : codecs)
             for (const std::size_t group : {1, 4}) {
-                if (!codec.has_codebooks())
+                const std::size_t size = codec.has_codebooks() ? 32 : 64;
+                if (!codec.has_codebooks() &&
+                    (codec != kv_codec::kivi(4) ||
+                     crumb::kv_attention::plan(options_of(codec, size, 1), {.heads = group}, {isa.name})
+                             ->route() != crumb::kv_route::integers))
                     continue;
                 SCOPED_TRACE(std::string(name) + ", " + std::to_string(group) + " queries");
-                run_problem p(options_of(codec, 32, 1), group, 300, 1, isa.name);
+                run_problem p(options_of(codec, size, 1), group, 300, 1, isa.name);
                 const auto errors_of = [&](const crumb::kv_plane_limits& limits) {
                     const auto plan = crumb::kv_attention::plan(
                         p.options, {.heads = p.heads, .limits = limits}, {isa.name});

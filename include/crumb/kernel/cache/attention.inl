@@ -25,6 +25,7 @@
 #include <crumb/kernel/cache/scan.inl>
 
 #include <crumb/kernel/cache/integers.inl>
+#include <crumb/kernel/cache/nibbles.inl>
 #include <crumb/kernel/cache/uniform.inl>
 
 #include <crumb/kernel/cache/skip.inl>
@@ -150,6 +151,9 @@ struct kv_attention_run<isa::CRUMB_THIS_ISA> {
         /// Calls f with the products of integers, on an ISA that has them.
         template <class F, class Isa = I>
         CRUMB_INLINE void with_integers([[maybe_unused]] F&& f) const noexcept {
+            if constexpr (has_nibble_products<Isa>)
+                if (cache.keys().codec().kind == kv_kind::uniform)
+                    return f(kv_nibbles<I, typename Isa::nibble_products>{*this, args, place});
             if constexpr (has_byte_products<Isa>)
                 f(kv_integers<I, typename Isa::byte_products>{*this, args, place});
         }

@@ -22,6 +22,8 @@ struct pq_expand_run<isa::CRUMB_THIS_ISA> {
     static pq_expansion of([[maybe_unused]] const kv_codec& codec) noexcept {
         if (codec.kind == kv_kind::q8_0)
             return of_bytes<I>();
+        if (codec.kind == kv_kind::uniform)
+            return {codec.bits == 4 ? of_nibbles<I>() : 0, false};
         if constexpr (has_quads<Primitives>)
             return Primitives::quads::expansion_of(pq_kind_of(codec), codec.dims);
         else
@@ -41,6 +43,14 @@ struct pq_expand_run<isa::CRUMB_THIS_ISA> {
             return {Isa::byte_products::from, false};
         else
             return {};
+    }
+
+    template <class Isa>
+    static constexpr std::size_t of_nibbles() noexcept {
+        if constexpr (has_nibble_products<Isa>)
+            return Isa::nibble_products::from;
+        else
+            return 0;
     }
 
     static constexpr std::size_t tile = 4; ///< planes that share a pass

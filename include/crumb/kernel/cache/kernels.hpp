@@ -73,9 +73,9 @@ struct kv_error {
 
 /// When one plane of 7 bits is enough; 0: never.
 struct kv_plane_limits {
-    /// Of a score's error, as `kv_error` bounds it: a query takes both planes for the parts where one might
-    /// err by more. For expanded codes the root mean square of errors is about a thirtieth of the bound, for
-    /// tables a tenth.
+    /// Of a score's error, as `kv_error` bounds it: a query takes both planes for the parts (of `kivi4` for
+    /// halves of them) where one might err by more. For expanded codes the root mean square of errors is
+    /// about a thirtieth of the bound, for tables a tenth.
     float score = 0.5f, score_by_tables = 0.25f;
     /// Share of the weight read so far that rounding to one plane is expected to change.
     float weight = 1.0f / 64;
@@ -127,6 +127,21 @@ struct kv_attention_args : attention_query_args {
 template <class Isa>
 concept has_byte_products = requires { typename Isa::byte_products; };
 
+/// Whether an ISA multiplies codes of 4 bits with bytes. What `nibble_products` has: `from`, queries per kv
+/// head and row from which that pays; the `width` of registers in bytes; a `tile` of planes of factors that
+/// share a pass; quads of channels whose products a sum takes `at_once`;
+///     nibbles    the low or the high halves of bytes
+///     by_quads   codes of four channels beside each other, four tokens in 16 bytes: of registers of tokens
+///                0 .. 15 and so on, in register k tokens 4 k .. 4 k + 3 of each 16
+///     factors    of a quad for all tokens; for those of the second half of 64 bytes from elsewhere
+///     dot        adds products of the factors to the sums of tokens
+///     widen      such sums as 32 bits
+///     put        base + step * sum of four registers, in the order of tokens
+///     place      where `round` puts the factors of a quad
+///     round      rounds `width` channels to a plane, or to two: 128 high + low; adds up the integers
+template <class Isa>
+concept has_nibble_products = requires { typename Isa::nibble_products; };
+
 template <class Isa>
 struct kv_encode_run;
 template <class Isa>
@@ -137,6 +152,10 @@ template <class Isa>
 struct kv_uniform;
 template <class Isa, class Products>
 struct kv_integers;
+template <class Isa, class Products>
+struct kv_nibble_scores;
+template <class Isa, class Products>
+struct kv_nibbles;
 template <class Isa>
 struct kv_means;
 template <class Isa>

@@ -150,18 +150,54 @@ struct kv_scan<isa::CRUMB_THIS_ISA> {
                 for (std::size_t c = 0; c < pass.padded; c += lanes)
                     I::store(o + c, I::fma(I::load(sum + c), I::set1(factor), I::load(o + c)));
             }
-            if (args.errors != nullptr) {
-                const std::size_t row = pass.row + i / args.group;
-                const std::size_t head = pass.kv_head * args.group + i % args.group;
-                const kv_scan_state& state = states[i];
-                const auto share = [](std::uint32_t some, std::uint32_t all) {
-                    return all == 0 ? 0.0f : static_cast<float>(some) / static_cast<float>(all);
-                };
-                args.errors[row * (args.q.cols / args.head_size) + head] = {
-                    state.error, pass.totals[i] > 0 ? state.lost * factor / pass.totals[i] * most : 0.0f,
-                    share(state.second_scores, state.scored), share(state.second_weights, state.weighed)};
-            }
+            report(i, factor, most);
         }
+    }
+    /// Says what the errors of query i are, if they are asked for. `factor`: e^(reference - maximum); `most`:
+    /// the largest magnitude that weights are multiplied with.
+    CRUMB_INLINE void report(std::size_t i, float factor, float most) const noexcept {
+        if (args.errors == nullptr)
+            return;
+        const std::size_t row = pass.row + i / args.group, head = pass.kv_head * args.group + i % args.group;
+        const kv_scan_state& state = states[i];
+        const auto share = [](std::uint32_t some, std::uint32_t all) {
+            return all == 0 ? 0.0f : static_cast<float>(some) / static_cast<float>(all);
+        };
+        args.errors[row * (args.q.cols / args.head_size) + head] = {
+            state.error, pass.totals[i] > 0 ? state.lost * factor / pass.totals[i] * most : 0.0f,
+            share(state.second_scores, state.scored), share(state.second_weights, state.weighed)};
+    }
+
+    /// e^(level - reference) of query i, whose sums it brings to a newer reference where that is too far
+    /// behind.
+    CRUMB_INLINE float relative(std::size_t i, float level) const noexcept {
+        kv_scan_state& state = states[i];
+        if (state.reference == -__builtin_inff())
+            state.reference = level;
+        if (level - state.reference > max_ahead) {
+            const float factor = M::exp_of(state.reference - level);
+            float* sums = at.sums(own, i);
+            for (std::size_t c = 0; c < at.sum_floats(); c += lanes)
+                I::store(sums + c, I::mul(I::load(sums + c), I::set1(factor)));
+            state.lost *= factor;
+            state.mass *= factor;
+            state.spent *= factor;
+            state.reference = level;
+        }
+        return M::exp_of(level - state.reference);
+    }
+
+    /// Whether one plane is enough for weights whose steps add up to `steps`, which it counts: a quarter of a
+    /// step is what a weight loses on average. What earlier ones did not lose, these may.
+    CRUMB_INLINE bool one_plane(kv_scan_state& state, float steps) const noexcept {
+        const float loss = 0.25f * steps;
+        const bool one = state.spent + loss <= args.limits.weight * state.mass;
+        ++state.weighed;
+        if (one)
+            state.spent += loss;
+        else
+            ++state.second_weights;
+        return one;
     }
 
     /// Weights of a part's tokens 0 .. stop - 1, scaled and rounded, for all queries; the number of planes
@@ -199,24 +235,18 @@ struct kv_scan<isa::CRUMB_THIS_ISA> {
             const float factor = relative(i, weights.levels[i]);
             kv_scan_state& state = states[i];
             state.mass += I::sum(total) * factor;
-            // A quarter of a step is what a weight loses on average. What earlier parts did not lose, this
-            // one may.
-            const float loss = 0.25f * step * static_cast<float>(stop) * factor;
-            const bool one = state.spent + loss <= args.limits.weight * state.mass;
+            const bool one = one_plane(state, step * static_cast<float>(stop) * factor);
             std::int8_t *high = at.weights(work, 2 * i), *low = at.weights(work, 2 * i + 1);
             const auto add = [&](const std::int8_t* plane, float unit) {
                 planes[count++] = {reinterpret_cast<const std::uint8_t*>(plane), unit * factor,
                                    at.sums(own, i)};
             };
             add(high, step);
-            ++state.weighed;
             if (one) {
-                state.spent += loss;
                 state.lost += rounding::round(w, end, step, high, args.errors != nullptr) * factor;
             } else {
                 // What rounding down leaves, in 128ths of a step.
                 add(low, step / 128);
-                ++state.second_weights;
                 state.lost += rounding::round_down(w, end, step, high, low) * factor;
             }
         }
@@ -304,25 +334,6 @@ struct kv_scan<isa::CRUMB_THIS_ISA> {
         for (std::size_t i = 0; i < pass.queries; ++i)
             for (std::size_t t = 0; t < first; ++t)
                 pass.scores[i * pass.stride + t] = -__builtin_inff();
-    }
-
-    /// e^(level - reference) of query i, whose sums it brings to a newer reference where that is too far
-    /// behind.
-    CRUMB_INLINE float relative(std::size_t i, float level) const noexcept {
-        kv_scan_state& state = states[i];
-        if (state.reference == -__builtin_inff())
-            state.reference = level;
-        if (level - state.reference > max_ahead) {
-            const float factor = M::exp_of(state.reference - level);
-            float* sums = at.sums(own, i);
-            for (std::size_t c = 0; c < at.sum_floats(); c += lanes)
-                I::store(sums + c, I::mul(I::load(sums + c), I::set1(factor)));
-            state.lost *= factor;
-            state.mass *= factor;
-            state.spent *= factor;
-            state.reference = level;
-        }
-        return M::exp_of(level - state.reference);
     }
 
     /// The largest magnitude of a centroid's component.

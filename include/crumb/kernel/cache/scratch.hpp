@@ -27,20 +27,26 @@ class kv_scratch {
                          std::size_t kv_heads, kv_route route, bool joined = false) noexcept
         : route_(route), joined_(joined && route == kv_route::expanded),
           floats_{queries, round_up(head_size, 16),
-                  is_scan(route_) || route_ == kv_route::channels ? kv_part_tokens : attention_block} {
+                  is_scan(route_) || route_ == kv_route::channels || nibbles(codec) ? kv_part_tokens
+                                                                                    : attention_block} {
         std::size_t end = 0;
         const auto take = [&](std::size_t bytes) {
             const std::size_t at = end;
             end += round_up(bytes, alignment);
             return at;
         };
-        const bool scans = is_scan(route_);
+        const bool scans = is_scan(route_), codes = nibbles(codec);
         (void)take(floats_.state_size() * sizeof(float));
-        if (route_ == kv_route::integers) {
+        if (route_ == kv_route::integers && !codes) {
             // Besides the integers, these as a kernel multiplies them.
             query_bytes_ = pq_query_memory(codec, head_size, true).bytes + 8 * head_size;
             tables_ = take(queries * query_bytes_);
             queries_ = take(queries * sizeof(pq_query));
+            states_ = take(queries * sizeof(kv_scan_state));
+        }
+        if (codes) {
+            sum_floats_ = head_size * pq_sums;
+            sums_ = take(queries * sum_floats_ * sizeof(float));
             states_ = take(queries * sizeof(kv_scan_state));
         }
         if (scans) {
@@ -64,9 +70,11 @@ class kv_scratch {
 
         end = 0;
         (void)take(floats_.work_size() * sizeof(float));
+        if (codes)
+            factors_ = take(queries * 2 * floats_.padded * sizeof(float));
         if (route_ == kv_route::channels)
             factors_ = take(queries * (2 * floats_.padded + kv_part_tokens) * sizeof(float));
-        if (scans) {
+        if (scans || codes) {
             weights_ = take(queries * 2 * kv_part_tokens);
             numbers_ = take(2 * kv_part_tokens * sizeof(float));
             planes_ = take(queries * 2 * sizeof(pq_plane));
@@ -125,10 +133,14 @@ class kv_scratch {
         return reinterpret_cast<float*>(at(work, numbers_)) + i * kv_part_tokens;
     }
     pq_plane* planes(float* work) const noexcept { return reinterpret_cast<pq_plane*>(at(work, planes_)); }
-    /// Of scores 2 * padded floats per query, of values 256.
+    /// Of scores 2 * padded floats per query, of values 256 where channels are read one by one.
     float* factors(float* work) const noexcept { return reinterpret_cast<float*>(at(work, factors_)); }
 
   private:
+    /// Whether codes of 4 bits are multiplied as they lie.
+    constexpr bool nibbles(const kv_codec& codec) const noexcept {
+        return route_ == kv_route::integers && codec.kind == kv_kind::uniform;
+    }
     static std::byte* at(float* memory, std::size_t bytes) noexcept {
         return reinterpret_cast<std::byte*>(memory) + bytes;
     }

@@ -21,7 +21,7 @@ struct kv_attention_options {
     std::size_t heads = 0;        ///< query heads, a multiple of the cache's kv heads
     float scale = 0;              ///< of the scores; 0 means 1 / sqrt(head_size)
     kv_mode mode = kv_mode::fast; ///< of coded tokens; uncoded ones are the same in both
-    kv_plane_limits limits = {};  ///< of the fast mode of product quantization
+    kv_plane_limits limits = {};  ///< of the fast mode of product quantization and `kivi4`
 };
 
 /// The part of the output that one call computes; default: everything, for the tokens of this step.
@@ -53,9 +53,9 @@ struct kv_range_split {
 /// and v are the cache's, and t goes up to position + r, from position + r + 1 - span on if there is a span.
 /// Codes stand for what they decode to. In exact mode the error bound is that of `attention`. In fast mode a
 /// step with few queries per kv head does not decode: codes of product quantization are looked up in tables
-/// of 14 bits (MILLION), bytes of `q8_0` are multiplied with integers of 15 bits, and `kv_error` bounds the
-/// difference to exact mode; scales of uniform codes (KIVI) are multiplied with the queries or weights. Owns
-/// nothing; copy it freely.
+/// of 14 bits (MILLION), bytes of `q8_0` are multiplied with integers of 15 bits, codes of `kivi4` with
+/// planes of 7 bits, and `kv_error` bounds the difference to exact mode; scales of uniform codes (KIVI) are
+/// multiplied with the queries or weights. Owns nothing; copy it freely.
 class kv_attention {
   public:
     /// Checks the options and chooses the ISA.
@@ -87,7 +87,7 @@ class kv_attention {
         p.mode_ = options.mode;
         p.limits_ = options.limits;
         p.functions_ = &dispatch::functions_at<dispatch::kv_attention_functions>(*index);
-        if (cache.codec.has_codebooks() || cache.codec.kind == kv_kind::q8_0)
+        if (!cache.codec.is_uncoded())
             p.expansion_ = p.functions_->scans.expansion(cache.codec);
         // Tables for a few rows may take more memory than the floats of many.
         std::size_t most = 0;

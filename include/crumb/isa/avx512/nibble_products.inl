@@ -1,0 +1,117 @@
+// Products of codes of 4 bits with bytes by vpdpbusd. No loops but over registers.
+#include <crumb/config.hpp>
+
+#if CRUMB_BUILDS_X86
+#if !defined(CRUMB_THIS_ISA)
+#define CRUMB_EDITED_ISA avx512_vnni
+#include <crumb/isa/editor.hpp>
+#endif
+
+namespace crumb::inline CRUMB_ABI::kernel {
+
+struct nibble_products_512 {
+    static constexpr std::size_t from = 1, width = 64;
+    static constexpr std::size_t tile = 4;
+    static constexpr std::size_t at_once = 128;
+    using reg = __m512i;
+    using acc = __m512i;
+    using f32 = __m512;
+
+    // ---- codes ----
+    static CRUMB_INLINE reg load(const void* p) noexcept { return _mm512_loadu_si512(p); }
+    static CRUMB_INLINE void store(void* p, reg x) noexcept { _mm512_storeu_si512(p, x); }
+    template <int Set>
+    static CRUMB_INLINE reg nibbles(reg raw) noexcept {
+        return _mm512_and_si512(Set == 0 ? raw : _mm512_srli_epi16(raw, 4), _mm512_set1_epi8(15));
+    }
+    static CRUMB_INLINE void by_quads(const reg* c, reg* out) noexcept {
+        const __m512i a = _mm512_unpacklo_epi8(c[0], c[1]), b = _mm512_unpackhi_epi8(c[0], c[1]);
+        const __m512i x = _mm512_unpacklo_epi8(c[2], c[3]), y = _mm512_unpackhi_epi8(c[2], c[3]);
+        out[0] = _mm512_unpacklo_epi16(a, x);
+        out[1] = _mm512_unpackhi_epi16(a, x);
+        out[2] = _mm512_unpacklo_epi16(b, y);
+        out[3] = _mm512_unpackhi_epi16(b, y);
+    }
+    static CRUMB_INLINE reg factors(const std::int8_t* first, std::size_t to_second) noexcept {
+        const __m512i a = _mm512_broadcastd_epi32(_mm_loadu_si32(first));
+        return _mm512_mask_broadcastd_epi32(a, 0xff00, _mm_loadu_si32(first + to_second));
+    }
+
+    // ---- products ----
+    static CRUMB_INLINE acc zero() noexcept { return _mm512_setzero_si512(); }
+    static CRUMB_INLINE void dot(acc& sum, reg codes, reg by) noexcept {
+        sum = _mm512_dpbusd_epi32(sum, codes, by);
+        // GCC would keep copies of the sums that the instruction overwrites.
+        __asm__("" : "+v"(sum));
+    }
+    static CRUMB_INLINE acc widen(acc sum) noexcept { return sum; }
+    static CRUMB_INLINE acc plus(acc a, acc b) noexcept { return _mm512_add_epi32(a, b); }
+    static CRUMB_INLINE acc times_128(acc a) noexcept { return _mm512_slli_epi32(a, 7); }
+    static CRUMB_INLINE void put(const acc* s, const float* steps, const float* bases, float* out) noexcept {
+        const __m512i a = _mm512_shuffle_i32x4(s[0], s[1], 0x44), b = _mm512_shuffle_i32x4(s[2], s[3], 0x44);
+        const __m512i x = _mm512_shuffle_i32x4(s[0], s[1], 0xee), y = _mm512_shuffle_i32x4(s[2], s[3], 0xee);
+        const __m512 step = _mm512_set1_ps(steps[0]), base = _mm512_set1_ps(bases[0]);
+        const __m512 later = _mm512_set1_ps(steps[2]), then = _mm512_set1_ps(bases[2]);
+        put(out, step, base, _mm512_shuffle_i32x4(a, b, 0x88));
+        put(out + 16, step, base, _mm512_shuffle_i32x4(a, b, 0xdd));
+        put(out + 64, later, then, _mm512_shuffle_i32x4(x, y, 0x88));
+        put(out + 80, later, then, _mm512_shuffle_i32x4(x, y, 0xdd));
+    }
+
+    static CRUMB_INLINE void add_to(float* sums, float factor, acc s) noexcept {
+        const __m256i eight = _mm256_add_epi32(_mm512_castsi512_si256(s), _mm512_extracti64x4_epi64(s, 1));
+        _mm256_storeu_ps(
+            sums, _mm256_fmadd_ps(_mm256_set1_ps(factor), _mm256_cvtepi32_ps(eight), _mm256_loadu_ps(sums)));
+    }
+
+    // ---- factors ----
+    static constexpr std::size_t place(std::size_t quad) noexcept {
+        return quad / 16 * 64 + quad % 4 * 16 + quad % 16 / 4 * 4;
+    }
+    static constexpr std::size_t token(std::size_t i) noexcept { return i / 2 * 64 + i % 2 * 16; }
+    static CRUMB_INLINE void maxima(const f32* x, float* out) noexcept {
+        const __m512 a = larger<0x44, 0xee>(x[0], x[1]), b = larger<0x44, 0xee>(x[2], x[3]);
+        __m512 c = larger<0x88, 0xdd>(a, b);
+        c = _mm512_max_ps(c, _mm512_permute_ps(c, 0x4e));
+        c = _mm512_max_ps(c, _mm512_permute_ps(c, 0xb1));
+        const __m512i i = _mm512_castsi128_si512(_mm_setr_epi32(0, 4, 8, 12));
+        _mm_storeu_ps(out, _mm512_castps512_ps128(_mm512_permutexvar_ps(i, c)));
+    }
+    template <bool Two, bool InOrder>
+    static CRUMB_INLINE void round(const f32* x, std::int8_t* high, std::int8_t* low, acc& sum) noexcept {
+        const __m512i a = _mm512_packs_epi32(_mm512_cvtps_epi32(x[0]), _mm512_cvtps_epi32(x[1]));
+        const __m512i b = _mm512_packs_epi32(_mm512_cvtps_epi32(x[2]), _mm512_cvtps_epi32(x[3]));
+        const __m512i one = _mm512_set1_epi16(1);
+        sum = _mm512_dpwssd_epi32(_mm512_dpwssd_epi32(sum, a, one), b, one);
+        if constexpr (Two) {
+            const __m512i c = upper(a), d = upper(b);
+            store<InOrder>(high, c, d);
+            store<InOrder>(low, _mm512_sub_epi16(a, _mm512_slli_epi16(c, 7)),
+                           _mm512_sub_epi16(b, _mm512_slli_epi16(d, 7)));
+        } else {
+            store<InOrder>(high, a, b);
+        }
+    }
+
+  private:
+    template <bool InOrder>
+    static CRUMB_INLINE void store(std::int8_t* p, __m512i a, __m512i b) noexcept {
+        const __m512i packed = _mm512_packs_epi16(a, b);
+        const __m512i order = _mm512_setr_epi32(0, 4, 8, 12, 1, 5, 9, 13, 2, 6, 10, 14, 3, 7, 11, 15);
+        store(p, InOrder ? _mm512_permutexvar_epi32(order, packed) : packed);
+    }
+    template <int A, int B>
+    static CRUMB_INLINE __m512 larger(__m512 x, __m512 y) noexcept {
+        return _mm512_max_ps(_mm512_shuffle_f32x4(x, y, A), _mm512_shuffle_f32x4(x, y, B));
+    }
+    static CRUMB_INLINE __m512i upper(__m512i x) noexcept {
+        return _mm512_srai_epi16(_mm512_add_epi16(x, _mm512_set1_epi16(64)), 7);
+    }
+    static CRUMB_INLINE void put(float* out, __m512 step, __m512 base, __m512i s) noexcept {
+        _mm512_storeu_ps(out, _mm512_fmadd_ps(step, _mm512_cvtepi32_ps(s), base));
+    }
+};
+
+} // namespace crumb::inline CRUMB_ABI::kernel
+
+#endif
