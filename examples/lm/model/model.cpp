@@ -408,6 +408,13 @@ std::span<const named_matrix> of_layers(std::span<const named_matrix> matrices, 
     return matrices.subspan(first(layers.begin), first(layers.end) - first(layers.begin));
 }
 
+std::span<const named_matrix> same_inputs(std::span<const named_matrix> matrices) {
+    std::size_t end = 1;
+    while (end < matrices.size() && matrices[end].role.input() == matrices[0].role.input())
+        ++end;
+    return matrices.first(end);
+}
+
 // Matrices are this model's own, which are not const.
 
 status model::bring(std::span<const named_matrix> which) const {

@@ -37,6 +37,8 @@ struct named_matrix {
 
 /// Those of some layers, out of a model's.
 std::span<const named_matrix> of_layers(std::span<const named_matrix> matrices, crumb::range layers);
+/// The first of them, not none, and those behind it that read the same numbers.
+std::span<const named_matrix> same_inputs(std::span<const named_matrix> matrices);
 
 /// The tensor of `model::output_basis`.
 inline constexpr const char* output_basis_tensor = "output_basis.weight";

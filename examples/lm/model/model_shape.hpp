@@ -4,6 +4,7 @@
 #include "model/architecture.hpp"
 #include "model/rope.hpp"
 
+#include <algorithm>
 #include <optional>
 #include <vector>
 
@@ -38,6 +39,13 @@ struct model_shape {
 
     std::size_t attention_width() const noexcept { return heads * head_size; } ///< of the queries
     std::size_t kv_width() const noexcept { return kv_heads * head_size; }     ///< of keys, of values
+    /// How many numbers the matrices of a layer read, by `matrix_role::reads`.
+    std::size_t input_width(std::size_t reads) const noexcept {
+        return reads == 1 ? attention_width() : reads == 3 ? hidden : width;
+    }
+    /// The most that one reads: of those that write to the residual stream, of all.
+    std::size_t widest_inner() const noexcept { return std::max(attention_width(), hidden); }
+    std::size_t widest_input() const noexcept { return std::max(width, widest_inner()); }
 };
 
 /// What the keys of a file say, under `traits` or, if there are none, its architecture's entry; without the

@@ -63,7 +63,7 @@ status calibration::embed(std::size_t count) {
 
 status calibration::run_layer(std::size_t layer, std::size_t w) {
     const auto& d = m_.shape();
-    inner_.resize(window_ * std::max(d.attention_width(), d.hidden));
+    inner_.resize(window_ * d.widest_inner());
     const auto attended = crumb::matrix(inner_.data(), window_, d.attention_width());
     const auto activated = crumb::matrix(inner_.data(), window_, d.hidden);
     status s = s_.run(pass_part::attention, layer, stream(w), attended);

@@ -77,14 +77,6 @@ class converter {
     bool is_pending(const named_matrix& each) const {
         return type_of(each.name) != weight_type::stored && tensors_.find(each.name) == nullptr;
     }
-    /// The matrices that read the same numbers as `first`, from there on.
-    static std::span<const named_matrix> same_inputs(std::span<const named_matrix> matrices,
-                                                     std::size_t first) {
-        std::size_t end = first;
-        while (end < matrices.size() && matrices[end].role.input() == matrices[first].role.input())
-            ++end;
-        return matrices.subspan(first, end - first);
-    }
     bool is_any_pending(std::span<const named_matrix> matrices) const {
         return std::any_of(matrices.begin(), matrices.end(),
                            [&](const named_matrix& each) { return is_pending(each); });
@@ -99,7 +91,7 @@ class converter {
         const auto matrices = m_.matrices();
         double streams = 0;
         for (std::size_t i = 0; i < matrices.size();) {
-            const auto group = same_inputs(matrices, i);
+            const auto group = same_inputs(std::span(matrices).subspan(i));
             i += group.size();
             streams += costs_->streams(group[0].role);
             if (!is_any_pending(group))
@@ -121,6 +113,10 @@ class converter {
     }
 
     status calibrate() {
+        // Before there is work to keep.
+        if (o_.chooses_formats())
+            if (const status s = check_budget(o_, m_, unmeasured_formats(m_, tensors_)); !s)
+                return s;
         const std::size_t window = std::min<std::size_t>(m_.shape().context, 512);
         plan_work(o_.chunks * window);
         const auto text = read_text(window);
@@ -133,7 +129,10 @@ class converter {
         if (const status s = is_trained_ ? take_levels() : train(calibrated); !s)
             return s;
         if (o_.chooses_formats() && !is_trained_) {
-            auto plan = plan_formats(o_, m_, s_, tensors_, *text, window, progress_);
+            const auto curves = measure_formats(o_, m_, s_, tensors_, *text, window, progress_);
+            if (!curves)
+                return curves.error();
+            auto plan = plan_formats(o_, m_, *curves);
             if (!plan)
                 return plan.error();
             plan_ = std::move(*plan);
@@ -174,8 +173,7 @@ class converter {
 
     /// Whether so many tokens show what the widest matrix reads.
     status suffices(std::size_t tokens) const {
-        const std::size_t widest =
-            std::max(m_.shape().attention_width(), std::max(m_.shape().width, m_.shape().hidden));
+        const std::size_t widest = m_.shape().widest_input();
         if (o_.calibrate.empty() || tokens >= widest)
             return {};
         return status::error(
@@ -371,7 +369,7 @@ class converter {
         const auto matrices = m_.matrices();
         std::span<const named_matrix> before;
         for (std::size_t i = 0; i < matrices.size() && is_any_pending(std::span(matrices).subspan(i));) {
-            const auto group = same_inputs(matrices, i);
+            const auto group = same_inputs(std::span(matrices).subspan(i));
             const matrix_role role = group[0].role;
             if (const status brought = m_.bring(group); !brought)
                 return brought;

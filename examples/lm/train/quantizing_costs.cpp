@@ -30,9 +30,6 @@ quantizing_costs::quantizing_costs(const model& m, const quantization& how, std:
         }
 }
 
-std::size_t quantizing_costs::inner(matrix_role role) const noexcept {
-    return role.reads == 1 ? shape_.attention_width() : role.reads == 3 ? shape_.hidden : shape_.width;
-}
 bool quantizing_costs::is_behind(matrix_role role) const noexcept {
     return role.reads % 2 == 1 && !shape_.traits.post_norms;
 }
@@ -45,13 +42,13 @@ double quantizing_costs::streams(matrix_role role) const noexcept {
 }
 
 double quantizing_costs::sums(matrix_role role) const noexcept {
-    const double k = number(inner(role));
+    const double k = number(shape_.input_width(role.reads));
     const double behind = is_behind(role) ? number(shape_.width) * k : 0.0;
     return unfused * tokens_ * (1.5 * k * k + behind) / billion;
 }
 
 double quantizing_costs::factors(matrix_role role) const noexcept {
-    const double k = number(inner(role));
+    const double k = number(shape_.input_width(role.reads));
     return 2 * unfused_double * k * k * k / 6 / billion;
 }
 

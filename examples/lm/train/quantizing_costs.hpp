@@ -29,7 +29,6 @@ class quantizing_costs {
     double vocabulary() const noexcept;
 
   private:
-    std::size_t inner(matrix_role role) const noexcept;
     bool is_behind(matrix_role role) const noexcept;
 
     model_shape shape_;

@@ -117,7 +117,7 @@ class measurement {
     }
     status run_layer(std::size_t i, const view& stream) {
         const auto& d = m_.shape();
-        inner_.resize(window_.size() * std::max(d.attention_width(), d.hidden));
+        inner_.resize(window_.size() * d.widest_inner());
         const auto attended = crumb::matrix(inner_.data(), window_.size(), d.attention_width());
         const auto activated = crumb::matrix(inner_.data(), window_.size(), d.hidden);
         status s = s_.run(pass_part::attention, i, stream, attended);

@@ -17,7 +17,7 @@ using crumb::status;
 stream_pair::stream_pair(model& m, session& s, std::size_t tokens, std::size_t window)
     : m_(m), s_(s), tokens_(tokens), window_(window) {
     const auto& d = m.shape();
-    widest_ = std::max(d.attention_width(), d.hidden);
+    widest_ = d.widest_inner();
     for (buffer* stream : {&full_, &quantized_})
         *stream = buffer(tokens * d.width * sizeof(float), buffer::untouched);
     inner_ = buffer(tokens * widest_ * sizeof(float), buffer::untouched);
@@ -28,7 +28,7 @@ result<stream_pair> stream_pair::make(model& m, session& s, std::span<const std:
     const auto& d = m.shape();
     const std::size_t tokens = text.size() / window * window;
     const double bytes = double{sizeof(float)} * static_cast<double>(tokens) *
-                         static_cast<double>(2 * d.width + std::max(d.attention_width(), d.hidden));
+                         static_cast<double>(2 * d.width + d.widest_inner());
     if (const status fits = check_memory(bytes, "the residual streams of the calibration text"); !fits)
         return fits;
     stream_pair out(m, s, tokens, window);
@@ -128,9 +128,7 @@ result<stream_inputs> stream_pair::inputs(std::size_t layer, std::size_t reads, 
     const auto& d = m_.shape();
     const bool is_inner = reads % 2 == 1;
     const auto width = static_cast<Eigen::Index>(d.width);
-    const auto k = !is_inner    ? width
-                   : reads == 1 ? static_cast<Eigen::Index>(d.attention_width())
-                                : static_cast<Eigen::Index>(d.hidden);
+    const auto k = static_cast<Eigen::Index>(d.input_width(reads));
     stream_inputs out{stream_inputs::sums::Zero(k, k), stream_inputs::sums::Zero(k, k), {}};
     // What a norm changes before it is added cannot be fitted so.
     if (is_inner && !d.traits.post_norms)
@@ -147,7 +145,7 @@ status stream_pair::pass(std::size_t layer, std::size_t reads, const listener& d
 status stream_pair::walk(std::size_t layer, std::size_t reads, stream_inputs* sums, const listener& done) {
     const auto& d = m_.shape();
     const bool is_attention = reads < 2, is_inner = reads % 2 == 1;
-    const std::size_t width = is_attention ? d.attention_width() : d.hidden;
+    const std::size_t width = d.input_width(is_attention ? 1 : 3);
     buffer normed(2 * window_ * d.width * sizeof(float), buffer::untouched);
     buffer activated(window_ * width * sizeof(float), buffer::untouched);
     const auto part = [&](pass_part p, std::size_t of, const view& from, const view& to) {
