@@ -134,7 +134,7 @@ TEST_F(PartialFile, RefusesWhatBelongsToOthers) {
     EXPECT_EQ(error_, shown + ": another process is at work on it");
     first = {};
     EXPECT_TRUE(read("2").empty());
-    EXPECT_EQ(error_, shown + " is of a run that was stopped, with another model (1, now 2): remove the file "
+    EXPECT_EQ(error_, shown + " is of a run with another model (1, now 2): remove the file "
                               "to begin anew, or name another output");
     write(path(), ramp(100));
     EXPECT_TRUE(read().empty());
@@ -295,10 +295,9 @@ TEST_P(Command, OtherOptionsAreRefused) {
     const bytes before = content(partial());
     o.sweeps = 2;
     const std::string message = lm::quantize(o).message();
-    EXPECT_NE(
-        message.find(" is of a run that was stopped, with another --sweeps (1, now 2): remove the file to "
-                     "begin anew, or name another output"),
-        std::string::npos)
+    EXPECT_NE(message.find(" is of a run with another --sweeps (1, now 2): remove the file to "
+                           "begin anew, or name another output"),
+              std::string::npos)
         << message;
     o.sweeps = 1;
     const temporary_file other(
@@ -309,6 +308,47 @@ TEST_P(Command, OtherOptionsAreRefused) {
     EXPECT_EQ(content(partial()), before);
 }
 
+class Curves : public Resume {
+  protected:
+    ~Curves() override { EXPECT_TRUE(lm::partial_file::remove(curves()).ok()); }
+    std::string curves() const { return out_.path() + ".curves"; }
+    /// What the command writes, or its error.
+    bytes written(const lm::quantize_options& o) {
+        testing::internal::CaptureStdout();
+        const auto done = lm::quantize(o);
+        (void)testing::internal::GetCapturedStdout();
+        error_ = done.message();
+        return done ? content(o.out) : bytes();
+    }
+    std::string error_;
+};
+
+TEST_P(Curves, ServeOtherSizes) {
+    auto o = options(), with = o;
+    with.curves = curves();
+    const bytes first = written(o);
+    ASSERT_EQ(written(with), first) << error_;
+    const bytes measured = content(curves());
+    o.bits = with.bits = 3;
+    const bytes second = written(o);
+    ASSERT_NE(second, first);
+    EXPECT_EQ(written(with), second) << error_;
+    EXPECT_EQ(content(curves()), measured);
+    // What is not whole is measured again.
+    write(curves(), std::span(measured).first(measured.size() - 1));
+    EXPECT_EQ(written(with), second) << error_;
+    EXPECT_EQ(content(curves()), measured);
+    with.sweeps = 2;
+    EXPECT_TRUE(written(with).empty());
+    EXPECT_NE(error_.find(" is of a run with another --sweeps (1, now 2): remove the file to begin anew, or "
+                          "name another one"),
+              std::string::npos)
+        << error_;
+    with.bits.reset();
+    EXPECT_TRUE(written(with).empty());
+    EXPECT_EQ(error_, "--curves " + curves() + ": formats are chosen with --bits or --size only");
+}
+
 std::string name_of(const testing::TestParamInfo<way>& which) {
     constexpr const char* names[] = {"Towards", "ByItself", "Formats", "Nested", "Self"};
     return names[static_cast<std::size_t>(which.param)];
@@ -317,5 +357,6 @@ INSTANTIATE_TEST_SUITE_P(All, Resume,
                          testing::Values(way::towards, way::by_itself, way::formats, way::nested, way::self),
                          name_of);
 INSTANTIATE_TEST_SUITE_P(Resume, Command, testing::Values(way::towards), name_of);
+INSTANTIATE_TEST_SUITE_P(Resume, Curves, testing::Values(way::formats), name_of);
 
 } // namespace

@@ -244,6 +244,9 @@ int run(int argc, char** argv) {
     auto* size = quantize->add_option_function<std::string>(
         "--size", [&q](const std::string& text) { q.size = bytes_of(text); },
         "The same for a file of so many bytes at most, as 70MB");
+    quantize->add_option("--curves", q.curves,
+                         "File of what every format costs, for --bits and --size: taken if it is there, else "
+                         "made");
     for (CLI::Option* given : {weights, vocabulary, size})
         bits->excludes(given);
     for (CLI::Option* given : {weights, vocabulary})

@@ -104,7 +104,10 @@ status quantize(const quantize_options& o) {
     const auto start = clock::now();
     quantization how = o;
     how.partial = o.out + ".partial";
-    if (const status s = check_outputs({o.out, how.partial}); !s)
+    if (!o.curves.empty() && !o.chooses_formats())
+        return status::error(crumb::errc::invalid_argument,
+                             "--curves %s: formats are chosen with --bits or --size only", o.curves.c_str());
+    if (const status s = check_outputs({o.out, how.partial, o.curves}); !s)
         return s;
     load_options full;
     full.model = o.model;

@@ -18,7 +18,7 @@ using crumb::status;
 
 namespace {
 
-enum kind : std::uint32_t { a_text = 1, some_levels, a_tensor };
+enum kind : std::uint32_t { a_text = 1, some_levels, a_tensor, some_curves };
 
 class byte_writer {
   public:
@@ -112,6 +112,11 @@ std::uint64_t contents_of(const model& m) {
     return h.value();
 }
 
+status damaged(const std::string& path) {
+    return status::error(errc::corrupt, "%s: a record is damaged: remove the file to begin anew",
+                         path.c_str());
+}
+
 /// All that decides what is written.
 std::vector<partial_file::property> describe(const quantization& how, const model& m,
                                              std::span<const std::int32_t> text) {
@@ -142,19 +147,51 @@ std::optional<weight_type> type_named(std::string_view name) {
                : std::optional(static_cast<weight_type>(found - weight_names.begin()));
 }
 
+using codebook_sets = std::map<weight_type, std::vector<std::int8_t>>;
+
+void add_codebooks(byte_writer& out, const codebook_sets& codebooks) {
+    out.add(std::uint64_t{codebooks.size()});
+    for (const auto& [type, entries] : codebooks) {
+        out.add_text(name_of(type));
+        out.add_all(std::span<const std::int8_t>(entries));
+    }
+}
+bool take_codebooks(byte_reader& in, codebook_sets& codebooks) {
+    std::uint64_t count = 0;
+    if (!in.take(count))
+        return false;
+    for (std::uint64_t i = 0; i < count; ++i) {
+        std::string type;
+        std::vector<std::int8_t> entries;
+        if (!in.take_all(type) || !in.take_all(entries) || !type_named(type))
+            return false;
+        codebooks[*type_named(type)] = std::move(entries);
+    }
+    return true;
+}
+
+/// `sizes`: what the curves have to be of.
+std::optional<measured_formats> read_curves(byte_reader in, std::span<const format_curve> sizes) {
+    measured_formats out{{}, {sizes.begin(), sizes.end()}};
+    if (!take_codebooks(in, out.codebooks))
+        return {};
+    std::string name, type;
+    for (format_curve& each : out.curves) {
+        if (!in.take_all(name) || name != each.tensor)
+            return {};
+        for (std::size_t i = 0; i < each.types.size(); ++i)
+            if (!in.take_all(type) || type != name_of(each.types[i]) || !in.take(each.options[i].loss))
+                return {};
+    }
+    return in.is_at_end() ? std::optional(std::move(out)) : std::nullopt;
+}
+
 std::optional<trained_levels> read_levels(byte_reader in) {
     trained_levels out;
     std::uint64_t count = 0;
     std::string name, type;
-    if (!in.take(out.nested) || !crumb::check_levels(out.nested) || !in.take(count))
-        return {};
-    for (std::uint64_t i = 0; i < count; ++i) {
-        std::vector<std::int8_t> entries;
-        if (!in.take_all(type) || !in.take_all(entries) || !type_named(type))
-            return {};
-        out.codebooks[*type_named(type)] = std::move(entries);
-    }
-    if (!in.take(count))
+    if (!in.take(out.nested) || !crumb::check_levels(out.nested) || !take_codebooks(in, out.codebooks) ||
+        !in.take(count))
         return {};
     for (std::uint64_t i = 0; i < count; ++i) {
         if (!in.take_all(name) || !in.take_all(type) || !type_named(type))
@@ -182,6 +219,41 @@ std::optional<written_tensor> read_tensor(byte_reader& in, std::string& name) {
 
 } // namespace
 
+result<kept_curves> kept_curves::open(const quantization& how, const model& m,
+                                      std::span<const std::int32_t> text,
+                                      std::span<const format_curve> sizes) {
+    kept_curves out;
+    if (how.curves.empty())
+        return out;
+    auto properties = describe(how, m, text);
+    std::erase_if(properties, [](const partial_file::property& each) {
+        return each.name == "--weights" || each.name == "--vocabulary" || each.name == "--bits" ||
+               each.name == "--size";
+    });
+    const auto take = [&](std::uint32_t what, std::span<const std::byte> record) {
+        out.found_ = what == some_curves ? read_curves(byte_reader(record), sizes) : std::nullopt;
+        return out.found_ ? status() : damaged(how.curves);
+    };
+    auto file = partial_file::open(how.curves, std::move(properties), take, "name another one");
+    if (!file)
+        return file.error();
+    out.file_ = std::move(*file);
+    return out;
+}
+
+status kept_curves::keep(const measured_formats& measured) {
+    byte_writer out;
+    add_codebooks(out, measured.codebooks);
+    for (const format_curve& each : measured.curves) {
+        out.add_text(each.tensor);
+        for (std::size_t i = 0; i < each.types.size(); ++i) {
+            out.add_text(name_of(each.types[i]));
+            out.add(each.options[i].loss);
+        }
+    }
+    return file_.append(some_curves, out.bytes());
+}
+
 result<kept_work> kept_work::open(const quantization& how, const model& m, std::span<const std::int32_t> text,
                                   quantized_tensors& tensors) {
     kept_work out;
@@ -204,9 +276,7 @@ result<kept_work> kept_work::open(const quantization& how, const model& m, std::
             if (ok)
                 tensors.keep(name, std::move(*tensor));
         }
-        return ok ? status()
-                  : status::error(errc::corrupt, "%s: a record is damaged: remove the file to begin anew",
-                                  how.partial.c_str());
+        return ok ? status() : damaged(how.partial);
     };
     auto file = partial_file::open(how.partial, describe(how, m, text), take);
     if (!file)
@@ -224,11 +294,7 @@ status kept_work::keep(std::span<const std::int32_t> text) {
 status kept_work::keep(const trained_levels& levels) {
     byte_writer out;
     out.add(levels.nested);
-    out.add(std::uint64_t{levels.codebooks.size()});
-    for (const auto& [type, entries] : levels.codebooks) {
-        out.add_text(name_of(type));
-        out.add_all(std::span<const std::int8_t>(entries));
-    }
+    add_codebooks(out, levels.codebooks);
     out.add(std::uint64_t{levels.formats.size()});
     for (const auto& [name, type] : levels.formats) {
         out.add_text(name);

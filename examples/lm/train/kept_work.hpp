@@ -19,6 +19,29 @@ struct trained_levels {
     format_plan formats;
 };
 
+/// What `--bits` and `--size` choose by.
+struct measured_formats {
+    std::map<weight_type, std::vector<std::int8_t>> codebooks;
+    std::vector<format_curve> curves;
+};
+
+/// The file at `quantization::curves`, for runs of the same model, options and text with other sizes.
+class kept_curves {
+  public:
+    /// Opens the file; `sizes`: the formats of that model. Refuses the file of other runs.
+    static crumb::result<kept_curves> open(const quantization& how, const model& m,
+                                           std::span<const std::int32_t> text,
+                                           std::span<const format_curve> sizes);
+
+    /// What has been kept, if it was.
+    const std::optional<measured_formats>& found() const noexcept { return found_; }
+    [[nodiscard]] crumb::status keep(const measured_formats& measured);
+
+  private:
+    partial_file file_;
+    std::optional<measured_formats> found_;
+};
+
 /// The file at `quantization::partial`. A run with the same model, options and text takes what is in it, and
 /// does the rest.
 class kept_work {

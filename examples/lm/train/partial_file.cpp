@@ -65,7 +65,8 @@ std::vector<partial_file::property> properties_of(std::string_view head) {
 }
 
 /// What is wrong with a head that is not `wanted`.
-status refused(const std::string& path, std::string_view found, const std::string& wanted) {
+status refused(const std::string& path, std::string_view found, const std::string& wanted,
+               const char* advice) {
     const std::string shown = shown_path(path);
     if (!found.starts_with(magic))
         return status::error(errc::invalid_argument,
@@ -76,17 +77,17 @@ status refused(const std::string& path, std::string_view found, const std::strin
         const auto same = std::find_if(there.begin(), there.end(),
                                        [&](const auto& other) { return other.name == each.name; });
         if (same == there.end() || same->value != each.value)
-            return status::error(errc::invalid_argument,
-                                 "%s is of a run that was stopped, with another %s (%s, now %s): remove the "
-                                 "file to begin anew, or name another output",
-                                 shown.c_str(), each.name.c_str(),
-                                 same == there.end() ? "none" : shown_text(same->value).c_str(),
-                                 shown_text(each.value).c_str());
+            return status::error(
+                errc::invalid_argument,
+                "%s is of a run with another %s (%s, now %s): remove the file to begin anew, "
+                "or %s",
+                shown.c_str(), each.name.c_str(),
+                same == there.end() ? "none" : shown_text(same->value).c_str(),
+                shown_text(each.value).c_str(), advice);
     }
     return status::error(errc::invalid_argument,
-                         "%s is of a run that was stopped, with other options: remove the file to begin "
-                         "anew, or name another output",
-                         shown.c_str());
+                         "%s is of a run with other options: remove the file to begin anew, or %s",
+                         shown.c_str(), advice);
 }
 
 /// Calls f for all whole records. Returns where the last one ends.
@@ -146,7 +147,7 @@ partial_file::~partial_file() {
 }
 
 result<partial_file> partial_file::open(const std::string& path, std::vector<property> properties,
-                                        const function& f) {
+                                        const function& f, const char* advice) {
     partial_file out;
     out.path_ = path;
     out.head_ = head_of(properties);
@@ -168,7 +169,7 @@ result<partial_file> partial_file::open(const std::string& path, std::vector<pro
     const auto bytes = mapped->bytes();
     const std::string_view text(reinterpret_cast<const char*>(bytes.data()), bytes.size());
     if (!text.starts_with(out.head_))
-        return refused(path, text, out.head_);
+        return refused(path, text, out.head_, advice);
     const auto end = read_records(bytes, out.head_.size(), f);
     if (!end)
         return end.error();

@@ -26,9 +26,10 @@ class partial_file {
 
     /// Opens what there may be at `path` and calls f for every record in order; the bytes are valid during
     /// the call. Refuses files that belong to something else (the error names the first property that
-    /// differs, and both values), files of another kind, and one that another process has open.
+    /// differs, and both values, and says what to do if the file is to stay), files of another kind, and one
+    /// that another process has open.
     static crumb::result<partial_file> open(const std::string& path, std::vector<property> properties,
-                                            const function& f);
+                                            const function& f, const char* advice = "name another output");
 
     /// No file: `append` does nothing.
     partial_file() = default;

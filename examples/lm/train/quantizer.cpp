@@ -126,20 +126,15 @@ class converter {
         calibration calibrated(m_, s_, *text, window);
         is_trained_ = kept_.levels().has_value();
         plan_work(text->size());
-        if (const status s = is_trained_ ? take_levels() : train(calibrated); !s)
-            return s;
-        if (o_.chooses_formats() && !is_trained_) {
-            const auto curves = measure_formats(o_, m_, s_, tensors_, *text, window, progress_);
-            if (!curves)
-                return curves.error();
-            auto plan = plan_formats(o_, m_, *curves);
-            if (!plan)
-                return plan.error();
-            plan_ = std::move(*plan);
-            meter_.finish(work_kind::formats);
+        if (is_trained_) {
+            take_levels();
+        } else {
+            const status s = o_.chooses_formats() ? choose(calibrated, *text, window) : train(calibrated);
+            if (!s)
+                return s;
+            if (const status kept = kept_.keep(levels()); !kept)
+                return kept;
         }
-        if (const status s = is_trained_ ? status() : kept_.keep(levels()); !s)
-            return s;
         is_trained_ = true;
         plan_work(text->size());
         if (goes_towards()) {
@@ -219,20 +214,52 @@ class converter {
         return s ? std::move(text) : result<std::vector<std::int32_t>>(s);
     }
 
-    /// Levels and formats, to be kept and taken.
-    trained_levels levels() const {
-        trained_levels out{{}, levels_, plan_};
+    /// Chooses formats by what they cost, which may have been measured before.
+    status choose(calibration& calibrated, std::span<const std::int32_t> text, std::size_t window) {
+        auto kept = kept_curves::open(o_, m_, text, unmeasured_formats(m_, tensors_));
+        if (!kept)
+            return kept.error();
+        measured_formats measured;
+        if (kept->found()) {
+            measured = *kept->found();
+            set_codebooks(measured.codebooks);
+            for (const work_kind kind : {work_kind::importance, work_kind::codebooks})
+                meter_.finish(kind);
+        } else {
+            if (const status s = train(calibrated); !s)
+                return s;
+            auto curves = measure_formats(o_, m_, s_, tensors_, text, window, progress_);
+            if (!curves)
+                return curves.error();
+            measured = {codebooks(), std::move(*curves)};
+            if (const status s = kept->keep(measured); !s)
+                return s;
+        }
+        auto plan = plan_formats(o_, m_, measured.curves);
+        if (!plan)
+            return plan.error();
+        plan_ = std::move(*plan);
+        meter_.finish(work_kind::formats);
+        return {};
+    }
+
+    std::map<weight_type, std::vector<std::int8_t>> codebooks() const {
+        std::map<weight_type, std::vector<std::int8_t>> out;
         for (const weight_type type : types_to_train())
             if (const auto entries = tensors_.codebooks(type); !entries.empty())
-                out.codebooks[type].assign(entries.begin(), entries.end());
+                out[type].assign(entries.begin(), entries.end());
         return out;
     }
-    status take_levels() {
+    void set_codebooks(const std::map<weight_type, std::vector<std::int8_t>>& sets) {
+        for (const auto& [type, entries] : sets)
+            tensors_.set_codebooks(type, entries);
+    }
+    /// Levels and formats, to be kept and taken.
+    trained_levels levels() const { return {codebooks(), levels_, plan_}; }
+    void take_levels() {
         levels_ = kept_.levels()->nested;
         plan_ = kept_.levels()->formats;
-        for (const auto& [type, entries] : kept_.levels()->codebooks)
-            tensors_.set_codebooks(type, entries);
-        return {};
+        set_codebooks(kept_.levels()->codebooks);
     }
 
     /// What a tensor becomes.

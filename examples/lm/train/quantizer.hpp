@@ -30,6 +30,8 @@ struct quantization {
     /// A file for what has been finished, where calibration takes time: a run that is stopped is gone on with
     /// by the next one, to the same bytes. Whoever has written the result removes it. Empty: none.
     std::string partial;
+    /// A file for what formats cost, if they are chosen: taken if it is there, else made; for other sizes.
+    std::string curves;
 
     bool chooses_formats() const noexcept { return bits || size; }
 };
