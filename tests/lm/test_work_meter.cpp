@@ -73,4 +73,15 @@ TEST(WorkMeter, WhatIsFinishedEarlyIsNotWaitedFor) {
     EXPECT_EQ(meter.seconds_left(), 0);
 }
 
+TEST(WorkMeter, WhatIsDoneStaysOutOfALaterPlan) {
+    lm::work_meter meter;
+    meter.plan(costs(10, 10));
+    wait(0.001);
+    meter.lap(work_kind::streams, 10);
+    meter.plan(costs(0, 10));
+    wait(0.001);
+    meter.lap(work_kind::sums, 5);
+    EXPECT_DOUBLE_EQ(meter.seconds_left(), meter.seconds(work_kind::sums));
+}
+
 } // namespace

@@ -6,6 +6,11 @@
 
 namespace lm {
 
+void work_meter::plan(const work_costs& costs) noexcept {
+    for (std::size_t i = 0; i < works; ++i)
+        planned_[i] = std::max(costs[i], done_[i]);
+}
+
 void work_meter::lap(work_kind kind, double cost) {
     const auto i = static_cast<std::size_t>(kind);
     const auto to = clock::now();

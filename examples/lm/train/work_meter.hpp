@@ -29,9 +29,9 @@ class work_meter {
     /// `show` is called behind every lap.
     explicit work_meter(std::function<void(const work_meter&)> show = {}) : show_(std::move(show)) {}
 
-    /// What there is to do altogether. Time that has passed since the meter was made, or since the last lap,
-    /// belongs to what comes next.
-    void plan(const work_costs& costs) noexcept { planned_ = costs; }
+    /// What there is to do altogether, at least what has been done. Time that has passed since the meter was
+    /// made, or since the last lap, belongs to what comes next.
+    void plan(const work_costs& costs) noexcept;
     /// So much of the plan has been done.
     void lap(work_kind kind, double cost);
     /// The same for a kind of work as a whole, of which there are `all` parts.
