@@ -1,19 +1,15 @@
 #include "train/quantizer.hpp"
 
 #include "model/input_text.hpp"
-#include "train/format_plan.hpp"
 #include "train/input_factors.hpp"
 #include "train/kept_work.hpp"
+#include "train/level_choice.hpp"
 #include "train/matrix_quantizer.hpp"
 #include "train/quantizing_costs.hpp"
 #include "train/stream_pair.hpp"
-#include "train/weight_samples.hpp"
-
-#include <crumb/offline/nested/training.hpp>
 
 #include <algorithm>
 #include <cstring>
-#include <set>
 #include <utility>
 
 namespace lm {
@@ -37,7 +33,7 @@ class converter {
     converter(const quantization& how, model& m, session& s, const stage_function& progress,
               work_meter& meter)
         : o_(how), m_(m), s_(s), progress_(progress), meter_(meter), tensors_(m),
-          quantizer_(s.threads(), tensors_) {}
+          quantizer_(s.threads(), tensors_), levels_(how, m, s, tensors_, progress, meter) {}
 
     /// Puts keys and tensors into `writer`, which refers to this object.
     status run(gguf_writer& writer) {
@@ -46,7 +42,7 @@ class converter {
                 return status::error(crumb::errc::unsupported,
                                      "the weights are nested, with corrections that no other format keeps: "
                                      "quantize the model that they were made from");
-        status s = o_.chooses_formats() || is_nested() || is_leveled(o_.weights) ? calibrate() : round();
+        status s = o_.chooses_formats() || o_.is_nested() || is_leveled(o_.weights) ? calibrate() : round();
         if (s && !is_calibrated_)
             s = convert_vocabulary(nullptr);
         if (!s)
@@ -61,21 +57,13 @@ class converter {
     std::vector<quantized_matrix> matrices() const { return tensors_.matrices(); }
 
   private:
-    bool is_nested() const noexcept { return o_.weights == weight_type::nested && !o_.chooses_formats(); }
-    bool goes_towards() const noexcept { return o_.towards && !is_nested(); }
+    bool goes_towards() const noexcept { return o_.towards && !o_.is_nested(); }
 
-    /// Of a stage that is all work of one kind.
-    progress_function stage(const char* name, work_kind kind) {
-        return [shown = one_stage(progress_, name), measured = meter_.parts_of(kind)](std::size_t done,
-                                                                                      std::size_t all) {
-            measured(done, all);
-            if (shown)
-                shown(done, all);
-        };
-    }
     /// Whether there is still something to be made of a matrix.
     bool is_pending(const named_matrix& each) const {
-        return type_of(each.name) != weight_type::stored && tensors_.find(each.name) == nullptr;
+        const bool is_unknown = o_.chooses_formats() && !levels_.is_made();
+        return (is_unknown || levels_.type_of(each.name) != weight_type::stored) &&
+               tensors_.find(each.name) == nullptr;
     }
     bool is_any_pending(std::span<const named_matrix> matrices) const {
         return std::any_of(matrices.begin(), matrices.end(),
@@ -85,8 +73,7 @@ class converter {
     /// What is left to do with a text of so many tokens.
     void plan_work(std::size_t tokens) {
         costs_.emplace(m_, o_, tokens);
-        const std::size_t trained = types_to_train().size() + std::size_t{trains_nested()};
-        work_costs all = is_trained_ ? work_costs{} : costs_->preparation(trained);
+        work_costs all = levels_.is_made() ? work_costs{} : costs_->preparation(levels_.to_train());
         const auto add = [&](work_kind kind, double cost) { all[static_cast<std::size_t>(kind)] += cost; };
         const auto matrices = m_.matrices();
         double streams = 0;
@@ -107,7 +94,8 @@ class converter {
         }
         if (!goes_towards() && is_any_pending(matrices))
             add(work_kind::streams, costs_->pass(static_cast<double>(tokens)));
-        if (o_.vocabulary != weight_type::stored && o_.vocabulary != weight_type::q8_0)
+        if (o_.chooses_formats() ||
+            (o_.vocabulary != weight_type::stored && o_.vocabulary != weight_type::q8_0))
             add(work_kind::vocabulary, costs_->vocabulary());
         meter_.plan(all);
     }
@@ -124,19 +112,16 @@ class converter {
             return text.error();
         meter_.finish(work_kind::text);
         calibration calibrated(m_, s_, *text, window);
-        is_trained_ = kept_.levels().has_value();
+        if (kept_.levels())
+            levels_.take(*kept_.levels());
         plan_work(text->size());
-        if (is_trained_) {
-            take_levels();
-        } else {
-            const status s = o_.chooses_formats() ? choose(calibrated, *text, window) : train(calibrated);
-            if (!s)
+        if (!levels_.is_made()) {
+            if (const status s = levels_.make(calibrated, *text, window); !s)
                 return s;
-            if (const status kept = kept_.keep(levels()); !kept)
-                return kept;
+            if (const status s = kept_.keep(levels_.trained()); !s)
+                return s;
+            plan_work(text->size());
         }
-        is_trained_ = true;
-        plan_work(text->size());
         if (goes_towards()) {
             is_calibrated_ = true;
             if (const status s = convert_vocabulary(&calibrated); !s)
@@ -214,113 +199,6 @@ class converter {
         return s ? std::move(text) : result<std::vector<std::int32_t>>(s);
     }
 
-    /// Chooses formats by what they cost, which may have been measured before.
-    status choose(calibration& calibrated, std::span<const std::int32_t> text, std::size_t window) {
-        auto kept = kept_curves::open(o_, m_, text, unmeasured_formats(m_, tensors_));
-        if (!kept)
-            return kept.error();
-        measured_formats measured;
-        if (kept->found()) {
-            measured = *kept->found();
-            set_codebooks(measured.codebooks);
-            for (const work_kind kind : {work_kind::importance, work_kind::codebooks})
-                meter_.finish(kind);
-        } else {
-            if (const status s = train(calibrated); !s)
-                return s;
-            auto curves = measure_formats(o_, m_, s_, tensors_, text, window, progress_);
-            if (!curves)
-                return curves.error();
-            measured = {codebooks(), std::move(*curves)};
-            if (const status s = kept->keep(measured); !s)
-                return s;
-        }
-        auto plan = plan_formats(o_, m_, measured.curves);
-        if (!plan)
-            return plan.error();
-        plan_ = std::move(*plan);
-        meter_.finish(work_kind::formats);
-        return {};
-    }
-
-    std::map<weight_type, std::vector<std::int8_t>> codebooks() const {
-        std::map<weight_type, std::vector<std::int8_t>> out;
-        for (const weight_type type : types_to_train())
-            if (const auto entries = tensors_.codebooks(type); !entries.empty())
-                out[type].assign(entries.begin(), entries.end());
-        return out;
-    }
-    void set_codebooks(const std::map<weight_type, std::vector<std::int8_t>>& sets) {
-        for (const auto& [type, entries] : sets)
-            tensors_.set_codebooks(type, entries);
-    }
-    /// Levels and formats, to be kept and taken.
-    trained_levels levels() const { return {codebooks(), levels_, plan_}; }
-    void take_levels() {
-        levels_ = kept_.levels()->nested;
-        plan_ = kept_.levels()->formats;
-        set_codebooks(kept_.levels()->codebooks);
-    }
-
-    /// What a tensor becomes.
-    weight_type type_of(std::string_view tensor) const {
-        if (!o_.chooses_formats())
-            return find_role(tensor) ? o_.weights : o_.vocabulary;
-        const auto found = plan_.find(tensor);
-        return found == plan_.end() ? weight_type::stored : found->second;
-    }
-
-    bool trains_nested() const noexcept { return is_nested() && !o_.nested.uniform; }
-    /// The formats that need codebooks.
-    std::set<weight_type> types_to_train() const {
-        std::set<weight_type> types;
-        const auto add = [&](weight_type type) {
-            with_leveled_format(type, [&]<class F>(std::type_identity<F>) {
-                if (crumb::needs_codebooks<F>)
-                    types.insert(type);
-            });
-        };
-        if (o_.chooses_formats()) {
-            std::for_each(std::begin(planned_types), std::end(planned_types), add);
-        } else {
-            add(o_.weights);
-            add(o_.vocabulary);
-        }
-        return types;
-    }
-    /// Trains the levels of the formats that need such: even ones need no importance either, which costs a
-    /// pass over the text.
-    status train(calibration& calibrated) {
-        levels_ = crumb::nested_levels::uniform(o_.nested.seed, o_.nested.parent);
-        const std::set<weight_type> types = types_to_train();
-        if (types.empty() && !trains_nested())
-            return {};
-        auto importance = calibrated.mean_squares(stage("calibration", work_kind::importance));
-        if (!importance)
-            return importance.error();
-        importance_ = std::move(*importance);
-        const progress_function trained_part = one_stage(progress_, "codebooks");
-        const auto samples = sample_matrices(m_.file(), importance_, m_.extras());
-        if (!samples)
-            return samples.error();
-        if (trains_nested()) {
-            const auto trained = crumb::train_nested(
-                *samples, {.seed = o_.nested.seed, .parent = o_.nested.parent, .progress = trained_part});
-            if (!trained)
-                return trained.error();
-            levels_ = trained->levels;
-        }
-        for (const weight_type type : types) {
-            auto trained = train_codebooks(*samples, type, trained_part);
-            if (!trained)
-                return trained.error();
-            tensors_.set_codebooks(type, std::move(*trained));
-            meter_.lap(work_kind::codebooks, 0);
-        }
-        meter_.finish(work_kind::codebooks);
-        return {};
-    }
-
     /// All matrices to a format that rounds by itself, which needs no text.
     status round() {
         const progress_function progress = one_stage(progress_, "matrices");
@@ -357,9 +235,9 @@ class converter {
                 input = each.role.input();
                 const auto& inputs = moments[each.role.reads];
                 mean = inputs.mean();
-                const auto h = is_nested() ? inputs.centered() : inputs.matrix();
+                const auto h = o_.is_nested() ? inputs.centered() : inputs.matrix();
                 if (const status s =
-                        is_nested()
+                        o_.is_nested()
                             ? assign(system, crumb::feedback_system::make(view(h), nested_damping))
                             : assign(flat, crumb::error_feedback::make(view(h), {.sweeps = o_.sweeps}));
                     !s)
@@ -370,10 +248,10 @@ class converter {
             if (!floats)
                 return floats.error();
             const auto w = crumb::matrix<const float>(floats->data(), each.m->n(), each.m->k());
-            status s = is_nested()
-                           ? quantizer_.convert(each.name, levels_, w,
+            status s = o_.is_nested()
+                           ? quantizer_.convert(each.name, levels_.nested(), w,
                                                 crumb::nested_feedback(*system, {.sweeps = o_.sweeps}), mean)
-                           : quantizer_.convert(each.name, type_of(each.name), w, *flat);
+                           : quantizer_.convert(each.name, levels_.type_of(each.name), w, *flat);
             if (!s)
                 return status::error(s.code(), "tensor %s: %s", each.name.c_str(), s.message());
             if (s = kept_.keep(each.name); !s)
@@ -442,7 +320,7 @@ class converter {
             const auto w = crumb::matrix(floats->data(), each.m->n(), each.m->k());
             status s = shift(factors->shifted, inputs, w);
             if (s)
-                s = quantizer_.convert(each.name, type_of(each.name), w, factors->feedback);
+                s = quantizer_.convert(each.name, levels_.type_of(each.name), w, factors->feedback);
             if (!s)
                 return status::error(s.code(), "tensor %s: %s", each.name.c_str(), s.message());
             if (s = kept_.keep(each.name); !s)
@@ -487,10 +365,11 @@ class converter {
         std::optional<crumb::error_feedback> feedback;
         for (const char* name : {"token_embd.weight", "output.weight"}) {
             const gguf_tensor* t = m_.file().find_tensor(name);
-            if (t == nullptr || type_of(name) == weight_type::stored || tensors_.find(name) != nullptr)
+            if (t == nullptr || levels_.type_of(name) == weight_type::stored ||
+                tensors_.find(name) != nullptr)
                 continue;
             const matrix_shape shape = shape_of(*t);
-            const bool is_rounded = type_of(name) == weight_type::q8_0;
+            const bool is_rounded = levels_.type_of(name) == weight_type::q8_0;
             if (is_rounded && shape.k % crumb::group_size != 0)
                 continue;
             const auto floats = to_floats(*t, m_.extras());
@@ -505,7 +384,7 @@ class converter {
                 s = is_output ? assign(feedback, output_feedback(*text))
                               : assign(feedback, crumb::error_feedback::independent(shape.k, {}));
                 if (s)
-                    s = quantizer_.convert(name, type_of(name), w, *feedback);
+                    s = quantizer_.convert(name, levels_.type_of(name), w, *feedback);
             }
             if (!s)
                 return status::error(s.code(), "tensor %s: %s", name, s.message());
@@ -533,11 +412,8 @@ class converter {
     std::optional<quantizing_costs> costs_;
     quantized_tensors tensors_;
     matrix_quantizer quantizer_;
-    importances importance_;
-    format_plan plan_;            ///< if formats are chosen
-    crumb::nested_levels levels_; ///< of nested weights
+    level_choice levels_;
     kept_work kept_;
-    bool is_trained_ = false;    ///< levels and formats are known
     bool is_calibrated_ = false; ///< the vocabulary has been converted
 };
 

@@ -34,6 +34,7 @@ struct quantization {
     std::string curves;
 
     bool chooses_formats() const noexcept { return bits || size; }
+    bool is_nested() const noexcept { return weights == weight_type::nested && !chooses_formats(); }
 };
 
 /// What is added to H for nested weights, as a share of its mean diagonal: codes that many precisions share
