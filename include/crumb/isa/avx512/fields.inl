@@ -17,7 +17,9 @@ struct field_bits<isa::CRUMB_THIS_ISA> : sixteen_bytes<isa::CRUMB_THIS_ISA> {
     using I = isa::CRUMB_THIS_ISA;
     using bytes = typename I::bytes;
     /// The bits whose product serves codes of `bits` bits in panels as well.
-    static constexpr int product_bits(int bits) noexcept { return bits == 8 ? 8 : 4; }
+    static constexpr int product_bits(int bits, bool pairs) noexcept {
+        return bits == 8 ? 8 : pairs && bits <= 3 ? 3 : 4;
+    }
     /// Whether shifts move no bit into another byte.
     static constexpr bool shifts_bytes = false;
     /// Whether rows that all fours of a group read are loaded once. Compilers would make shifts that load,
@@ -74,6 +76,9 @@ struct field_product<isa::CRUMB_THIS_ISA, Bits> : quad_rows<isa::CRUMB_THIS_ISA>
     using I = isa::CRUMB_THIS_ISA;
     static constexpr int offset = Bits == 8 ? 128 : 0;
     static constexpr int steps = 8;
+    /// Added to sums of 16 products of codes so small that two such sums fit a lane; 0: they do not.
+    static constexpr int pair_bias = Bits <= 3 ? 1 << 14 : 0;
+    static_assert(pair_bias == 0 || 16 * ((1 << Bits) - 1) * 127 < pair_bias);
     using operand = __m512i;
     using acc = __m512i;
     using row = typename quad_rows<I>::row;
@@ -92,6 +97,26 @@ struct field_product<isa::CRUMB_THIS_ISA, Bits> : quad_rows<isa::CRUMB_THIS_ISA>
     static CRUMB_INLINE typename I::i32 add(typename I::i32 total, const acc& s,
                                             typename I::i32 factor) noexcept {
         return _mm512_add_epi32(total, _mm512_mullo_epi32(s, factor));
+    }
+    /// What 16 sums of activations times -code_offset, and the bias, are: where sums of 16 products begin.
+    static CRUMB_INLINE void store_starts(const std::int16_t* sums, int code_offset,
+                                          std::int32_t* to) noexcept {
+        const __m512i all = _mm512_cvtepi16_epi32(_mm256_loadu_si256(reinterpret_cast<const __m256i*>(sums)));
+        const __m512i less = _mm512_mullo_epi32(all, _mm512_set1_epi32(-code_offset));
+        _mm512_store_si512(to, _mm512_add_epi32(less, _mm512_set1_epi32(pair_bias)));
+    }
+    static CRUMB_INLINE acc start_at(std::int32_t x) noexcept { return _mm512_set1_epi32(x); }
+    /// Keeps the sum in the upper half, and begins another one.
+    static CRUMB_INLINE void start_second(acc& s, std::int32_t x) noexcept {
+        s = _mm512_add_epi32(_mm512_slli_epi32(s, 16), _mm512_set1_epi32(x));
+    }
+    /// 16 signed bytes and 16 others as pairs of 16 bits, `low` in the low halves.
+    static CRUMB_INLINE typename I::i32 widen_pair(__m128i low, __m128i high) noexcept {
+        return _mm512_cvtepi8_epi16(
+            _mm256_set_m128i(_mm_unpackhi_epi8(low, high), _mm_unpacklo_epi8(low, high)));
+    }
+    static CRUMB_INLINE typename I::i32 add_pairs(typename I::i32 a, typename I::i32 b) noexcept {
+        return _mm512_add_epi16(a, b);
     }
     static CRUMB_INLINE void pin(acc& s) noexcept { __asm__ volatile("" : "+v"(s)); }
 

@@ -6,6 +6,7 @@
 #include <crumb/format/nested.hpp>
 #include <crumb/format/packed.hpp>
 
+#include <bit>
 #include <type_traits>
 
 namespace crumb::inline CRUMB_ABI::kernel {
@@ -183,6 +184,7 @@ struct record_terms {
     alignas(64) float terms[16][tile_channels];   ///< of sums of activations: likewise
     alignas(64) float unit[tile_channels];        ///< over integers
     alignas(64) float minimum_unit[tile_channels];
+    alignas(64) float start[tile_channels]; ///< of the sum over the integers' groups, where that is not 0
 };
 
 /// Rows of activations that form a block, from a group of 32 on.
@@ -190,6 +192,7 @@ struct record_rows {
     const std::int8_t* codes = nullptr; ///< of the group
     const float* scales = nullptr;      ///< of the group, or of its block of 256
     const void* sums = nullptr;         ///< likewise
+    int offset = 0;                     ///< what codes are above their values, with integer scales
 };
 
 /// What kernels know of a format with records at compile time.
@@ -224,6 +227,11 @@ struct record_shape {
     /// Value = step * register - offset, but for the offset that a product of 8 bits has.
     static constexpr int step = code_step_of<F>;
     static constexpr int offset = !has_table<F> ? code_offset_of<F> : bits == 8 ? 0 : -least;
+    /// Those of the largest magnitude that a code or a value has.
+    static constexpr int sum_bits = [] {
+        constexpr int of_offset = static_cast<int>(std::bit_width(static_cast<unsigned>(offset)));
+        return bits == 8 || bits >= of_offset ? bits : of_offset;
+    }();
 };
 
 /// Products whose operand for the high codes is the byte as it is, and their activations. Specialized, with

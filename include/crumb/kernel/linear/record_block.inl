@@ -20,6 +20,15 @@ struct record_block<isa::CRUMB_THIS_ISA, Bits, Subs, Integers> {
     static constexpr int per_tile = static_cast<int>(tile_channels) / I::lanes;
     static constexpr int per_row = static_cast<int>(tile_row_bytes) / I::width;
     static_assert(per_tile == per_row);
+    /// Whether sums of panels begin at what the offset of codes takes from them.
+    static constexpr bool starts = Integers && Subs == 2 && requires { P::pair_bias; };
+    /// Whether both sums of a group share lanes, and their scales do.
+    static constexpr bool pairs = [] {
+        if constexpr (starts)
+            return P::pair_bias != 0;
+        else
+            return false;
+    }();
 
     /// `Rows` rows times `Tiles` tiles of a panel: totals[r][16 tile + c] += the products of `groups` groups.
     /// Operands lie group by group, four by four, tile by tile.
@@ -78,7 +87,7 @@ struct record_block<isa::CRUMB_THIS_ISA, Bits, Subs, Integers> {
             CRUMB_UNROLL
             for (int i = 0; i < Rows * Vectors; ++i)
                 sum[i] = without_sums(sum[i], sums + i / Vectors * 16);
-        } else if constexpr (Bits != 8 || P::offset != 0) {
+        } else if constexpr (!starts && (Bits != 8 || P::offset != 0)) {
             add_terms<Rows, Vectors>(terms, first, sums, sum);
         }
         CRUMB_UNROLL
@@ -102,6 +111,11 @@ struct record_block<isa::CRUMB_THIS_ISA, Bits, Subs, Integers> {
             all += sums[i];
         return I::add_i32(sum, I::set1_i32(-all));
     }
+    /// The sum without what the bias of `pairs` has added to it; `scales` is the sum of all pairs of scales.
+    static CRUMB_INLINE i32 without_bias(i32 sum, i32 scales) noexcept {
+        const i32 bias = I::set1_i32(-P::pair_bias);
+        return I::add_products(sum, scales, field_bits<I>::pair(bias, bias));
+    }
     /// total + sum * (the activations' scale), rounded, * unit.
     static CRUMB_INLINE f32 scaled(i32 sum, f32 x_scale, f32 unit, f32 total) noexcept {
         return I::fma(I::mul(I::to_f32(sum), x_scale), unit, total);
@@ -115,17 +129,23 @@ struct record_block<isa::CRUMB_THIS_ISA, Bits, Subs, Integers> {
     static constexpr int subs = Subs == 0 ? 1 : Subs;
 
     /// Of sum `sub` of group g, for register v of channels.
-    struct no_factors {};
+    struct no_factors {
+        static constexpr bool in_panel = false;
+    };
     struct group_factors {
+        static constexpr bool in_panel = false;
         const record_integers<I>& numbers;
         CRUMB_INLINE i32 factor(int, int sub, int v) const noexcept {
             return P::factor(field_bits<I>::widen(numbers.scale[sub], v));
         }
     };
     struct panel_factors {
+        static constexpr bool in_panel = true;
         const record_terms* terms;
+        const std::int32_t* begin; ///< where sum j of row r begins, at 16 r + j
         CRUMB_INLINE i32 factor(int g, int sub, int v) const noexcept {
-            return I::as_i32(I::load(at(terms[v / per_tile].factors, g * Subs + sub, v)));
+            const int i = pairs ? g : g * Subs + sub;
+            return I::as_i32(I::load(at(terms[v / per_tile].factors, i, v)));
         }
     };
 
@@ -149,16 +169,28 @@ struct record_block<isa::CRUMB_THIS_ISA, Bits, Subs, Integers> {
     template <int Rows, int Vectors, class Operands>
     static CRUMB_INLINE void integers(const Operands& w, const record_terms* terms, int first, bool minima,
                                       const record_rows& x, f32* total) noexcept {
+        alignas(64) std::int32_t begin[starts ? Rows * 16 : 1];
+        if constexpr (starts) {
+            for (int r = 0; r < Rows; ++r)
+                P::store_starts(static_cast<const std::int16_t*>(x.sums) + 16 * r, x.offset, begin + 16 * r);
+        }
         i32 sum[unsigned(Rows * Vectors)];
         CRUMB_UNROLL
         for (int i = 0; i < Rows * Vectors; ++i)
-            sum[i] = I::set1_i32(0);
+            sum[i] =
+                pairs ? I::as_i32(I::load(terms[(first + i % Vectors) / per_tile].start)) : I::set1_i32(0);
         for (int g = 0; g < 8; ++g) {
             typename P::row row[unsigned(Rows)];
             load_rows<Rows>(x.codes + g * Rows * static_cast<int>(group_size), row);
             typename P::acc s[unsigned(Rows * Vectors)];
             start<Rows * Vectors>(s);
-            fours<0, Rows, Vectors>(w, g, row, s, sum, panel_factors{terms}, first);
+            if constexpr (starts) {
+                CRUMB_UNROLL
+                for (int i = 0; i < Rows * Vectors; ++i)
+                    s[i] = P::start_at(begin[2 * g + i / Vectors * 16]);
+            }
+            const panel_factors factors{terms, starts ? begin + 2 * g : nullptr};
+            fours<0, Rows, Vectors>(w, g, row, s, sum, factors, first);
         }
         finish<Rows, Vectors>(terms, first, minima, x, sum, total);
     }
@@ -176,7 +208,7 @@ struct record_block<isa::CRUMB_THIS_ISA, Bits, Subs, Integers> {
             CRUMB_UNROLL
             for (int i = 0; i < subs * Rows * Vectors; ++i)
                 sum[i] = I::set1_i32(0);
-            fours<0, Rows, Vectors>(w, g, row, s, sum, panel_factors{terms}, first);
+            fours<0, Rows, Vectors>(w, g, row, s, sum, panel_factors{terms, nullptr}, first);
             CRUMB_UNROLL
             for (int r = 0; r < Rows; ++r) {
                 const f32 scale = I::set1(x.scales[g * Rows + r]);
@@ -213,6 +245,7 @@ struct record_block<isa::CRUMB_THIS_ISA, Bits, Subs, Integers> {
     template <int At, int Rows, int Vectors, class Operands, class Factors>
     static CRUMB_INLINE void fours(const Operands& w, int g, const typename P::row* row, typename P::acc* s,
                                    i32* sum, const Factors& factors, int first) noexcept {
+        constexpr bool begins = starts && Factors::in_panel, paired = pairs && Factors::in_panel;
         constexpr int four = !Operands::alternates ? At : At % 2 * 4 + At / 2;
         constexpr int sub = Subs == 2 && four >= 4 ? 1 : 0;
         constexpr int n = Rows * Vectors;
@@ -238,13 +271,21 @@ struct record_block<isa::CRUMB_THIS_ISA, Bits, Subs, Integers> {
         if constexpr (ends || steps % P::steps == 0) {
             CRUMB_UNROLL
             for (int i = 0; i < n; ++i) {
-                if constexpr (Integers && Subs != 0) {
+                if constexpr (paired && sub == 0) {
+                    P::start_second(to[i], factors.begin[i / Vectors * 16 + 1]);
+                    continue;
+                } else if constexpr (paired) {
+                    sum[i] = I::add_products(sum[i], to[i], factors.factor(g, sub, first + i % Vectors));
+                } else if constexpr (Integers && Subs != 0) {
                     sum[i] = P::add(sum[i], to[i], factors.factor(g, sub, first + i % Vectors));
                 } else {
                     i32& into = sum[(Integers ? 0 : sub) * n + i];
                     into = I::add_i32(into, P::sum(to[i]));
                 }
-                to[i] = P::start();
+                if constexpr (begins && At < 7)
+                    to[i] = P::start_at(factors.begin[i / Vectors * 16 + 1]);
+                else
+                    to[i] = P::start();
             }
         }
         if constexpr (At < 7)
@@ -255,13 +296,13 @@ struct record_block<isa::CRUMB_THIS_ISA, Bits, Subs, Integers> {
     template <int Rows, int Vectors>
     static CRUMB_INLINE void add_terms(const record_terms* terms, int first, const std::int16_t* sums,
                                        i32* sum) noexcept {
-        constexpr bool pairs = I::products == 2;
-        for (int p = 0; p < (pairs || Subs != 2 ? 8 : 16); ++p) {
+        constexpr bool two = I::products == 2;
+        for (int p = 0; p < (two || Subs != 2 ? 8 : 16); ++p) {
             CRUMB_UNROLL
             for (int r = 0; r < Rows; ++r) {
                 const std::int16_t* of = sums + r * 16;
                 std::int32_t both;
-                if constexpr (pairs)
+                if constexpr (two)
                     __builtin_memcpy(&both, of + 2 * p, sizeof both);
                 else
                     both = Subs == 2 ? of[p] : of[2 * p] + of[2 * p + 1];

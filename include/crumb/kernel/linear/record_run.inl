@@ -35,7 +35,9 @@ struct record_run<isa::CRUMB_THIS_ISA, Format> {
     static constexpr std::size_t max_rows = 128; ///< whose totals wait beside a panel
     using block = record_block<I, shape::bits, shape::sub_groups, shape::integers>;
     /// The same of panels, which formats share.
-    using shared = record_block<I, bits::product_bits(shape::bits), shape::sub_groups, shape::integers>;
+    static constexpr bool two_integers = shape::sub_groups == 2 && shape::integers;
+    static constexpr int shared_bits = bits::product_bits(shape::sum_bits, two_integers);
+    using shared = record_block<I, shared_bits, shape::sub_groups, shape::integers>;
 
     static void gemv(const linear_args& args) noexcept {
         const std::size_t end = (args.channels.end + tile_channels - 1) / tile_channels;
@@ -284,7 +286,7 @@ struct record_run<isa::CRUMB_THIS_ISA, Format> {
         const auto [at, first_record] = source(args, tile, g);
         const std::uint8_t* record = first_record;
         if constexpr (shape::integers) {
-            reader::integers(record, p.terms[i]);
+            reader::template integers<shared>(record, p.terms[i]);
         } else {
             for (int first = 0; first < groups; first += static_cast<int>(block_groups)) {
                 const int left = groups - first, all = static_cast<int>(block_groups);
@@ -330,6 +332,7 @@ struct record_run<isa::CRUMB_THIS_ISA, Format> {
         constexpr std::size_t height = Rows;
         record_rows x;
         x.codes = args.x_codes + (r * args.x_groups + g * height) * group_size;
+        x.offset = minima ? 0 : reader::offset;
         if constexpr (shape::integers) {
             const std::size_t at = r * (args.x_groups / panel_groups) + g / panel_groups * height;
             x.scales = args.x_scales + at;
@@ -340,7 +343,7 @@ struct record_run<isa::CRUMB_THIS_ISA, Format> {
             x.sums =
                 static_cast<const float*>(args.x_sums) + at * static_cast<std::size_t>(shape::sub_groups);
         }
-        using own = record_panel<I, bits::product_bits(shape::bits), shape::sub_groups, shape::integers>;
+        using own = record_panel<I, shared_bits, shape::sub_groups, shape::integers>;
         constexpr int tiles = static_cast<int>(Tiles);
         const std::uint8_t* operands = &p.operands[0][0][0][0];
         if constexpr (Rows > 1 && requires { sizeof(own); })

@@ -117,7 +117,8 @@ struct record_reader<isa::CRUMB_THIS_ISA, Format> {
                       I::load(reinterpret_cast<const half*>(record) + tile_channels + v * I::lanes));
     }
 
-    /// The terms of a block of 256 with integer scales, for panels.
+    /// The terms of a block of 256 with integer scales, for panels by a `Block` of `record_block`.
+    template <class Block>
     static CRUMB_INLINE void integers(const std::uint8_t* record, record_terms& to) noexcept {
         CRUMB_UNROLL
         for (int v = 0; v < vectors; ++v) {
@@ -126,18 +127,27 @@ struct record_reader<isa::CRUMB_THIS_ISA, Format> {
                 I::store(to.minimum_unit + v * I::lanes, minimum_unit(record, v));
         }
         if constexpr (subs != 0) {
+            i32 all = I::set1_i32(0);
             CRUMB_UNROLL
             for (int g = 0; g < 8; ++g) {
                 const auto x = group(record, g - g % 2, g % 2);
                 CRUMB_UNROLL
                 for (int v = 0; v < vectors; ++v) {
-                    CRUMB_UNROLL
-                    for (int sub = 0; sub < subs; ++sub)
-                        put(to.factors[g * subs + sub], v, P::factor(bits::widen(x.scale[sub], v)));
-                    if constexpr (minima || offset != 0)
+                    if constexpr (Block::pairs) {
+                        const i32 pair = P::widen_pair(x.scale[1], x.scale[0]);
+                        put(to.factors[g], v, pair);
+                        all = P::add_pairs(all, pair);
+                    } else {
+                        CRUMB_UNROLL
+                        for (int sub = 0; sub < subs; ++sub)
+                            put(to.factors[g * subs + sub], v, P::factor(bits::widen(x.scale[sub], v)));
+                    }
+                    if constexpr (minima || (offset != 0 && !Block::starts))
                         put_terms(minima ? x.minimum : x.scale, g, v, to);
                 }
             }
+            if constexpr (Block::pairs)
+                put(to.start, 0, Block::without_bias(I::set1_i32(0), all));
         }
     }
 
