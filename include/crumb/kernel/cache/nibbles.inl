@@ -45,7 +45,11 @@ struct kv_nibbles<isa::CRUMB_THIS_ISA, N> : kv_nibble_scores<isa::CRUMB_THIS_ISA
     using base::unit;
     using base::width;
     using base::work;
-    using kv_nibble_scores<I, N>::kv_nibble_scores;
+
+    /// `place_`: the number of the pass's head among those that go through the parts together.
+    CRUMB_INLINE kv_nibbles(const attention_pass<I>& p, const kv_attention_args& a,
+                            std::size_t place_) noexcept
+        : base(p, a, place_) {}
 
     CRUMB_INLINE void begin() const noexcept { restart(); }
     CRUMB_INLINE void restart() const noexcept { scan().restart(); }
