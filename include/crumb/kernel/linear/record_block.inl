@@ -169,7 +169,7 @@ struct record_block<isa::CRUMB_THIS_ISA, Bits, Subs, Integers> {
     template <int Rows, int Vectors, class Operands>
     static CRUMB_INLINE void integers(const Operands& w, const record_terms* terms, int first, bool minima,
                                       const record_rows& x, f32* total) noexcept {
-        alignas(64) std::int32_t begin[starts ? Rows * 16 : 1];
+        alignas(64) std::int32_t begin[starts ? 16 * unsigned(Rows) : 1u];
         if constexpr (starts) {
             for (int r = 0; r < Rows; ++r)
                 P::store_starts(static_cast<const std::int16_t*>(x.sums) + 16 * r, x.offset, begin + 16 * r);
