@@ -12,6 +12,13 @@
 
 #include <crumb/isa/portable/pq.inl>
 
+#include <crumb/kernel/cache/scans.inl>
+
+#include <crumb/kernel/cache/expand_query.inl>
+#include <crumb/kernel/cache/pq_tables.inl>
+#include <crumb/kernel/cache/scan_means.inl>
+#include <crumb/kernel/cache/scan_rounding.inl>
+
 #include <crumb/kernel/cache/nibble_scores.inl>
 #include <crumb/kernel/cache/scan.inl>
 #endif
