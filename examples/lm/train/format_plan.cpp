@@ -56,37 +56,40 @@ result<budget> budget_of(const quantization& how, const model& m, std::span<cons
     return out;
 }
 
-} // namespace
-
-status check_budget(const quantization& how, const model& m, std::span<const format_curve> curves) {
-    const auto b = budget_of(how, m, curves);
-    if (!b)
-        return b.error();
+/// Whether a choice keeps it.
+status check(const budget& b, const quantization& how, std::span<const format_curve> curves) {
     std::uint64_t least = 0;
     for (const format_curve& each : curves)
         least +=
             std::min_element(each.options.begin(), each.options.end(),
                              [](const format_option& x, const format_option& y) { return x.bytes < y.bytes; })
                 ->bytes;
-    if (b->wanted >= static_cast<double>(least + b->others))
+    if (b.wanted >= static_cast<double>(least + b.others))
         return {};
     if (how.size)
         return status::error(errc::invalid_argument,
                              "no choice of formats makes a file of %.2f MB: %.2f MB is the smallest that can "
                              "be written",
-                             b->wanted / 1e6, static_cast<double>(least + b->others) / 1e6);
+                             b.wanted / 1e6, static_cast<double>(least + b.others) / 1e6);
     return status::error(errc::invalid_argument,
                          "no choice of formats has %.3f bits per weight: %.3f is the smallest", *how.bits,
-                         8 * static_cast<double>(least) / static_cast<double>(b->weights));
+                         8 * static_cast<double>(least) / static_cast<double>(b.weights));
+}
+
+} // namespace
+
+status check_budget(const quantization& how, const model& m, std::span<const format_curve> curves) {
+    const auto b = budget_of(how, m, curves);
+    return b ? check(*b, how, curves) : b.error();
 }
 
 result<format_plan> plan_formats(const quantization& how, const model& m,
                                  std::span<const format_curve> curves) {
-    if (const status s = check_budget(how, m, curves); !s)
-        return s;
     const auto b = budget_of(how, m, curves);
     if (!b)
         return b.error();
+    if (const status s = check(*b, how, curves); !s)
+        return s;
     std::vector<std::vector<format_option>> options;
     for (const format_curve& each : curves)
         options.push_back(each.options);
