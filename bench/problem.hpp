@@ -59,7 +59,8 @@ void randomize(typename F::block& block, std::uint64_t& seed) {
     }
 }
 
-/// n x k weights in storage format; of codebook formats the indices, scales and codebooks are random.
+/// n x k weights in storage format; of codebook formats the indices, scales and codebooks are random, these
+/// as large as training makes them.
 template <weight_format F>
 quantized<F> random_weights(std::size_t n, std::size_t k) {
     if constexpr (has_records<F>) {
@@ -84,7 +85,8 @@ quantized<F> random_weights(std::size_t n, std::size_t k) {
         q.n = n;
         q.k = k;
         for (std::size_t i = 0; i < entries; ++i)
-            q.codebooks.push_back(static_cast<std::int8_t>(random[next++] * 127.0f));
+            q.codebooks.push_back(
+                static_cast<std::int8_t>(random[next++] * (F::codes::maximum < 4 ? 31.0f : 127.0f)));
         q.blocks.resize(blocks);
         for (auto& block : q.blocks) {
             for (std::size_t g = 0; g < F::scales::block_groups; ++g) {

@@ -198,6 +198,68 @@ TYPED_TEST(Linear, IsasWithFusedMultiplyAddAgreeBitForBit) {
     });
 }
 
+/// Half of every scale of a block; selectors, which are its low bits, stay.
+template <class Block>
+void halve(Block& b) {
+    if constexpr (requires { b.exponent; })
+        b.exponent = static_cast<std::uint8_t>(b.exponent - 1);
+    else
+        b.d.bits = static_cast<std::uint16_t>(b.d.bits - 0x400);
+}
+template <class F>
+class Codebooks : public testing::Test {};
+TYPED_TEST_SUITE(Codebooks, crumb_test::trained_formats);
+
+// ISAs may multiply entries of 6 bits in another way than others: twice the entries and half the scales are
+// the same weights, sums and roundings.
+TYPED_TEST(Codebooks, NarrowEntriesGiveTheBitsOfOthers) {
+    for (const auto& [n, k, m] :
+         {std::array<std::size_t, 3>{1, 31, 1}, {50, 200, 1}, {33, 256, 2}, {45, 300, 5}, {100, 1024, 19}}) {
+        problem<TypeParam> narrow(n, k, m, unsigned(n + k * 100 + m));
+        for (std::size_t i = 0; i < narrow.stored.codebooks.size(); ++i)
+            narrow.stored.codebooks[i] = i % 7 == 0   ? std::int8_t(-32)
+                                         : i % 7 == 1 ? std::int8_t(31)
+                                                      : std::int8_t(int(i) * 37 % 64 - 32);
+        for (auto& b : narrow.stored.blocks)
+            if constexpr (requires { b.d; }) // one whose half is a normal number
+                b.d.bits = static_cast<std::uint16_t>((b.d.bits & 0x83ffu) | 0x2c00u);
+        for (std::size_t i = 0; i < std::min<std::size_t>(k, 32); ++i)
+            narrow.x[i] = i % 2 != 0 ? 3.0f : -3.0f; // codes of 127, so that the largest sums there are
+        narrow.pack();
+        problem<TypeParam> wide = problem<TypeParam>(n, k, m, 1);
+        wide.x = narrow.x;
+        wide.stored = narrow.stored;
+        for (auto& entry : wide.stored.codebooks)
+            entry = static_cast<std::int8_t>(2 * entry);
+        for (auto& b : wide.stored.blocks)
+            halve(b);
+        wide.pack();
+        for_each_isa([&](const tested_isa& isa) {
+            check(narrow, isa, false);
+            const auto a = narrow.run(isa.name), b = wide.run(isa.name);
+            ASSERT_EQ(std::memcmp(a.data(), b.data(), a.size() * sizeof(float)), 0)
+                << isa.name << " n " << n << " k " << k << " m " << m;
+        });
+    }
+}
+
+TYPED_TEST(Codebooks, NarrowExtremesAreExact) {
+    for (const int value : {-32, 31})
+        for (const float sign : {-1.0f, 1.0f}) {
+            problem<TypeParam> p(18, 64, 3, 2);
+            p.fill(value, extreme_scales<typename TypeParam::scales>()[2]);
+            std::fill(p.x.begin(), p.x.end(), sign * 127.0f);
+            for_each_isa([&](const tested_isa& isa) {
+                const auto a = p.quantize(p.plan(isa.name));
+                const crumb::reference::activation_view input{a.rows.layout(), a.rows.codes(),
+                                                              a.rows.scales(), 3};
+                const double exact = crumb::reference::linear(p.stored.view(), 0, input, 0).value;
+                for (float y : p.run(isa.name))
+                    ASSERT_EQ(double{y}, exact) << isa.name << ' ' << value;
+            });
+        }
+}
+
 TYPED_TEST(Linear, ThreadsMayShareAPlan) {
     const problem<TypeParam> p(160, 128, 20, 6);
     for_each_isa([&](const tested_isa& isa) {

@@ -22,6 +22,9 @@ struct linear_functions {
     float (*unpack)(const kernel::unpack_args&) noexcept = nullptr;
 };
 
+/// Behind the values of `linear_mode`: exact products with `kernel::narrow_entries`.
+inline constexpr std::size_t narrow_products = 3;
+
 /// The functions for `Format`, in the order of `isa_list`.
 template <multiplied_format Format>
 struct linear_table {
@@ -40,6 +43,21 @@ struct linear_table {
         &kernel::quantize_activations<own_or_base_isa<Isa>>,
         &kernel::unpack<Format, kernels<Isa>>,
     };
+    /// The same for codebooks whose entries are all from -32 to 31; null functions if the ISA is not faster
+    /// so.
+    template <class Isa>
+    static constexpr linear_functions narrow = [] {
+        linear_functions f;
+        f.isa = isa_traits<Isa>::name;
+        if constexpr (kernel::has_narrow_lookups<kernels<Isa>, typename Format::codes>) {
+            using narrow_format = kernel::narrow_entries<Format>;
+            f = exact<Isa>;
+            f.layout.offset = kernels<Isa>::narrow_lookups::offset;
+            f.gemv = &kernel::gemv<narrow_format, kernels<Isa>>;
+            f.gemm = &kernel::gemm<narrow_format, kernels<Isa>>;
+        }
+        return f;
+    }();
     /// Products with int8 panels; null functions if the ISA has none.
     template <class Isa>
     static constexpr linear_functions panels = [] {
@@ -71,10 +89,11 @@ struct linear_table {
         }
         return f;
     }();
-    /// By `linear_mode`, then in the order of `isa_list`.
+    /// By `linear_mode` and `narrow_products`, then in the order of `isa_list`.
     static constexpr auto entries = []<class... I>(type_list<I...>) {
         using row = std::array<linear_functions, sizeof...(I)>;
-        return std::array<row, 3>{row{exact<I>...}, row{panels<I>...}, row{absorbed<I>...}};
+        return std::array<row, 4>{row{exact<I>...}, row{panels<I>...}, row{absorbed<I>...},
+                                  row{narrow<I>...}};
     }(isa_list{});
 };
 
@@ -103,10 +122,10 @@ struct linear_table<Format> {
     };
     template <class Isa>
     static constexpr linear_functions none{isa_traits<Isa>::name, {}};
-    /// By `linear_mode`, then in the order of `isa_list`.
+    /// By `linear_mode` and `narrow_products`, then in the order of `isa_list`.
     static constexpr auto entries = []<class... I>(type_list<I...>) {
         using row = std::array<linear_functions, sizeof...(I)>;
-        return std::array<row, 3>{row{exact<I>...}, row{none<I>...}, row{none<I>...}};
+        return std::array<row, 4>{row{exact<I>...}, row{none<I>...}, row{none<I>...}, row{none<I>...}};
     }(isa_list{});
 };
 

@@ -302,12 +302,43 @@ struct avx2 {
         }
     };
 
+    // Operand = entry + 32, below 64: four products of a lane pair, of at most 63 * 127, fit into 16 bits
+    // together and are widened once.
+    struct narrow_lookups : lookups {
+        static constexpr int offset = 32;
+        struct acc {
+            __m256i pairs, sum;
+        };
+        static CRUMB_INLINE acc start(const std::int32_t*) noexcept {
+            return {_mm256_setzero_si256(), _mm256_setzero_si256()};
+        }
+        static CRUMB_INLINE void pin(acc& x) noexcept { __asm__ volatile("" : "+x"(x.sum)); }
+        static CRUMB_INLINE table load_table(const std::int8_t* entries) noexcept {
+            return _mm256_add_epi8(lookups::load_table(entries), _mm256_set1_epi8(offset));
+        }
+        template <int X>
+        static CRUMB_INLINE void step(acc& s, operand w, quad x) noexcept {
+            const __m256i pairs = _mm256_maddubs_epi16(w, x);
+            if constexpr (X == 0)
+                s.pairs = pairs;
+            else
+                s.sum = widened(s.sum, _mm256_add_epi16(s.pairs, pairs));
+        }
+        static CRUMB_INLINE i32 finish(const acc& s, const std::int32_t* start) noexcept {
+            return _mm256_add_epi32(s.sum, _mm256_set1_epi32(*start));
+        }
+    };
+
     using pq = kernel::pq_avx2;                           ///< primitives of scans of product-quantized codes
     using byte_products = kernel::byte_products_avx2;     ///< of bytes with integers of 16 bits
     using nibble_products = kernel::nibble_products_avx2; ///< of codes of 4 bits with bytes
     using four_rows = kernel::four_rows_avx2;
 
   private:
+    /// Adds pairs of 16-bit numbers to sums.
+    static CRUMB_INLINE __m256i widened(__m256i sum, __m256i pairs) noexcept {
+        return _mm256_add_epi32(sum, _mm256_madd_epi16(pairs, _mm256_set1_epi16(1)));
+    }
     static CRUMB_INLINE __m256i spread_bytes(__m256i low) noexcept {
         const __m128i order = _mm_setr_epi8(0, 0, 0, 0, 4, 4, 4, 4, 8, 8, 8, 8, 12, 12, 12, 12);
         return _mm256_shuffle_epi8(low, _mm256_broadcastsi128_si256(order));

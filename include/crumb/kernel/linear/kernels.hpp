@@ -102,6 +102,27 @@ struct product_for_rows<Product> {
 };
 template <class Isa, class Product>
 struct toggled_product;
+
+/// A format of indices whose entries are all from -32 to 31.
+template <class Format>
+struct narrow_entries : Format {
+    struct codes : Format::codes {
+        static constexpr bool narrow = true;
+    };
+};
+/// ISAs that multiply such entries faster than others have a product `narrow_lookups` for them.
+template <class Isa, class Codes>
+inline constexpr bool has_narrow_lookups = [] {
+    if constexpr (indexed_codes<Codes> && requires { typename Isa::narrow_lookups; })
+        return Codes::bits == 2;
+    else
+        return false;
+}();
+template <class Isa, class Codes>
+requires requires { Codes::narrow; }
+struct product_of<Isa, Codes> {
+    using type = typename Isa::narrow_lookups;
+};
 template <class Isa>
 struct blocks;
 template <class Isa, class Format>

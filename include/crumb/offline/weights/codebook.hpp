@@ -15,7 +15,10 @@ struct training_options {
     std::size_t entries = 4;              ///< levels per table: 2 to 16
     unsigned selector_bits = 2;           ///< 2^selector_bits tables
     scale_kind scales = scale_kind::half; ///< copied to the result; training takes scales as continuous
-    std::size_t max_groups = 1u << 15;    ///< max groups; of more, a sample is drawn
+    /// Magnitude of each table's largest entry, at most 127; 0: 31 for up to 4 entries, which AVX2 multiplies
+    /// faster, 127 for more.
+    int largest = 0;
+    std::size_t max_groups = 1u << 15; ///< max groups; of more, a sample is drawn
     std::size_t max_rounds = 60;
     double tolerance = 2e-4; ///< training ends when the error falls by less than this share in a round
     std::uint64_t seed = 1;
@@ -34,9 +37,9 @@ struct trained_codebooks {
 /// cluster per table. (2) Each cluster gets a table by weighted k-means on its values; then all groups choose
 /// table, sign and scale d anew (d = sum a w t / sum a t^2) and levels become t = sum a w d / sum a d^2,
 /// alternating until the weighted error sum a (w - d t)^2 stops falling. Tables are int8 in every round:
-/// distinct, ascending, with a largest magnitude of 127. a is the importance, divided by the matrix's mean a
-/// w^2, so that matrices count by their size. Refuses NaN and infinity. Matrices of zeros only give evenly
-/// spaced levels.
+/// distinct, ascending, with a largest magnitude of `training_options::largest`. a is the importance, divided
+/// by the matrix's mean a w^2, so that matrices count by their size. Refuses NaN and infinity. Matrices of
+/// zeros only give evenly spaced levels.
 class codebook_trainer {
   public:
     /// Trains a level set; `train_codebooks` checks the arguments.
@@ -45,6 +48,9 @@ class codebook_trainer {
         if (o.entries < 2 || o.entries > 16 || o.selector_bits > 2)
             return status::error(errc::invalid_argument, "codebooks: %zu levels, %u selector bits", o.entries,
                                  o.selector_bits);
+        if (o.largest != 0 && (o.largest > 127 || 2 * o.largest + 1 < static_cast<int>(o.entries)))
+            return status::error(errc::invalid_argument, "codebooks: %zu levels of at most %d", o.entries,
+                                 o.largest);
         const auto functions = choose_weight_functions(on);
         if (!functions)
             return functions.error();
@@ -69,7 +75,10 @@ class codebook_trainer {
 
     codebook_trainer(const training_options& o, const dispatch::weight_functions& functions,
                      const group_samples& samples)
-        : o_(o), functions_(functions), random_(samples.random), energy_(samples.energy) {}
+        : o_(o), functions_(functions), random_(samples.random), energy_(samples.energy),
+          largest_(o.largest != 0   ? o.largest
+                   : o.entries <= 4 ? 31
+                                    : 127) {}
 
     level_set empty_set() const {
         level_set s;
@@ -79,15 +88,15 @@ class codebook_trainer {
         return s;
     }
 
-    /// Writes a table on the int8 grid: largest magnitude 127, ascending, distinct. Returns the factor.
-    static double put(level_set& s, std::size_t table, std::array<double, 16> t) {
+    /// Writes a table on the grid of integers: ascending, distinct. Returns the factor.
+    double put(level_set& s, std::size_t table, std::array<double, 16> t) const {
         const std::span<double> level(t.data(), s.entries);
         double max = 1e-30;
         std::sort(level.begin(), level.end());
         for (const double x : level)
             max = std::max(max, std::fabs(x));
-        const double scale = 127 / max;
-        put_on_int8_grid(level, scale, {s.levels.data() + table * s.entries, s.entries});
+        const double scale = largest_ / max;
+        put_on_int8_grid(level, scale, {s.levels.data() + table * s.entries, s.entries}, largest_);
         return scale;
     }
 
@@ -241,6 +250,7 @@ class codebook_trainer {
     const dispatch::weight_functions& functions_;
     splitmix64 random_;
     double energy_ = 0;
+    int largest_;
     std::vector<group> samples_;
 };
 

@@ -60,6 +60,15 @@ inline status check_compiled(const dispatch::linear_functions& functions, const 
     return {};
 }
 
+/// Whether there are table entries, all from -32 to 31.
+template <std::size_t N>
+constexpr bool are_narrow(const std::array<std::int8_t, N>& tables) noexcept {
+    for (const std::int8_t entry : tables)
+        if (entry < -32 || entry > 31)
+            return false;
+    return N != 0;
+}
+
 /// Aborts unless activations lie as a product reads them.
 inline void require_layout(const activations& x, const activation_layout& wanted, const char* who) noexcept {
     const activation_layout& has = x.layout();
@@ -142,6 +151,10 @@ class linear {
         p.bias_ = options.bias.empty() ? nullptr : options.bias.data();
         p.max_rows_ = options.max_rows;
         p.tables_ = lookup_tables<F>(options.codebooks);
+        if (options.mode == linear_mode::exact && detail::are_narrow(p.tables_))
+            if (const auto& narrow = dispatch::functions_of<F>(dispatch::narrow_products, *isa);
+                narrow.gemm != nullptr)
+                p.functions_ = &narrow;
         return p;
     }
 
