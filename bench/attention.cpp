@@ -19,12 +19,13 @@ constexpr named_kv_codec f16_codec{"f16", kv_codec::f16()};
 struct cache_size {
     std::size_t heads, kv_heads, tokens;
     std::size_t page_tokens = 0; ///< 0: one page for all
+    std::size_t channels = head_size;
 };
 // 1, 2, 4, 8 and 16 queries share a kv head; and a few heads.
-constexpr cache_size sizes[] = {{32, 32, 4096},       {32, 32, 32768}, {8, 8, 32768},   {16, 8, 32768},
-                                {32, 8, 8192},        {32, 8, 32768},  {32, 8, 131072}, {64, 8, 32768},
-                                {32, 4, 32768},       {128, 8, 32768}, {16, 2, 32768},  {32, 32, 32768, 256},
-                                {32, 32, 32768, 4096}};
+constexpr cache_size sizes[] = {
+    {32, 32, 4096}, {32, 32, 32768},       {8, 8, 32768},        {16, 8, 32768},       {32, 8, 8192},
+    {32, 8, 32768}, {32, 8, 131072},       {64, 8, 32768},       {32, 4, 32768},       {128, 8, 32768},
+    {16, 2, 32768}, {4, 1, 32768, 0, 256}, {32, 32, 32768, 256}, {32, 32, 32768, 4096}};
 
 /// What threads share by ranges of tokens.
 constexpr cache_size shared_sizes[] = {
@@ -33,14 +34,14 @@ constexpr cache_size shared_sizes[] = {
 /// A cache of random codes in as many layers as the working set takes, and the queries of a step.
 struct fixture {
     fixture(const named_kv_codec& c, const cache_size& s)
-        : of(c), size(s), engine(1), codebooks(c.codec, s.kv_heads, engine) {
+        : of(c), size(s), engine(1), codebooks(c.codec, s.kv_heads, engine, s.channels) {
         options.kv_heads = s.kv_heads;
-        options.head_size = head_size;
+        options.head_size = s.channels;
         options.codec = c.codec;
         options.max_tokens = s.tokens + 4 + kv_part_tokens;
         // A plain codec needs room for the token of this step, the others have it in the window.
         options.page_tokens = s.page_tokens != 0 ? s.page_tokens : s.tokens + kv_part_tokens;
-        const kv_part_layout keys(c.codec, head_size, true), values(c.codec, head_size, false);
+        const kv_part_layout keys(c.codec, size.channels, true), values(c.codec, size.channels, false);
         const std::size_t layer_bytes =
             s.kv_heads * (keys.bytes() + values.bytes()) * (s.tokens / kv_part_tokens);
         options.layers = std::max<std::size_t>(1, (dram_working_set() + layer_bytes - 1) / layer_bytes);
@@ -59,7 +60,7 @@ struct fixture {
         cache->assume(s.tokens + cache->sinks() + 1, c.codec.is_uncoded() ? 0 : s.tokens);
         bytes = static_cast<double>(layer_bytes);
         std::normal_distribution<float> normal;
-        q.resize(s.heads * head_size);
+        q.resize(s.heads * size.channels);
         y.resize(q.size());
         for (float& x : q)
             x = normal(engine);
@@ -73,7 +74,7 @@ struct fixture {
         for (std::size_t h = 0; h < size.kv_heads; ++h)
             for (std::size_t part = 0; part < 2 * options.page_tokens / kv_part_tokens; ++part) {
                 const bool keys = part < options.page_tokens / kv_part_tokens;
-                const kv_part_layout l(of.codec, head_size, keys);
+                const kv_part_layout l(of.codec, size.channels, keys);
                 const std::size_t halves = of.codec.is_uncoded() ? l.bytes() : l.codes_offset();
                 for (std::size_t i = 0; i < halves; i += 2) {
                     const half x = to_half(of.codec.is_uncoded()          ? normal(engine)
@@ -100,8 +101,8 @@ struct fixture {
             !done)
             return done.message();
         const std::size_t tokens = position() + 1, head = size.heads - 1, kv_head = size.kv_heads - 1;
-        std::vector<float> k(tokens * head_size), v(tokens * head_size);
-        std::vector<double> row(head_size), want(head_size);
+        std::vector<float> k(tokens * size.channels), v(tokens * size.channels);
+        std::vector<double> row(size.channels), want(size.channels);
         for (const bool keys : {true, false})
             for (std::size_t t = view.sinks; t < view.sinks + size.tokens; ++t) {
                 const std::size_t u = t - view.sinks;
@@ -115,19 +116,20 @@ struct fixture {
                      ++t) {
                     part->decode((t - view.sinks) % kv_part_tokens, row.data());
                     std::copy(row.begin(), row.end(),
-                              (keys ? k : v).begin() + static_cast<std::ptrdiff_t>(t * head_size));
+                              (keys ? k : v).begin() + static_cast<std::ptrdiff_t>(t * size.channels));
                 }
                 --t;
             }
-        const auto sizes_of = reference::attention(
-            q.data() + head * head_size, matrix<const float>(k.data(), tokens, head_size),
-            matrix<const float>(v.data(), tokens, head_size), 1 / std::sqrt(double(head_size)), want.data());
+        const auto sizes_of = reference::attention(q.data() + head * size.channels,
+                                                   matrix<const float>(k.data(), tokens, size.channels),
+                                                   matrix<const float>(v.data(), tokens, size.channels),
+                                                   1 / std::sqrt(double(size.channels)), want.data());
         const double bound =
-            8 * (double(tokens) + 2 * head_size * sizes_of.score) * 0x1p-24 * sizes_of.value +
+            8 * (double(tokens) + 2 * size.channels * sizes_of.score) * 0x1p-24 * sizes_of.value +
             std::expm1(2 * double(errors[head].score)) * 2 * sizes_of.value + double(errors[head].weight);
-        for (std::size_t i = 0; i < head_size; ++i)
-            if (!(std::fabs(double(y[head * head_size + i]) - want[i]) <= bound))
-                return "wrong result: " + std::to_string(y[head * head_size + i]) + " instead of " +
+        for (std::size_t i = 0; i < size.channels; ++i)
+            if (!(std::fabs(double(y[head * size.channels + i]) - want[i]) <= bound))
+                return "wrong result: " + std::to_string(y[head * size.channels + i]) + " instead of " +
                        std::to_string(want[i]);
         return {};
     }
@@ -158,6 +160,7 @@ fixture& fixture_of(const named_kv_codec& codec, const cache_size& size) {
 std::string row_name(const char* codec, const char* isa, const cache_size& s) {
     return std::string("attention/") + codec + "/" + isa + "/heads:" + std::to_string(s.heads) +
            "/kv:" + std::to_string(s.kv_heads) + "/ctx:" + std::to_string(s.tokens) +
+           (s.channels == head_size ? std::string() : "/size:" + std::to_string(s.channels)) +
            (s.page_tokens == 0 ? std::string() : "/page:" + std::to_string(s.page_tokens));
 }
 

@@ -12,7 +12,7 @@
 
 namespace crumb::bench {
 
-inline constexpr std::size_t head_size = 128;
+inline constexpr std::size_t head_size = 128; ///< of rows whose name has no other
 
 /// Plain product quantization, beside the codecs that have names.
 inline constexpr named_kv_codec plain_pq_codecs[] = {
@@ -23,14 +23,15 @@ inline constexpr named_kv_codec plain_pq_codecs[] = {
 
 /// Codebooks of every key-value head, the same in all layers; none if the codec has none.
 struct random_codebooks {
-    random_codebooks(const kv_codec& c, std::size_t kv_heads, std::mt19937& engine)
-        : codec(c), sets(kv_heads) {
+    random_codebooks(const kv_codec& c, std::size_t kv_heads, std::mt19937& engine,
+                     std::size_t channels_ = head_size)
+        : codec(c), sets(kv_heads), channels(channels_) {
         std::normal_distribution<float> normal(0, codec.additive ? 25.0f : 40.0f);
         const int most = codec.additive ? 63 : 127;
         if (!codec.has_codebooks())
             return;
-        entries.resize(2 * sets * head_size * codec.entries());
-        scales.assign(2 * sets * head_size, 0.02f);
+        entries.resize(2 * sets * channels * codec.entries());
+        scales.assign(2 * sets * channels, 0.02f);
         for (std::int8_t& e : entries)
             e = static_cast<std::int8_t>(std::clamp(static_cast<int>(normal(engine)), -most, most));
     }
@@ -39,7 +40,7 @@ struct random_codebooks {
         if (!codec.has_codebooks())
             return {};
         return must(pq_codebooks::make({.codec = codec,
-                                        .head_size = head_size,
+                                        .head_size = channels,
                                         .head_step = 1,
                                         .sets = sets,
                                         .entries = entries,
@@ -47,7 +48,7 @@ struct random_codebooks {
     }
 
     kv_codec codec;
-    std::size_t sets;
+    std::size_t sets, channels;
     std::vector<std::int8_t> entries;
     std::vector<float> scales;
 };
