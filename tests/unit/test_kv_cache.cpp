@@ -243,7 +243,7 @@ TEST(KvAttention, ThePlanChoosesTheRoute) {
 TEST(KvAttention, LimitsDecideAboutSecondPlanes) {
     for_each_isa([](const tested_isa& isa) {
         for (const auto& [name, codec] : codecs)
-            for (const std::size_t group : {1, 4}) {
+            for (const std::size_t group : {1, 4, 8}) {
                 const std::size_t size = codec.has_codebooks() ? 32 : 64;
                 if (!codec.has_codebooks() &&
                     (codec != kv_codec::kivi(4) ||
@@ -264,13 +264,24 @@ TEST(KvAttention, LimitsDecideAboutSecondPlanes) {
                     p.check(0, &errors);
                     return errors;
                 };
+                // Where the second plane of a query costs nothing, it is always taken.
+                const auto route =
+                    crumb::kv_attention::plan(p.options, {.heads = p.heads}, {isa.name})->route();
+                const auto& functions =
+                    crumb::dispatch::functions_at<crumb::dispatch::kv_attention_functions>(
+                        crumb::isa_index(isa.name));
+                const bool whole =
+                    route == crumb::kv_route::expanded && functions.scans.expansion(codec).whole;
                 const auto fine = errors_of({0, 0, 0}), coarse = errors_of({1e30f, 1e30f, 1e30f});
                 for (std::size_t h = 0; h < p.heads; ++h) {
                     EXPECT_EQ(fine[h].second_scores, 1.0f);
                     EXPECT_EQ(fine[h].second_weights, 1.0f);
-                    EXPECT_EQ(coarse[h].second_scores, 0.0f);
+                    EXPECT_EQ(coarse[h].second_scores, whole ? 1.0f : 0.0f);
                     EXPECT_EQ(coarse[h].second_weights, 0.0f);
-                    EXPECT_LT(fine[h].score, coarse[h].score);
+                    if (whole)
+                        EXPECT_EQ(fine[h].score, coarse[h].score);
+                    else
+                        EXPECT_LT(fine[h].score, coarse[h].score);
                     EXPECT_LT(fine[h].weight, coarse[h].weight);
                 }
                 // A limit between the two is kept, by a second plane where it has to be.

@@ -7,6 +7,7 @@ CRUMB_TARGET_BEGIN(CRUMB_TARGET_AVX2)
 #include <crumb/isa/avx2/byte_products.inl>
 #include <crumb/isa/avx2/nibble_products.inl>
 #include <crumb/isa/avx2/pq_quads.inl>
+#include <crumb/isa/avx2/pq_words.inl>
 
 #include <crumb/isa/avx2/pq.inl>
 #elif CRUMB_SYSTEM == CRUMB_SYSTEM_FFN

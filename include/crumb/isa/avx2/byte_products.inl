@@ -22,6 +22,8 @@ struct byte_products_avx2 {
     }
     static CRUMB_INLINE void dot(acc& sum, reg a, reg b) noexcept {
         sum = _mm256_add_epi32(sum, _mm256_madd_epi16(a, b));
+        // GCC would bring sums into another order, for which there are not enough registers.
+        __asm__("" : "+x"(sum));
     }
     static CRUMB_INLINE f32 to_f32(acc sum) noexcept { return _mm256_cvtepi32_ps(sum); }
 

@@ -47,6 +47,7 @@ struct nibble_products_avx2 {
     static CRUMB_INLINE acc zero() noexcept { return _mm256_setzero_si256(); }
     static CRUMB_INLINE void dot(acc& sum, reg codes, reg by) noexcept {
         sum = _mm256_add_epi16(sum, _mm256_maddubs_epi16(codes, by));
+        __asm__("" : "+x"(sum)); // see `byte_products_avx2::dot`
     }
     static CRUMB_INLINE acc widen(acc sum) noexcept { return _mm256_madd_epi16(sum, _mm256_set1_epi16(1)); }
     static CRUMB_INLINE acc plus(acc a, acc b) noexcept { return _mm256_add_epi32(a, b); }

@@ -11,7 +11,7 @@
 namespace crumb::inline CRUMB_ABI::kernel {
 
 struct pq_quads_avx2 {
-    /// Tables of 16 and 64 entries cost no more than the products would.
+    /// Codes of small tables are multiplied by `pq_words_avx2`.
     static constexpr bool joins = true, expands_small = false;
     static constexpr std::size_t registers = 2; ///< of values in a tile: 16 tokens
     using acc = __m256i;
@@ -20,11 +20,16 @@ struct pq_quads_avx2 {
         __m256i x, magnitude;
     };
 
-    /// By cycles per part on a Zen 4: loading the entries of codes together takes a fixed time, less than one
-    /// query's tables of 4 channels, that of one to two queries' of 2.
+    /// By cycles per part, of bytes on a Zen 4, of others on a Zen 3. Loading the entries of codes together
+    /// takes a fixed time, less than one query's tables of 4 channels, that of one to two queries' of 2.
     static constexpr pq_expansion expansion_of(pq_kind kind, std::size_t dims) noexcept {
-        const bool joined = kind == pq_kind::byte && dims != 1;
-        return {!joined ? 0u : dims == 4 ? 1u : 2u, joined};
+        if (kind == pq_kind::byte && dims != 1)
+            return {dims == 4 ? 1u : 2u, true, false};
+        if (kind == pq_kind::additive && dims == 2)
+            return {8, false, true};
+        if (kind == pq_kind::six && dims == 2)
+            return {2, false, true};
+        return {};
     }
 
     static constexpr std::size_t place(std::size_t t) noexcept { return t; }

@@ -18,6 +18,7 @@ struct pq_avx512 {
     static constexpr int width = 64;
     static constexpr int most = 4;              ///< queries or planes that share a pass
     static constexpr bool holds_tables = false; ///< in registers; else they are operands in memory
+    static constexpr bool pins_all = false;     ///< whether a pass of scores pins what each table gives
     static constexpr int table_registers_64 = 4, table_registers_256 = 16;
     using reg = __m512i;
     using table_16 = __m512i;

@@ -15,6 +15,7 @@ struct pq_neon {
     static constexpr int width = 16;
     static constexpr int most = 4;             ///< queries or planes that share a pass
     static constexpr bool holds_tables = true; ///< in registers; else they are operands in memory
+    static constexpr bool pins_all = false;    ///< whether a pass of scores pins what each table gives
     static constexpr int table_registers_64 = 4, table_registers_256 = 16;
     using reg = uint8x16_t;
     using table_16 = uint8x16_t;

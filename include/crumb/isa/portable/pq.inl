@@ -11,6 +11,7 @@ struct pq_portable {
     static constexpr int width = 32;
     static constexpr int most = 1;              ///< queries or planes that share a pass
     static constexpr bool holds_tables = false; ///< in registers; else they are operands in memory
+    static constexpr bool pins_all = false;     ///< whether a pass of scores pins what each table gives
     static constexpr int table_registers_64 = 1, table_registers_256 = 1; // pointers
     struct reg {
         std::uint8_t byte[width];

@@ -103,6 +103,11 @@ struct pq_expand_run<isa::CRUMB_THIS_ISA> {
                     return codes.codec.dims == 4 ? looked_up<pq_kind::byte, 4>()
                                                  : looked_up<pq_kind::byte, 2>();
             }
+            if constexpr (has_words<Primitives>) {
+                pq_words_run<I, typename Primitives::words> run_words(args);
+                return kind == pq_kind::additive ? run_words.template run<pq_kind::additive>()
+                                                 : run_words.template run<pq_kind::six>();
+            }
             if constexpr (Q::expands_small) {
                 if (kind == pq_kind::additive)
                     return looked_up<pq_kind::additive, 2>();

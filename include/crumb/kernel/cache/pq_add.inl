@@ -80,7 +80,7 @@ struct pq_add_run<isa::CRUMB_THIS_ISA> {
         /// Channels of a pass: their sums fit into registers, and their tables, unless they are small and lie
         /// in the first cache.
         static constexpr int channels(int dims, int planes) noexcept {
-            const bool held = P::holds_tables || L::table_registers > 2;
+            const bool held = P::holds_tables || (L::table_registers > 2 && !P::pins_all);
             int n = dims;
             while (n > 1 && (n * planes > I::registers / 2 ||
                              (held && n * (planes + L::table_registers) > I::registers - 7)))

@@ -150,11 +150,19 @@ concept has_wide_rows = requires { typename Primitives::template wide_row<1>; };
 template <class Primitives>
 concept has_quads = requires { typename Primitives::quads; };
 
+/// Whether additive codes and those of 6 bits are expanded for products with integers of 16 bits. What
+/// `words` has: `keep`, of two channels of 32 tokens, and `place` in what it keeps; `load`, `load_query` and
+/// `dot`, of two channels of 8 tokens; `store`, of step * sums; `widen`, of a query's planes.
+template <class Primitives>
+concept has_words = requires { typename Primitives::words; };
+
 // One specialization per ISA is compiled inside its target region.
 template <class Isa, pq_kind Kind>
 struct pq_lookup;
 template <class Isa>
 struct pq_expand_query_run;
+template <class Isa, class Words>
+struct pq_words_run;
 template <class Isa>
 struct pq_expand_run;
 template <class Isa>
@@ -170,6 +178,7 @@ struct pq_add_run;
 struct pq_expansion {
     std::size_t from = 0; ///< queries per kv head and row from which it is faster than tables; 0: never
     bool joined = false;  ///< entries of a code are loaded together, from a copy that `join` makes
+    bool whole = false;   ///< two planes of a query cost no more than one
 };
 
 /// The scans of an ISA, called once per part: attention over codes is compiled for fewer ISAs than they are.

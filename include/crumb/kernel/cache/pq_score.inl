@@ -289,7 +289,7 @@ struct pq_score_run<isa::CRUMB_THIS_ISA> {
                             reg sum = L::look_up(t[0][q], index[0]);
                             if constexpr (Rows == 2)
                                 sum = P::add(sum, L::look_up(t[1][q], index[1]));
-                            if (q + 1 == std::size_t{Tables})
+                            if (P::pins_all || q + 1 == std::size_t{Tables})
                                 P::pin(sum);
                             P::widen(s[(q * Units + n + i) * L::sets + static_cast<std::size_t>(set)], sum);
                         }

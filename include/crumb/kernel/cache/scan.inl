@@ -302,8 +302,9 @@ struct kv_scan<isa::CRUMB_THIS_ISA> {
     /// part's tokens count, so that it does not depend on which of them a call reads.
     CRUMB_INLINE void choose_planes(float scale) const noexcept {
         std::uint8_t* counts = at.counts(work);
-        const float limit =
-            at.route() == kv_route::expanded ? args.limits.score : args.limits.score_by_tables;
+        const bool expanded = at.route() == kv_route::expanded,
+                   whole = expanded && args.scans->expansion(cache.keys().codec()).whole;
+        const float limit = whole ? 0 : expanded ? args.limits.score : args.limits.score_by_tables;
         for (std::size_t i = 0; i < pass.queries; ++i) {
             kv_scan_state& state = states[i];
             const float coarse = queries[i].coarse_error * scale;

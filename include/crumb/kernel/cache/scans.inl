@@ -8,6 +8,8 @@
 #include <crumb/kernel/cache/pq_lookup.inl>
 
 #include <crumb/kernel/cache/expand_rows.inl>
-#include <crumb/kernel/cache/expand_score.inl>
+#include <crumb/kernel/cache/expand_words.inl>
 #include <crumb/kernel/cache/pq_add.inl>
 #include <crumb/kernel/cache/pq_score.inl>
+
+#include <crumb/kernel/cache/expand_score.inl>
