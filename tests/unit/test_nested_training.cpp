@@ -426,12 +426,145 @@ TEST(NestedFeedback, RefusesWhatItCannotQuantize) {
         EXPECT_EQ(code(nested_quantized::zeros(l, n, k), {.descent = {.to = t}}),
                   crumb::errc::invalid_argument);
     }
+    for (const double gain : {-1.0, double{nan}})
+        EXPECT_EQ(code(nested_quantized::zeros(l, n, k), {.descent = {.least_gain = gain}}),
+                  crumb::errc::invalid_argument);
     EXPECT_EQ(code(nested_quantized::zeros(l, n, k), {.length_power = double{nan}}),
               crumb::errc::invalid_argument);
     for (const float x : {nan, std::numeric_limits<float>::infinity(), 1e6f}) {
         w[70] = x;
         EXPECT_EQ(code(nested_quantized::zeros(l, n, k)), crumb::errc::not_finite);
     }
+}
+
+// ---- targets and means of each precision ------------------------------------------------------------------
+
+TEST(NestedTargets, OfOneMatrixAreThatMatrix) {
+    constexpr std::size_t n = 8, k = 96;
+    const auto w = random_weights(n * k, 30);
+    const auto system = system_of(k, 31);
+    const auto l = trained(w, n, k).levels;
+    const nested_feedback f(system);
+    auto q = nested_quantized::zeros(l, n, k);
+    const auto m = crumb::matrix<const float>(w.data(), n, k);
+    ASSERT_TRUE(f.quantize(crumb::nested_targets{m, m, m}, q).ok());
+    EXPECT_EQ(q.codes, quantized(f, l, w, n, k).codes);
+}
+
+// Codes for targets of their own are nearer to them than codes for what these have in common, at every
+// precision.
+TEST(NestedTargets, EachPrecisionComesNearItsOwn) {
+    constexpr std::size_t n = 16, k = 160;
+    const auto w = random_weights(n * k, 32);
+    const auto system = system_of(k, 33);
+    const nested_feedback f(system, {.length_power = 0});
+    for (const auto& p : all_precisions) {
+        const auto l = trained(w, n, k, {.seed = p.seed, .parent = p.parent}).levels;
+        std::array<std::vector<float>, crumb::nested_precisions> own;
+        crumb::nested_targets targets;
+        for (int bits = p.seed; bits <= p.parent; ++bits) { // of those not stored there are none
+            const std::size_t at = crumb::nested_search::slot(bits);
+            own[at] = random_weights(n * k, 34 + static_cast<unsigned>(bits));
+            const float share = bits == 2 ? 0.5f : bits == 3 ? 0.2f : 0.1f;
+            for (std::size_t i = 0; i < n * k; ++i)
+                own[at][i] = w[i] + share * own[at][i];
+            targets[at] = crumb::matrix<const float>(own[at].data(), n, k);
+        }
+        auto q = nested_quantized::zeros(l, n, k);
+        const auto s = f.quantize(targets, q);
+        ASSERT_TRUE(s.ok()) << s.message();
+        expect_valid(q);
+        const auto common = quantized(f, l, w, n, k);
+        for (int bits = p.seed; bits <= p.parent; ++bits) {
+            const auto& to = own[crumb::nested_search::slot(bits)];
+            EXPECT_LT(feedback_error(f, to, q, bits), feedback_error(f, to, common, bits))
+                << p.seed << "-" << p.parent << " at " << bits;
+        }
+    }
+}
+
+TEST(NestedTargets, OfOtherShapesAreRefused) {
+    constexpr std::size_t n = 3, k = 64;
+    auto w = random_weights(n * k, 38);
+    const auto system = system_of(k, 39);
+    const auto m = crumb::matrix<const float>(w.data(), n, k);
+    const auto code = [&](const crumb::nested_targets& targets, int seed = 2) {
+        auto q = nested_quantized::zeros(nested_levels::uniform(seed, 4), n, k);
+        const auto s = nested_feedback(system).quantize(targets, q);
+        if (!s) {
+            EXPECT_EQ(q.codes, std::vector<std::uint8_t>(n * k));
+        }
+        return s.code();
+    };
+    EXPECT_EQ(code({m, m, m}), crumb::errc::ok);
+    EXPECT_EQ(code({crumb::matrix_view<const float>(), m, m}, 3), crumb::errc::ok);
+    EXPECT_EQ(code({crumb::matrix_view<const float>(), m, m}), crumb::errc::bad_shape);
+    EXPECT_EQ(code({m, crumb::matrix<const float>(w.data(), n - 1, k), m}), crumb::errc::bad_shape);
+    EXPECT_EQ(code({m, m, crumb::matrix<const float>(w.data(), n, k - 1)}), crumb::errc::bad_shape);
+    auto bad = w;
+    bad[70] = std::numeric_limits<float>::quiet_NaN();
+    EXPECT_EQ(code({m, m, crumb::matrix<const float>(bad.data(), n, k)}), crumb::errc::not_finite);
+}
+
+TEST(NestedMeans, OutputsAreRightOnAverageAtEveryPrecision) {
+    constexpr std::size_t n = 6, k = 96;
+    const auto w = random_weights(n * k, 40);
+    const auto system = system_of(k, 41);
+    const auto l = trained(w, n, k).levels;
+    auto q = quantized(nested_feedback(system), l, w, n, k);
+    std::array<std::vector<float>, crumb::nested_precisions> input;
+    std::array<std::vector<double>, crumb::nested_precisions> output;
+    std::array<crumb::nested_means, crumb::nested_precisions> means;
+    for (std::size_t p = 0; p < crumb::nested_precisions; ++p) {
+        input[p] = random_weights(k, 42 + static_cast<unsigned>(p));
+        for (const float x : random_weights(n, 45 + static_cast<unsigned>(p)))
+            output[p].push_back(double{x});
+        means[p] = {input[p], output[p]};
+    }
+    ASSERT_TRUE(crumb::correct_means(means, q).ok());
+    const crumb::nested_storage_view view = q;
+    for (int bits = 2; bits <= 4; ++bits)
+        for (std::size_t r = 0; r < n; ++r) {
+            const std::size_t p = crumb::nested_search::slot(bits);
+            double sum = 0;
+            for (std::size_t i = 0; i < k; ++i)
+                sum += view.weight(r, i, bits) * double{input[p][i]};
+            const double correction = double{crumb::to_float(q.corrections[p * n + r])};
+            // Half a unit of fp16, which has 11 bits and no numbers between 0 and 2^-24.
+            EXPECT_NEAR(sum + correction, output[p][r], std::ldexp(std::fabs(correction), -11) + 0x1p-25);
+        }
+    // Means of the full model's inputs: what the older form does.
+    for (std::size_t p = 0; p < crumb::nested_precisions; ++p) {
+        input[p] = input[0];
+        for (std::size_t r = 0; r < n; ++r) {
+            output[p][r] = 0;
+            for (std::size_t i = 0; i < k; ++i)
+                output[p][r] += double{w[r * k + i]} * double{input[0][i]};
+        }
+        means[p] = {input[p], output[p]};
+    }
+    auto same = q;
+    ASSERT_TRUE(crumb::correct_means(means, q).ok());
+    ASSERT_TRUE(crumb::correct_means(crumb::matrix<const float>(w.data(), n, k), input[0], same).ok());
+    for (std::size_t i = 0; i < q.corrections.size(); ++i) {
+        const double want = double{crumb::to_float(same.corrections[i])};
+        EXPECT_NEAR(double{crumb::to_float(q.corrections[i])}, want,
+                    std::ldexp(std::fabs(want), -10) + 0x1p-24);
+    }
+    // Refused, and nothing changes.
+    const auto before = q.corrections;
+    const auto unchanged = [&] {
+        return std::equal(before.begin(), before.end(), q.corrections.begin(),
+                          [](crumb::half a, crumb::half b) { return a.bits == b.bits; });
+    };
+    means[1].input = means[1].input.first(k - 1);
+    EXPECT_EQ(crumb::correct_means(means, q).code(), crumb::errc::bad_shape);
+    means[1].input = input[1];
+    output[2][n - 1] = std::numeric_limits<double>::quiet_NaN();
+    EXPECT_EQ(crumb::correct_means(means, q).code(), crumb::errc::not_finite);
+    output[2][n - 1] = 1e6;
+    EXPECT_EQ(crumb::correct_means(means, q).code(), crumb::errc::not_finite);
+    EXPECT_TRUE(unchanged());
 }
 
 // ---- the linear algebra ---------------------------------------------------------------------------------

@@ -98,7 +98,7 @@ struct descent_row {
     float* slope[nested_tables] = {}; ///< e_p H
     std::uint64_t random = 0;         ///< state of a splitmix64, for noise
     float temperature = 0;            ///< 0: without noise
-    bool changed = false;             ///< whether a code has changed
+    float gain = 0;                   ///< by how much codes that were chosen without noise lower the loss
 };
 struct descent_args {
     descent_row* rows = nullptr;

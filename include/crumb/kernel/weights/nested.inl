@@ -38,15 +38,31 @@ struct nested_run<isa::CRUMB_THIS_ISA> {
     }
 
     static void descend(const descent_args& p) noexcept {
-        for (std::size_t i = 0; i < p.size; ++i) {
-            if (p.used[i] == 0)
-                continue;
-            for (std::size_t r = 0; r < p.row_count; ++r)
-                choose(p, p.rows[r], i);
+        for (std::size_t r = 0; r < p.row_count; r += rows_at_once) {
+            descent_row* const rows = p.rows + r;
+            const std::size_t count = r + rows_at_once < p.row_count ? rows_at_once : p.row_count - r;
+            for (std::size_t first = 0; first < p.size; first += inputs) {
+                changes all[rows_at_once];
+                for (std::size_t i = first; i < first + inputs; ++i) {
+                    if (p.used[i] == 0)
+                        continue;
+                    for (std::size_t own = 0; own < count; ++own)
+                        choose(p, rows[own], i, all[own]);
+                }
+                follow(p, rows, count, first, all);
+            }
         }
     }
 
   private:
+    static constexpr std::size_t rows_at_once = 4; ///< that read the same columns of H one after another
+    /// What a row's levels at every precision have changed by in a group of columns.
+    struct changes {
+        std::size_t count[nested_tables] = {};
+        std::size_t column[nested_tables][inputs];
+        float by[nested_tables][inputs];
+    };
+
     static CRUMB_INLINE float product(float a, float b) noexcept {
         float x = a * b;
         CRUMB_ROUND_PRODUCT(x);
@@ -125,8 +141,9 @@ struct nested_run<isa::CRUMB_THIS_ISA> {
     }
 
     /// Another code q of column i makes the loss sum_p lambda_p H_ii (q_pi + s_pi / H_ii - d T_p[q])^2 and
-    /// what does not depend on q.
-    static CRUMB_NOINLINE void choose(const descent_args& p, descent_row& row, std::size_t i) noexcept {
+    /// what does not depend on q. Slopes follow inside the group only.
+    static CRUMB_NOINLINE void choose(const descent_args& p, descent_row& row, std::size_t i,
+                                      changes& all) noexcept {
         const float d = row.scale[i / inputs];
         if (d == 0)
             return;
@@ -146,7 +163,7 @@ struct nested_run<isa::CRUMB_THIS_ISA> {
             noise = p.noise + ((z ^ (z >> 31)) & p.noise_mask);
         }
         alignas(64) float cost[nested_codes];
-        f32 least = I::set1(0x1.fffffep127f);
+        f32 least = I::set1(0x1.fffffep127f), sums[nested_codes / lanes];
         CRUMB_UNROLL
         for (std::size_t q = 0; q < nested_codes; q += lanes) {
             f32 sum = I::load(p.barred + q);
@@ -158,29 +175,71 @@ struct nested_run<isa::CRUMB_THIS_ISA> {
             if (noise != nullptr)
                 sum = I::add(sum, I::mul_rounded(I::set1(row.temperature), I::load(noise + q)));
             I::store(cost + q, sum);
+            sums[q / lanes] = sum;
             least = I::min(least, sum);
         }
-        // The first code of the least loss.
-        const float min = -I::maximum(I::sub(I::zero(), least));
-        std::size_t next = 0;
-        while (next + 1 < nested_codes && cost[next] != min)
-            ++next;
+        // The first code of the least loss, without a branch that no CPU foresees.
+        const f32 min = I::set1(-I::maximum(I::sub(I::zero(), least)));
+        f32 found = I::set1(nested_codes - 1.0f);
+        CRUMB_UNROLL
+        for (std::size_t q = 0; q < nested_codes; q += lanes)
+            found = I::min(found, I::select_less(min, sums[q / lanes], found, I::load(code_numbers + q)));
+        const auto next = static_cast<std::size_t>(-I::maximum(I::sub(I::zero(), found)));
         if (next == now || (noise == nullptr && !(cost[next] < cost[now] * (1 - 1e-6f))))
             return;
         row.code[i] = static_cast<std::uint8_t>(next);
-        row.changed = true;
-        float x[nested_tables];
-        for (std::size_t t = 0; t < nested_tables; ++t)
-            x[t] = d * (p.level[t * nested_codes + now] - p.level[t * nested_codes + next]);
-        const f32 x0 = I::set1(x[0]), x1 = I::set1(x[1]), x2 = I::set1(x[2]);
-        float *s0 = row.slope[0], *s1 = row.slope[1], *s2 = row.slope[2];
-        for (std::size_t j = 0; j < p.size; j += lanes) {
-            const f32 own = I::load(h + j);
-            I::store(s0 + j, I::add(I::load(s0 + j), I::mul_rounded(x0, own)));
-            I::store(s1 + j, I::add(I::load(s1 + j), I::mul_rounded(x1, own)));
-            I::store(s2 + j, I::add(I::load(s2 + j), I::mul_rounded(x2, own)));
+        row.gain += cost[now] - cost[next];
+        const std::size_t first = i - i % inputs;
+        for (std::size_t t = 0; t < nested_tables; ++t) {
+            const float x = d * (p.level[t * nested_codes + now] - p.level[t * nested_codes + next]);
+            if (x == 0)
+                continue;
+            const std::size_t at = all.count[t]++;
+            all.column[t][at] = i;
+            all.by[t][at] = x;
+            float* const s = row.slope[t];
+            const f32 by = I::set1(x);
+            CRUMB_UNROLL
+            for (std::size_t j = 0; j < inputs; j += lanes)
+                I::store(s + first + j,
+                         I::add(I::load(s + first + j), I::mul_rounded(by, I::load(h + first + j))));
         }
     }
+
+    /// Lets slopes outside the group that begins at column `first` follow what has changed in it, change by
+    /// change.
+    static CRUMB_NOINLINE void follow(const descent_args& p, descent_row* rows, std::size_t count,
+                                      std::size_t first, const changes* all) noexcept {
+        constexpr std::size_t registers = inputs / lanes;
+        for (std::size_t j = 0; j < p.size; j += inputs) {
+            if (j == first)
+                continue;
+            for (std::size_t r = 0; r < count; ++r)
+                for (std::size_t t = 0; t < nested_tables; ++t) {
+                    const std::size_t changed = all[r].count[t];
+                    if (changed == 0)
+                        continue;
+                    float* const s = rows[r].slope[t] + j;
+                    f32 sum[registers];
+                    CRUMB_UNROLL
+                    for (std::size_t v = 0; v < registers; ++v)
+                        sum[v] = I::load(s + v * lanes);
+                    for (std::size_t c = 0; c < changed; ++c) {
+                        const float* const h = p.h + all[r].column[t][c] * p.size + j;
+                        const f32 by = I::set1(all[r].by[t][c]);
+                        CRUMB_UNROLL
+                        for (std::size_t v = 0; v < registers; ++v)
+                            sum[v] = I::add(sum[v], I::mul_rounded(by, I::load(h + v * lanes)));
+                    }
+                    CRUMB_UNROLL
+                    for (std::size_t v = 0; v < registers; ++v)
+                        I::store(s + v * lanes, sum[v]);
+                }
+        }
+    }
+
+    alignas(64) static constexpr float code_numbers[nested_codes] = {0, 1, 2,  3,  4,  5,  6,  7,
+                                                                     8, 9, 10, 11, 12, 13, 14, 15};
 };
 
 } // namespace crumb::inline CRUMB_ABI::kernel

@@ -10,16 +10,21 @@ namespace crumb::inline CRUMB_ABI {
 
 /// Parameters of `nested_descent`.
 struct nested_descent_options {
-    std::size_t hot = 150; ///< passes with noise
-    std::size_t cold = 32; ///< max passes without noise; they end when nothing changes
+    std::size_t hot = 40;  ///< passes with noise
+    std::size_t cold = 32; ///< max passes without noise; those of a row end when one gains too little
     double from = 1.0; ///< temperature of the first pass with noise, as a share of the mean loss per weight
     double to = 0.3;   ///< that of the last one
     std::size_t rescale = 4; ///< scales are fitted again every so many passes; 0: never
-    std::uint64_t seed = 1;  ///< of the noise, which differs from row to row
+    /// What gains too little, as a share of a row's loss: a pass without noise; a scale gains its group's
+    /// part of that at least, or stays.
+    double least_gain = 1e-3;
+    std::uint64_t seed = 1; ///< of the noise, which differs from row to row
 };
 
-/// Refuses temperatures that are not finite and positive.
+/// Refuses temperatures that are not finite and positive, and gains that are negative or NaN.
 inline status check_descent(const nested_descent_options& o) noexcept {
+    if (!(o.least_gain >= 0))
+        return status::error(errc::invalid_argument, "descent of nested weights: a gain of %g", o.least_gain);
     for (const double t : {o.from, o.to})
         if (!(t > 0 && t < 1e12))
             return status::error(errc::invalid_argument, "descent of nested weights: temperature %g", t);
@@ -31,7 +36,7 @@ inline status check_descent(const nested_descent_options& o) noexcept {
 ///     sum_p lambda_p H_jj (q_pj + s_pj / H_jj - d T_p[q >> (parent - p)])^2
 /// and what does not depend on q. A pass with noise draws a code with odds exp(-loss / temperature), to
 /// leave local minima: where precisions disagree, changing one code at a time does not. Temperatures
-/// fall geometrically; passes without noise take the best code, until none changes. A scale d becomes
+/// fall geometrically; passes without noise take the best code, until they gain little. A scale d becomes
 /// d + sum_p lambda_p u_p s_p / sum_p lambda_p u_p H u_p^T, u_p the group's levels, rounded to a half. A row
 /// that became worse is left unchanged.
 ///
@@ -68,11 +73,12 @@ class nested_descent {
     /// Improves `rows` of `out`; row 0 of the targets belongs to the first of them.
     void run(const chains& w, nested_quantized& out, range rows) const {
         // Rows that read the same columns of H one after another.
-        constexpr std::size_t batch = 4;
+        constexpr std::size_t batch = 16;
+        std::vector<float> memory(batch * nested_precisions * system_.size());
         for (std::size_t first = 0; first < rows.size(); first += batch) {
             std::vector<state> states;
             for (std::size_t r = first; r < std::min(first + batch, rows.size()); ++r) {
-                state s(system_.size());
+                state s(system_.size(), memory.data() + states.size() * nested_precisions * system_.size());
                 s.row = r;
                 read(out, rows.begin + r, s);
                 s.before = slopes(w, static_cast<index>(r), s);
@@ -89,7 +95,8 @@ class nested_descent {
 
     /// sum_p lambda_p e_p H e_p^T of a row; row `at` of the targets belongs to it.
     double loss(const chains& w, std::size_t at, const nested_quantized& q, std::size_t row) const {
-        state s(system_.size());
+        std::vector<float> memory(nested_precisions * system_.size());
+        state s(system_.size(), memory.data());
         read(q, row, s);
         return slopes(w, static_cast<index>(at), s);
     }
@@ -102,15 +109,13 @@ class nested_descent {
 
     /// A row in order.
     struct state {
-        explicit state(std::size_t size)
-            : code(size), scale(size / group_size),
-              slope(matrix_f::Zero(static_cast<index>(nested_precisions), static_cast<index>(size))) {}
+        state(std::size_t size, float* slopes) : code(size), scale(size / group_size), slope(slopes) {}
         std::vector<std::uint8_t> code;
         std::vector<float> scale;
         std::size_t row = 0;      ///< of the targets
         double before = 0;        ///< loss
         std::uint64_t random = 0; ///< of noise
-        matrix_f slope;           ///< a row per precision: e_p H
+        float* slope;             ///< a row per precision: e_p H; of the next state behind it
     };
 
     void read(const nested_quantized& q, std::size_t row, state& s) const {
@@ -131,20 +136,22 @@ class nested_descent {
     /// Computes slopes from codes and scales; returns the loss.
     double slopes(const chains& w, index row, state& s) const {
         double loss = 0;
-        matrix_f e = matrix_f::Zero(s.slope.rows(), s.slope.cols());
+        const std::size_t size = system_.size();
+        matrix_f e = matrix_f::Zero(static_cast<index>(nested_precisions), static_cast<index>(size));
         for (int p = levels_.seed; p <= levels_.parent; ++p) {
             const std::size_t slot = nested_search::slot(p);
             auto own = e.row(static_cast<index>(slot));
             own = w[slot].row(row);
-            for (std::size_t i = 0; i < system_.size(); ++i)
+            for (std::size_t i = 0; i < size; ++i)
                 if (system_.column(i) < system_.k())
                     own[static_cast<index>(i)] -= s.scale[i / group_size] * level_[slot][s.code[i]];
         }
-        s.slope = system_.times_h(e);
+        const matrix_f eh = system_.times_h(e);
+        std::copy_n(eh.data(), nested_precisions * size, s.slope);
         for (std::size_t p = 0; p < nested_precisions; ++p)
-            loss += rounded(double{lambda_[p]} *
-                            feedback_system::dot(s.slope.row(static_cast<index>(p)).data(),
-                                                 e.row(static_cast<index>(p)).data(), system_.size()));
+            loss +=
+                rounded(double{lambda_[p]} *
+                        feedback_system::dot(s.slope + p * size, e.row(static_cast<index>(p)).data(), size));
         return loss;
     }
 
@@ -159,33 +166,36 @@ class nested_descent {
         for (std::size_t pass = 0; pass < options_.hot; ++pass, share *= ratio) {
             (void)visit(active, share);
             if (options_.rescale != 0 && pass % options_.rescale == options_.rescale - 1)
-                for (state* s : active)
-                    (void)rescale(*s);
+                (void)rescale(active);
         }
         for (std::size_t pass = 0; pass < options_.cold && !active.empty(); ++pass) {
-            const std::vector<bool> changed = visit(active, 0);
-            std::vector<state*> next;
-            for (std::size_t r = 0; r < active.size(); ++r) {
-                bool goes_on = changed[r];
-                if (options_.rescale != 0 && (!goes_on || pass % options_.rescale == 0))
-                    goes_on |= rescale(*active[r]);
-                if (goes_on)
+            std::vector<double> gains = visit(active, 0);
+            std::vector<state*> fitted, next;
+            if (options_.rescale != 0)
+                for (std::size_t r = 0; r < active.size(); ++r)
+                    if (!(gains[r] > options_.least_gain * active[r]->before) || pass % options_.rescale == 0)
+                        fitted.push_back(active[r]);
+            const std::vector<double> more = rescale(fitted);
+            for (std::size_t r = 0, f = 0; r < active.size(); ++r) {
+                if (f < fitted.size() && fitted[f] == active[r])
+                    gains[r] += more[f++];
+                if (gains[r] > options_.least_gain * active[r]->before)
                     next.push_back(active[r]);
             }
             active = std::move(next);
         }
     }
 
-    /// Chooses every code once; returns which rows have changed. `share`: the temperature as a share of the
-    /// mean loss; 0: without noise.
-    std::vector<bool> visit(const std::vector<state*>& active, double share) const {
+    /// Chooses every code once; returns by how much that lowers the losses, if it is done without noise.
+    /// `share`: the temperature as a share of the mean loss; 0: without noise.
+    std::vector<double> visit(const std::vector<state*>& active, double share) const {
         std::vector<kernel::descent_row> rows;
         for (state* s : active) {
             kernel::descent_row row;
             row.code = s->code.data();
             row.scale = s->scale.data();
             for (std::size_t p = 0; p < nested_precisions; ++p)
-                row.slope[p] = s->slope.row(static_cast<index>(p)).data();
+                row.slope[p] = s->slope + p * system_.size();
             row.random = s->random;
             row.temperature = static_cast<float>(s->before / static_cast<double>(system_.k()) * share);
             rows.push_back(row);
@@ -202,50 +212,74 @@ class nested_descent {
         args.noise = noise_.data();
         args.noise_mask = noises - 1;
         system_.functions().descend_nested(args);
-        std::vector<bool> changed;
+        std::vector<double> gains;
         for (std::size_t r = 0; r < rows.size(); ++r) {
             active[r]->random = rows[r].random;
-            changed.push_back(rows[r].changed);
+            gains.push_back(double{rows[r].gain});
         }
-        return changed;
+        return gains;
     }
 
-    /// Fits every scale once; returns whether one changed.
-    bool rescale(state& s) const {
-        bool changed = false;
-        const std::size_t size = system_.size();
+    /// Fits every scale once; returns by how much that lowers the losses.
+    std::vector<double> rescale(const std::vector<state*>& active) const {
+        constexpr std::size_t tables = nested_precisions;
+        const std::size_t size = system_.size(), count = active.size() * tables;
+        std::vector<double> gains(active.size());
+        std::vector<float> levels(count * group_size), products(count * group_size);
         for (std::size_t g = 0; g < system_.groups(); ++g) {
             const std::size_t first = g * group_size;
             const float* h = system_.h().data() + first * size;
-            float u[nested_precisions][group_size] = {}, uh[nested_precisions][group_size] = {};
-            for (std::size_t p = 0; p < nested_precisions; ++p)
-                for (std::size_t i = 0; i < group_size; ++i)
-                    if (system_.column(first + i) < system_.k())
-                        u[p][i] = level_[p][s.code[first + i]];
-            system_.functions().add_product({u[0], group_size, 1, h + first, size, uh[0], group_size,
-                                             nested_precisions, group_size, group_size});
-            double fall = 0, rise = 0; // of the loss by x: -2 x fall + x^2 rise
-            for (std::size_t p = 0; p < nested_precisions; ++p) {
-                const float* slope = s.slope.row(static_cast<index>(p)).data() + first;
-                fall += rounded(double{lambda_[p]} * feedback_system::dot(u[p], slope, group_size));
-                rise += rounded(double{lambda_[p]} * feedback_system::dot(u[p], uh[p], group_size));
+            std::fill(levels.begin(), levels.end(), 0.0f);
+            std::fill(products.begin(), products.end(), 0.0f);
+            for (std::size_t r = 0; r < active.size(); ++r)
+                for (std::size_t p = 0; p < tables; ++p)
+                    for (std::size_t i = 0; i < group_size; ++i)
+                        if (system_.column(first + i) < system_.k())
+                            levels[(r * tables + p) * group_size + i] = level_[p][active[r]->code[first + i]];
+            system_.functions().add_product({levels.data(), group_size, 1, h + first, size, products.data(),
+                                             group_size, count, group_size, group_size});
+            std::size_t begin = active.size(), end = 0; // of those that change
+            for (std::size_t r = 0; r < active.size(); ++r) {
+                float* const u = levels.data() + r * tables * group_size;
+                const float x = fit(*active[r], g, u, products.data() + r * tables * group_size, gains[r]);
+                active[r]->scale[g] += x;
+                for (std::size_t i = 0; i < tables * group_size; ++i)
+                    u[i] *= -x;
+                if (x != 0) {
+                    begin = std::min(begin, r);
+                    end = r + 1;
+                }
             }
-            const half next = to_half(s.scale[g] + (rise > 0 ? static_cast<float>(fall / rise) : 0.0f));
-            const float x = to_float(next) - s.scale[g];
-            const double square = rounded(double{x} * double{x} * rise);
-            // Also refuses NaN, and scales that became 0, which have no codes.
-            if (!is_finite(next) || to_float(next) == 0 ||
-                !(square - rounded(2.0 * double{x} * fall) < -1e-6 * square))
-                continue;
-            s.scale[g] += x;
-            changed = true;
-            for (auto& levels : u)
-                for (float& level : levels)
-                    level *= -x;
-            system_.functions().add_product(
-                {u[0], group_size, 1, h, size, s.slope.data(), size, nested_precisions, size, group_size});
+            // The slopes of neighbours in memory follow together.
+            for (std::size_t r = begin, next = r; r < end; r = next) {
+                for (++next; next < end && active[next]->slope == active[next - 1]->slope + tables * size;)
+                    ++next;
+                system_.functions().add_product({levels.data() + r * tables * group_size, group_size, 1, h,
+                                                 size, active[r]->slope, size, (next - r) * tables, size,
+                                                 group_size});
+            }
         }
-        return changed;
+        return gains;
+    }
+    /// By how much a scale is to change, from the group's levels u at all precisions and from u H: not at all
+    /// where that is worth too little. Adds what it is worth.
+    float fit(const state& s, std::size_t g, const float* u, const float* uh, double& gains) const {
+        double fall = 0, rise = 0; // of the loss by x: -2 x fall + x^2 rise
+        for (std::size_t p = 0; p < nested_precisions; ++p) {
+            const float* slope = s.slope + p * system_.size() + g * group_size;
+            fall += rounded(double{lambda_[p]} * feedback_system::dot(u + p * group_size, slope, group_size));
+            rise += rounded(double{lambda_[p]} *
+                            feedback_system::dot(u + p * group_size, uh + p * group_size, group_size));
+        }
+        const half next = to_half(s.scale[g] + (rise > 0 ? static_cast<float>(fall / rise) : 0.0f));
+        const float x = to_float(next) - s.scale[g];
+        const double gain = rounded(2.0 * double{x} * fall) - rounded(double{x} * double{x} * rise);
+        // Also refuses NaN, and scales that became 0, which have no codes.
+        if (!is_finite(next) || to_float(next) == 0 ||
+            !(gain > rounded(options_.least_gain * s.before) / static_cast<double>(system_.groups())))
+            return 0;
+        gains += gain;
+        return x;
     }
 
     const feedback_system& system_;

@@ -16,8 +16,12 @@ struct nested_feedback_options {
     search_options search = {};
 };
 
+/// A matrix of n x k weights per precision, those of 2 bits first; of precisions not stored nothing is read.
+using nested_targets = std::array<matrix_view<const float>, nested_precisions>;
+
 /// Quantizes rows w so that sum_p lambda_p (w_p - q_p) H (w_p - q_p)^T is small, where q_p are the codes'
-/// weights at precision p, and w_p = gamma_p w makes up for the length that p costs the row.
+/// weights at precision p, and w_p = gamma_p w makes up for the length that p costs the row. Precisions may
+/// have targets w of their own, such as weights that make up for errors of the inputs at that precision.
 ///
 /// Each precision has a chain of error feedback of its own (`feedback_system`): its errors, and its targets
 /// t_p. A column's code minimizes sum_p lambda_p R_jj^2 (t_p - d T_p[code >> (parent - p)])^2. A
@@ -41,14 +45,21 @@ class nested_feedback {
     /// other shapes, bad levels and options, and weights that are not finite or beyond fp16; `out` is
     /// unchanged then.
     status quantize(const matrix_view<const float>& w, nested_quantized& out, range rows = {}) const {
+        return quantize(nested_targets{w, w, w}, out, rows);
+    }
+    /// The same with a target for every precision.
+    status quantize(const nested_targets& w, nested_quantized& out, range rows = {}) const {
         const std::size_t k = system_.k();
-        if (w.cols != k || out.k != k || out.n != w.rows || out.codes.size() != out.n * k ||
-            out.scales.size() != out.n * out.groups())
-            return status::error(errc::bad_shape,
-                                 "nested feedback for %zu inputs: weights are %zu x %zu, out is %zu x %zu", k,
-                                 w.rows, w.cols, out.n, out.k);
         if (const status s = check_levels(out.levels); !s)
             return s;
+        for (int p = out.levels.seed; p <= out.levels.parent; ++p)
+            if (const auto& own = w[slot(p)]; own.cols != k || out.k != k || out.n != own.rows ||
+                                              out.codes.size() != out.n * k ||
+                                              out.scales.size() != out.n * out.groups())
+                return status::error(
+                    errc::bad_shape,
+                    "nested feedback for %zu inputs: weights are %zu x %zu, out is %zu x %zu", k, own.rows,
+                    own.cols, out.n, out.k);
         if (const status s = check_precision_weights(options_.lambda, out.levels.seed, out.levels.parent); !s)
             return s;
         if (!std::isfinite(options_.length_power))
@@ -56,9 +67,10 @@ class nested_feedback {
                                  options_.length_power);
         if (const status s = check_descent(options_.descent); !s)
             return s;
-        rows = rows.within(w.rows);
-        if (const status s = system_.check_weights(w, rows); !s)
-            return s;
+        rows = rows.within(out.n);
+        for (int p = out.levels.seed; p <= out.levels.parent; ++p)
+            if (const status s = system_.check_weights(w[slot(p)], rows); !s)
+                return s;
         const nested_search search(out.levels, options_.lambda, system_.functions(), options_.search);
         constexpr std::size_t batch = 64;
         for (std::size_t r = rows.begin; r < rows.end; r += batch)
@@ -76,34 +88,40 @@ class nested_feedback {
 
   private:
     static constexpr index g_size = static_cast<index>(group_size);
+    /// Passes without noise before lengths are measured, which only need codes that are nearly as good.
+    static constexpr std::size_t measuring_passes = 4;
     static constexpr std::size_t slot(int bits) noexcept { return nested_search::slot(bits); }
 
-    void quantize_batch(const nested_search& search, const matrix_view<const float>& w, nested_quantized& out,
+    void quantize_batch(const nested_search& search, const nested_targets& w, nested_quantized& out,
                         range rows) const {
         const nested_levels& levels = search.levels();
         const index n = static_cast<index>(rows.size());
-        matrix_f own(n, static_cast<index>(system_.size()));
-        for (index r = 0; r < n; ++r)
-            own.row(r) = system_.in_order(
-                [&](std::size_t c) { return w.row(rows.begin + static_cast<std::size_t>(r))[c]; });
         chains all;
-        for (int p = levels.seed; p <= levels.parent; ++p)
-            all[slot(p)] = own;
+        for (int p = levels.seed; p <= levels.parent; ++p) {
+            all[slot(p)].resize(n, static_cast<index>(system_.size()));
+            for (index r = 0; r < n; ++r)
+                all[slot(p)].row(r) = system_.in_order([&](std::size_t c) {
+                    return w[slot(p)].row(rows.begin + static_cast<std::size_t>(r))[c];
+                });
+        }
         pass(search, all, out, rows);
         const std::size_t sweeps = system_.has_feedback() ? options_.sweeps : 0;
         const bool gives_length = options_.length_power != 0;
         const std::size_t before = gives_length && sweeps > 1 ? 1 : 0;
         nested_descent_options cold = options_.descent;
         cold.hot = 0;
+        cold.cold = std::min(cold.cold, measuring_passes);
         improve(search, all, out, rows, before, cold);
         if (gives_length) {
-            const matrix_f wh = system_.times_h(own);
-            for (int p = levels.seed; p <= levels.parent; ++p)
+            for (int p = levels.seed; p <= levels.parent; ++p) {
+                matrix_f& own = all[slot(p)];
+                const matrix_f wh = system_.times_h(own);
                 for (index r = 0; r < n; ++r) {
                     const auto q = decoded(out, rows.begin + static_cast<std::size_t>(r), p);
-                    all[slot(p)].row(r) *=
+                    own.row(r) *=
                         system_.gain(own.row(r).data(), wh.row(r).data(), q.data(), options_.length_power);
                 }
+            }
             if (sweeps == 0)
                 pass(search, all, out, rows);
         }
@@ -242,6 +260,40 @@ class nested_feedback {
     const feedback_system& system_;
     nested_feedback_options options_;
 };
+
+/// What the outputs of a matrix are to be on average at a precision.
+struct nested_means {
+    std::span<const float> input;   ///< k: mean input at that precision
+    std::span<const double> output; ///< n: what the mean output is to be
+};
+
+/// Fills the corrections of quantized weights: output_r - sum over i of (w_ri at p bits) input_i for every
+/// row r and precision p that is stored, rounded to fp16, so that outputs are right on average. `means`: of 2
+/// bits first. Refuses other shapes, NaN and corrections beyond fp16; `out` is unchanged then.
+inline status correct_means(const std::array<nested_means, nested_precisions>& means, nested_quantized& out) {
+    const nested_storage_view q = out;
+    std::vector<half> corrections(out.corrections.size());
+    for (int p = out.levels.seed; p <= out.levels.parent; ++p) {
+        const nested_means& own = means[nested_search::slot(p)];
+        if (own.input.size() != out.k || own.output.size() != out.n)
+            return status::error(
+                errc::bad_shape,
+                "corrections of %zu x %zu weights: means of %zu inputs and %zu outputs at %d "
+                "bits",
+                out.n, out.k, own.input.size(), own.output.size(), p);
+        for (std::size_t r = 0; r < out.n; ++r) {
+            double sum = own.output[r];
+            for (std::size_t i = 0; i < out.k; ++i)
+                sum -= rounded(q.weight(r, i, p) * double{own.input[i]});
+            const half c = to_half(static_cast<float>(sum));
+            if (!is_finite(c))
+                return status::error(errc::not_finite, "correction of row %zu at %d bits is %g", r, p, sum);
+            corrections[static_cast<std::size_t>(p - min_nested_bits) * out.n + r] = c;
+        }
+    }
+    out.corrections = std::move(corrections);
+    return {};
+}
 
 /// Fills the corrections of quantized weights: sum over i of (w_i - w_i at p bits) mean_i for every row and
 /// precision, rounded to fp16, so that outputs are right on average. `mean`: of the k inputs; with it,
