@@ -103,11 +103,9 @@ struct pq_expand_run<isa::CRUMB_THIS_ISA> {
                     return codes.codec.dims == 4 ? looked_up<pq_kind::byte, 4>()
                                                  : looked_up<pq_kind::byte, 2>();
             }
-            if constexpr (has_words<Primitives>) {
-                pq_words_run<I, typename Primitives::words> run_words(args);
-                return kind == pq_kind::additive ? run_words.template run<pq_kind::additive>()
-                                                 : run_words.template run<pq_kind::six>();
-            }
+            if constexpr (has_words<Primitives>)
+                return kind == pq_kind::additive ? by_words<pq_kind::additive>(args)
+                                                 : by_words<pq_kind::six>(args);
             if constexpr (Q::expands_small) {
                 if (kind == pq_kind::additive)
                     return looked_up<pq_kind::additive, 2>();
@@ -115,6 +113,12 @@ struct pq_expand_run<isa::CRUMB_THIS_ISA> {
                     return looked_up<pq_kind::six, 2>();
                 return looked_up<pq_kind::nibble, 1>();
             }
+        }
+
+        // Out of line: it needs as much memory for itself as other codes do.
+        template <pq_kind Kind>
+        static CRUMB_NOINLINE void by_words(const pq_score_args& args) noexcept {
+            pq_words_run<I, typename Primitives::words>(args).template run<Kind>();
         }
 
         // ---- codes that are looked up in registers ----
