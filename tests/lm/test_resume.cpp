@@ -144,7 +144,7 @@ TEST_F(PartialFile, RefusesWhatBelongsToOthers) {
 
 // ---- quantizing -----------------------------------------------------------------------------------------
 
-enum class way { towards, by_itself, formats, nested, self };
+enum class way { towards, by_itself, formats, nested, nested_by_itself, self };
 
 class Resume : public testing::TestWithParam<way> {
   protected:
@@ -168,6 +168,9 @@ class Resume : public testing::TestWithParam<way> {
         case way::formats:
             o.bits = 4;
             break;
+        case way::nested_by_itself:
+            o.towards.reset();
+            [[fallthrough]];
         case way::nested:
             o.weights = weight_type::nested;
             break;
@@ -350,11 +353,12 @@ TEST_P(Curves, ServeOtherSizes) {
 }
 
 std::string name_of(const testing::TestParamInfo<way>& which) {
-    constexpr const char* names[] = {"Towards", "ByItself", "Formats", "Nested", "Self"};
+    constexpr const char* names[] = {"Towards", "ByItself", "Formats", "Nested", "NestedByItself", "Self"};
     return names[static_cast<std::size_t>(which.param)];
 }
 INSTANTIATE_TEST_SUITE_P(All, Resume,
-                         testing::Values(way::towards, way::by_itself, way::formats, way::nested, way::self),
+                         testing::Values(way::towards, way::by_itself, way::formats, way::nested,
+                                         way::nested_by_itself, way::self),
                          name_of);
 INSTANTIATE_TEST_SUITE_P(Resume, Command, testing::Values(way::towards), name_of);
 INSTANTIATE_TEST_SUITE_P(Resume, Curves, testing::Values(way::formats), name_of);

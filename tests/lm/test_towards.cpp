@@ -48,6 +48,28 @@ class Towards : public testing::TestWithParam<bool> {
         EXPECT_TRUE(e.ok()) << e.message();
         return e->kl;
     }
+    void threads_change_nothing(weight_type weights) const {
+        auto o = options();
+        o.weights = weights;
+        o.sweeps = 1;
+        o.vocabulary = weight_type::cb4;
+        ASSERT_TRUE(lm::quantize(o).ok());
+        const auto first = lm::gguf::open(out_.path());
+        ASSERT_TRUE(first.ok());
+        const temporary_file other{bytes()};
+        o.threads = 2;
+        o.out = other.path();
+        ASSERT_TRUE(lm::quantize(o).ok());
+        const auto second = lm::gguf::open(other.path());
+        ASSERT_TRUE(second.ok());
+        ASSERT_EQ(first->tensors().size(), second->tensors().size());
+        for (const lm::gguf_tensor& t : first->tensors()) {
+            const auto* same = second->find_tensor(t.name);
+            ASSERT_NE(same, nullptr);
+            EXPECT_TRUE(std::equal(t.data.begin(), t.data.end(), same->data.begin(), same->data.end()))
+                << t.name;
+        }
+    }
     static bytes text() {
         bytes out;
         for (const std::int32_t t : random_tokens(24 * 48, 11))
@@ -68,23 +90,8 @@ TEST_P(Towards, TheFullModelIsNearer) {
 }
 
 TEST_P(Towards, ThreadsDoNotChangeAByte) {
-    auto o = options();
-    o.vocabulary = weight_type::cb4;
-    ASSERT_TRUE(lm::quantize(o).ok());
-    const auto first = lm::gguf::open(out_.path());
-    ASSERT_TRUE(first.ok());
-    const temporary_file other{bytes()};
-    o.threads = 2;
-    o.out = other.path();
-    ASSERT_TRUE(lm::quantize(o).ok());
-    const auto second = lm::gguf::open(other.path());
-    ASSERT_TRUE(second.ok());
-    ASSERT_EQ(first->tensors().size(), second->tensors().size());
-    for (const lm::gguf_tensor& t : first->tensors()) {
-        const auto* same = second->find_tensor(t.name);
-        ASSERT_NE(same, nullptr);
-        EXPECT_TRUE(std::equal(t.data.begin(), t.data.end(), same->data.begin(), same->data.end())) << t.name;
-    }
+    for (const weight_type weights : {weight_type::cb2s, weight_type::nested})
+        threads_change_nothing(weights);
 }
 
 TEST_P(Towards, FloatsOnDemandChangeNoByte) {
@@ -115,6 +122,8 @@ TEST_P(Towards, FloatsOnDemandChangeNoByte) {
     same("on a text of the model");
     o.weights = weight_type::nested;
     same("nested");
+    o.towards = 0.5;
+    same("nested, towards the full model");
 }
 
 TEST_P(Towards, SizesAreKeptAndMoreBytesAreNearer) {

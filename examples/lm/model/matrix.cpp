@@ -175,6 +175,7 @@ crumb::status matrix::plan_floats(const gguf_tensor& tensor, std::span<const flo
         return floats.error();
     memory_ = memory.take(n_ * k_ * sizeof(float));
     std::memcpy(memory_.data(), floats->data(), n_ * k_ * sizeof(float));
+    given_bias_ = bias;
     return plan_dense<float>(numbers(), bias);
 }
 
@@ -279,6 +280,18 @@ std::span<float> matrix::floats() noexcept {
     if (!is_floats_)
         return {};
     return {numbers(), n_ * k_};
+}
+
+crumb::status matrix::correct(std::span<const float> corrections) {
+    if (!is_floats_ || memory_.empty() || corrections.size() != n_)
+        return crumb::status::error(crumb::errc::invalid_argument,
+                                    "%zu corrections of %zu outputs: the weights are no floats of its own",
+                                    corrections.size(), n_);
+    std::vector<float> sums(corrections.begin(), corrections.end());
+    for (std::size_t r = 0; r < given_bias_.size(); ++r)
+        sums[r] += given_bias_[r];
+    corrected_bias_ = std::move(sums);
+    return plan_dense<float>(numbers(), corrected_bias_);
 }
 
 crumb::status matrix::replace(int bits, std::span<const float> weights, std::span<const float> corrections) {

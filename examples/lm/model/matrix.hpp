@@ -111,6 +111,9 @@ class matrix {
     /// The n x k weights, row after row, to be changed in place; empty unless they are multiplied as dense
     /// floats, and are there.
     std::span<float> floats() noexcept;
+    /// Adds a number to every output from now on, until others or until `leave`; only where `floats` has the
+    /// weights.
+    crumb::status correct(std::span<const float> corrections);
     /// Of nested weights that are multiplied as floats: at `bits` bits they become `weights` (n x k, row
     /// after row), with a correction for every row.
     crumb::status replace(int bits, std::span<const float> weights, std::span<const float> corrections);
@@ -149,6 +152,8 @@ class matrix {
     std::optional<crumb::precision_range> precisions_;
     std::span<std::byte> memory_; ///< of an arena
     std::vector<float> bias_;     ///< of nested weights as floats; with corrections, if those were expanded
+    std::span<const float> given_bias_;                   ///< of decoded floats
+    std::vector<float> corrected_bias_;                   ///< the same and corrections, if there are some
     std::optional<std::span<const float>> demanded_bias_; ///< of a matrix on demand
     bool is_floats_ = false, lacks_panels_ = false;
     std::variant<matrix_plans, nested_plans, nested_floats> plan_;

@@ -435,6 +435,10 @@ std::span<float> model::floats(const named_matrix& each) noexcept {
     return const_cast<matrix*>(each.m)->floats();
 }
 
+status model::correct(const named_matrix& each, std::span<const float> corrections) {
+    return const_cast<matrix*>(each.m)->correct(corrections);
+}
+
 status model::replace(const named_matrix& each, int bits, std::span<const float> weights,
                       std::span<const float> corrections) {
     return const_cast<matrix*>(each.m)->replace(bits, weights, corrections);

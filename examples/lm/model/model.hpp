@@ -108,6 +108,8 @@ class model {
     void leave(std::span<const named_matrix> which) const;
     /// The weights of one of `matrices()`, to be changed in place: see `matrix::floats`.
     std::span<float> floats(const named_matrix& each) noexcept;
+    /// Numbers that are added to its outputs: see `matrix::correct`.
+    crumb::status correct(const named_matrix& each, std::span<const float> corrections);
     const gguf& file() const noexcept { return file_; }
     /// Other weights for one of `matrices()` at `bits` bits: see `matrix::replace`.
     crumb::status replace(const named_matrix& each, int bits, std::span<const float> weights,

@@ -71,12 +71,24 @@ class matrix_quantizer {
         return keep(tensor, q);
     }
 
+    /// The same with targets and means for every precision. `w`: of all precisions that are stored.
+    crumb::status convert(const std::string& tensor, const crumb::nested_levels& levels,
+                          const crumb::nested_targets& w, const crumb::nested_feedback& feedback,
+                          const std::array<crumb::nested_means, crumb::nested_precisions>& means) {
+        const auto& highest = w[crumb::nested_search::slot(levels.parent)];
+        auto q = crumb::nested_quantized::zeros(levels, highest.rows, highest.cols);
+        if (const crumb::status s = rows(feedback, w, q); !s)
+            return s;
+        if (const crumb::status s = crumb::correct_means(means, q); !s)
+            return s;
+        return keep(tensor, q);
+    }
+
   private:
-    template <class Quantizer, class Quantized>
-    crumb::status rows(const Quantizer& quantizer, const crumb::matrix_view<const float>& w,
-                       Quantized& q) const {
+    template <class Quantizer, class Weights, class Quantized>
+    crumb::status rows(const Quantizer& quantizer, const Weights& w, Quantized& q) const {
         return in_parts([&](std::size_t part, std::size_t parts) {
-            return quantizer.quantize(w, q, crumb::split(w.rows, parts, part));
+            return quantizer.quantize(w, q, crumb::split(q.n, parts, part));
         });
     }
     template <class Quantized>

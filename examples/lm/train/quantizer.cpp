@@ -1,12 +1,13 @@
 #include "train/quantizer.hpp"
 
 #include "model/input_text.hpp"
+#include "train/group_targets.hpp"
 #include "train/input_factors.hpp"
 #include "train/kept_work.hpp"
 #include "train/level_choice.hpp"
 #include "train/matrix_quantizer.hpp"
 #include "train/quantizing_costs.hpp"
-#include "train/stream_pair.hpp"
+#include "train/residual_streams.hpp"
 
 #include <algorithm>
 #include <cstring>
@@ -57,7 +58,7 @@ class converter {
     std::vector<quantized_matrix> matrices() const { return tensors_.matrices(); }
 
   private:
-    bool goes_towards() const noexcept { return o_.towards && !o_.is_nested(); }
+    bool goes_towards() const noexcept { return o_.towards.has_value(); }
 
     /// Whether there is still something to be made of a matrix.
     bool is_pending(const named_matrix& each) const {
@@ -267,7 +268,10 @@ class converter {
         const auto embedding = tensors_.rows("token_embd.weight");
         if (!embedding)
             return embedding.error();
-        auto streams = stream_pair::make(m_, s_, text, window, *embedding);
+        const auto& levels = levels_.nested();
+        const std::size_t count =
+            o_.is_nested() ? static_cast<std::size_t>(levels.parent - levels.seed + 1) : 1;
+        auto streams = residual_streams::make(m_, s_, text, window, *embedding, count);
         if (!streams)
             return streams.error();
         const progress_function progress = one_stage(progress_, "matrices");
@@ -276,33 +280,38 @@ class converter {
         for (std::size_t i = 0; i < matrices.size() && is_any_pending(std::span(matrices).subspan(i));) {
             const auto group = same_inputs(std::span(matrices).subspan(i));
             const matrix_role role = group[0].role;
+            const bool is_done = !is_any_pending(group);
             if (const status brought = m_.bring(group); !brought)
                 return brought;
             const auto timed = [&](work_kind kind, double share) {
-                meter_.lap(kind,
-                           share * (kind == work_kind::sums ? costs_->sums(role) : costs_->streams(role)));
+                const double all = kind == work_kind::sums ? costs_->sums(role) : costs_->streams(role);
+                meter_.lap(kind, share * all / static_cast<double>(count));
             };
+            group_targets targets(group.size());
             std::optional<result<stream_inputs>> inputs;
             status s;
-            if (is_any_pending(group))
-                s = inputs.emplace(streams->inputs(role.layer, role.reads, timed)).error();
-            else
-                s = streams->pass(role.layer, role.reads, timed);
-            // The quantized model has gone through these.
+            for (std::size_t of = 0; of < count && s; ++of) {
+                s = replace(before, of);
+                if (s && is_done)
+                    s = streams->pass(role.layer, role.reads, of, timed);
+                else if (s)
+                    s = inputs.emplace(streams->inputs(role.layer, role.reads, of, timed)).error();
+                if (s && !is_done && o_.is_nested()) {
+                    s = add_targets(group, levels.seed + static_cast<int>(of), **inputs, targets);
+                    inputs.reset();
+                }
+            }
+            // The quantized models have gone through these.
             m_.leave(std::exchange(before, group));
-            if (s && inputs)
-                s = convert_group(group, **inputs);
-            inputs.reset();
-            for (const named_matrix& each : group)
-                if (s && tensors_.find(each.name) != nullptr)
-                    s = replace(each);
+            if (s && !is_done)
+                s = o_.is_nested() ? convert_group(group, targets) : convert_group(group, **inputs);
             if (!s)
                 return s;
             i += group.size();
             if (progress)
                 progress(i, matrices.size());
         }
-        return {};
+        return replace(before, count - 1);
     }
     /// What reads the same numbers.
     status convert_group(std::span<const named_matrix> group, stream_inputs& inputs) {
@@ -337,7 +346,73 @@ class converter {
                             crumb::split(w.rows, parts, part));
         });
     }
-    /// Runs the model with what a matrix has become from now on.
+    /// Of sums over one input: one per precision, and that of all.
+    double nested_factors() const { return levels_.nested().parent - levels_.nested().seed + 2; }
+    /// Adds what nested weights that read the same numbers are to be at one precision.
+    status add_targets(std::span<const named_matrix> group, int bits, stream_inputs& inputs,
+                       group_targets& to) {
+        if (const status s = to.begin(bits, inputs); !s)
+            return s;
+        meter_.lap(work_kind::factors, costs_->factors(group[0].role) / nested_factors());
+        for (std::size_t i = 0; i < group.size(); ++i) {
+            if (!is_pending(group[i]))
+                continue;
+            auto floats = to_floats(**m_.file().get_tensor(group[i].name), m_.extras());
+            if (!floats)
+                return floats.error();
+            if (const status s = to.add(s_.threads(), i, std::move(*floats), *o_.towards); !s)
+                return status::error(s.code(), "tensor %s: %s", group[i].name.c_str(), s.message());
+        }
+        return {};
+    }
+    status convert_group(std::span<const named_matrix> group, const group_targets& targets) {
+        const auto system = crumb::feedback_system::make(view(targets.h()), nested_damping);
+        if (!system)
+            return system.error();
+        meter_.lap(work_kind::factors, costs_->factors(group[0].role) / nested_factors());
+        const crumb::nested_feedback feedback(*system, {.sweeps = o_.sweeps});
+        for (std::size_t i = 0; i < group.size(); ++i) {
+            const named_matrix& each = group[i];
+            if (!is_pending(each))
+                continue;
+            status s = quantizer_.convert(each.name, levels_.nested(), targets.weights(i, each.m->k()),
+                                          feedback, targets.means(i));
+            if (!s)
+                return status::error(s.code(), "tensor %s: %s", each.name.c_str(), s.message());
+            if (s = kept_.keep(each.name); !s)
+                return s;
+            meter_.lap(work_kind::weights, costs_->weights(each.m->n(), each.m->k(), true));
+        }
+        return {};
+    }
+    /// Runs the model with what matrices have become from now on, nested ones at precision `of`, from 0 on.
+    status replace(std::span<const named_matrix> group, std::size_t of) {
+        for (const named_matrix& each : group)
+            if (tensors_.find(each.name) != nullptr)
+                if (const status s = o_.is_nested() ? replace_nested(each, of) : replace(each); !s)
+                    return s;
+        return {};
+    }
+    status replace_nested(const named_matrix& each, std::size_t of) {
+        const auto view =
+            crumb::nested_view::open(tensors_.find(each.name)->bytes(), each.m->n(), each.m->k());
+        if (!view)
+            return view.error();
+        const int bits = view->levels().seed + static_cast<int>(of);
+        std::vector<float> corrections(view->n());
+        for (std::size_t r = 0; r < view->n(); ++r)
+            corrections[r] = crumb::to_float(view->corrections(bits)[r]);
+        const std::span<float> to = m_.floats(each);
+        if (to.size() != view->n() * view->k())
+            return status::error(crumb::errc::unsupported, "the model's own weights are not floats");
+        s_.threads().run([&](std::size_t part, std::size_t parts) {
+            const crumb::range own = crumb::split(view->n(), parts, part);
+            for (std::size_t r = own.begin; r < own.end; ++r)
+                for (std::size_t c = 0; c < view->k(); ++c)
+                    to[r * view->k() + c] = static_cast<float>(view->weight(r, c, bits));
+        });
+        return m_.correct(each, corrections);
+    }
     status replace(const named_matrix& each) {
         const std::span<float> to = m_.floats(each);
         const auto rows = tensors_.rows(each.name);

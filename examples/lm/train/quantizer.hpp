@@ -23,8 +23,9 @@ struct quantization {
     std::string calibrate;             ///< a text file, `self`, or empty: random tokens
     std::size_t chunks = 64;           ///< windows of calibration text
     std::size_t sweeps = 3;            ///< see `crumb::feedback_options`
-    /// Calibrates on what the matrices read in the quantized model, layer after layer, with weights that have
-    /// gone this share of the way to the full model's outputs; nothing: on the full model's own inputs.
+    /// Calibrates on what the matrices read in the quantized model, nested ones at each of their precisions,
+    /// layer after layer, with weights that have gone this share of the way to the full model's outputs;
+    /// nothing: on the full model's own inputs.
     std::optional<double> towards = 0.5;
     std::uint64_t seed = 1;
     /// A file for what has been finished, where calibration takes time: a run that is stopped is gone on with

@@ -10,6 +10,10 @@ constexpr double unfused = 2, unfused_double = 6;
 constexpr double passed = 2.4;
 /// Choosing the scale and the codes of a group once, per weight.
 constexpr double search = 6000;
+/// The same of nested weights.
+constexpr double nested_search = 12000;
+/// How often all scales of a nested matrix are fitted, each time by a product with H at every precision.
+constexpr double nested_fits = 30;
 /// A token that the model writes reads all weights, which a batch of tokens shares.
 constexpr double alone = 12;
 /// Training one set of codebooks.
@@ -32,6 +36,12 @@ quantizing_costs::quantizing_costs(const model& m, const quantization& how, std:
         }
 }
 
+double quantizing_costs::precisions() const noexcept {
+    return how_.is_nested() ? how_.nested.parent - how_.nested.seed + 1 : 1;
+}
+
+double quantizing_costs::quantized_streams() const noexcept { return how_.towards ? precisions() : 1; }
+
 bool quantizing_costs::is_behind(matrix_role role) const noexcept {
     return role.reads % 2 == 1 && !shape_.traits.post_norms;
 }
@@ -40,24 +50,28 @@ double quantizing_costs::streams(matrix_role role) const noexcept {
     const double before = role.reads > 0   ? reads_[role.reads - 1]
                           : role.layer > 0 ? reads_[matrix_role::inputs - 1]
                                            : 0.0;
-    return passed * tokens_ * (before + reads_[role.reads]) / billion;
+    const double passes = (1 + quantized_streams()) / 2;
+    return passed * tokens_ * passes * (before + reads_[role.reads]) / billion;
 }
 
 double quantizing_costs::sums(matrix_role role) const noexcept {
     const double k = number(shape_.input_width(role.reads));
     const double behind = is_behind(role) ? number(shape_.width) * k : 0.0;
-    return unfused * tokens_ * (1.5 * k * k + behind) / billion;
+    return quantized_streams() * unfused * tokens_ * (1.5 * k * k + behind) / billion;
 }
 
 double quantizing_costs::factors(matrix_role role) const noexcept {
     const double k = number(shape_.input_width(role.reads));
-    return 2 * unfused_double * k * k * k / 6 / billion;
+    return (1 + quantized_streams()) * unfused_double * k * k * k / 6 / billion;
 }
 
 double quantizing_costs::weights(std::size_t n, std::size_t k, bool moves) const noexcept {
     const double count = number(n * k), sweeps = number(how_.sweeps);
-    const double products = unfused * (1.5 + sweeps) + (moves ? 2 * unfused_double : 0.0);
-    return count * (number(k) * products + search * (1 + sweeps)) / billion;
+    const double fits = how_.is_nested() ? nested_fits : 0.0;
+    const double products =
+        precisions() * (unfused * (1.5 + sweeps + fits) + (moves ? 2 * unfused_double : 0.0));
+    const double searches = (how_.is_nested() ? nested_search : search) * (1 + sweeps);
+    return count * (number(k) * products + searches) / billion;
 }
 
 double quantizing_costs::pass(double tokens) const noexcept {

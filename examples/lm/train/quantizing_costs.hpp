@@ -13,9 +13,10 @@ class quantizing_costs {
     /// `tokens`: of the calibration text.
     quantizing_costs(const model& m, const quantization& how, std::size_t tokens);
 
-    /// A pass of the text through both models, from one input to the next one (`matrix_role::input`).
+    /// A pass of the text through the full model and the quantized ones, from one input to the next one
+    /// (`matrix_role::input`).
     double streams(matrix_role role) const noexcept;
-    /// The sums over an input's numbers.
+    /// The sums over an input's numbers in all quantized models.
     double sums(matrix_role role) const noexcept;
     /// The factors of these.
     double factors(matrix_role role) const noexcept;
@@ -29,6 +30,9 @@ class quantizing_costs {
     double vocabulary() const noexcept;
 
   private:
+    /// Of nested weights, else 1.
+    double precisions() const noexcept;
+    double quantized_streams() const noexcept;
     bool is_behind(matrix_role role) const noexcept;
 
     model_shape shape_;

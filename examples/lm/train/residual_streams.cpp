@@ -1,4 +1,4 @@
-#include "train/stream_pair.hpp"
+#include "train/residual_streams.hpp"
 
 #include "machine/memory.hpp"
 
@@ -14,27 +14,44 @@ using crumb::errc;
 using crumb::result;
 using crumb::status;
 
-stream_pair::stream_pair(model& m, session& s, std::size_t tokens, std::size_t window)
+void stream_inputs::center() {
+    const auto n = static_cast<double>(tokens);
+    const auto subtract = [&](sums& from, const std::vector<double>& means) {
+        for (Eigen::Index i = 0; i < from.rows(); ++i)
+            for (Eigen::Index j = 0; j < from.cols(); ++j)
+                from(i, j) -= crumb::rounded(crumb::rounded(n * means[static_cast<std::size_t>(i)]) *
+                                             input[static_cast<std::size_t>(j)]);
+    };
+    subtract(h, input);
+    subtract(cross, gap);
+    subtract(behind, lack);
+}
+
+residual_streams::residual_streams(model& m, session& s, std::size_t tokens, std::size_t window,
+                                   std::size_t count)
     : m_(m), s_(s), tokens_(tokens), window_(window) {
     const auto& d = m.shape();
     widest_ = d.widest_inner();
-    for (buffer* stream : {&full_, &quantized_})
-        *stream = buffer(tokens * d.width * sizeof(float), buffer::untouched);
-    inner_ = buffer(tokens * widest_ * sizeof(float), buffer::untouched);
+    full_ = buffer(tokens * d.width * sizeof(float), buffer::untouched);
+    for (std::size_t i = 0; i < count; ++i) {
+        quantized_.emplace_back(tokens * d.width * sizeof(float), buffer::untouched);
+        inner_.emplace_back(tokens * widest_ * sizeof(float), buffer::untouched);
+    }
 }
 
-result<stream_pair> stream_pair::make(model& m, session& s, std::span<const std::int32_t> text,
-                                      std::size_t window, const tensor_rows& embedding) {
+result<residual_streams> residual_streams::make(model& m, session& s, std::span<const std::int32_t> text,
+                                                std::size_t window, const tensor_rows& embedding,
+                                                std::size_t count) {
     const auto& d = m.shape();
     const std::size_t tokens = text.size() / window * window;
     const double bytes = double{sizeof(float)} * static_cast<double>(tokens) *
-                         static_cast<double>(2 * d.width + d.widest_inner());
+                         static_cast<double>((1 + count) * d.width + count * d.widest_inner());
     if (const status fits = check_memory(bytes, "the residual streams of the calibration text"); !fits)
         return fits;
-    stream_pair out(m, s, tokens, window);
+    residual_streams out(m, s, tokens, window, count);
     std::vector<float> exact(d.width), quantized(d.width);
     for (std::size_t w = 0; w < out.windows(); ++w) {
-        const auto full = out.rows(out.full_, w, d.width), to = out.rows(out.quantized_, w, d.width);
+        const auto full = out.rows(out.full_, w, d.width), first = out.rows(out.quantized_[0], w, d.width);
         if (const status embedded = s.embed(text.subspan(w * window, window), full); !embedded)
             return embedded;
         for (std::size_t r = 0; r < window; ++r) {
@@ -42,8 +59,10 @@ result<stream_pair> stream_pair::make(model& m, session& s, std::span<const std:
             m.embedding(token, exact.data());
             embedding.read(token, quantized.data());
             for (std::size_t i = 0; i < d.width; ++i)
-                to.row(r)[i] = full.row(r)[i] + d.embedding_scale * (quantized[i] - exact[i]);
+                first.row(r)[i] = full.row(r)[i] + d.embedding_scale * (quantized[i] - exact[i]);
         }
+        for (std::size_t i = 1; i < count; ++i)
+            std::copy_n(first.data, window * d.width, out.rows(out.quantized_[i], w, d.width).data);
     }
     return out;
 }
@@ -97,7 +116,8 @@ void subtract(const team& threads, const crumb::matrix_view<const float>& a,
 
 } // namespace
 
-status stream_pair::add(stream_inputs& to, std::size_t w, const view& full, const view& quantized) {
+status residual_streams::add(stream_inputs& to, std::size_t of, std::size_t w, const view& full,
+                             const view& quantized) {
     if (const status finite = crumb::check_finite(quantized, "sums over inputs: numbers"); !finite)
         return finite;
     const auto functions = crumb::choose_weight_functions({});
@@ -111,50 +131,70 @@ status stream_pair::add(stream_inputs& to, std::size_t w, const view& full, cons
             std::copy_n(quantized.row(r), k, padded_.data() + r * padded);
         z = crumb::matrix<const float>(padded_.data(), window_, padded);
     }
+    const auto add_mean = [&](const crumb::matrix_view<const float>& x, std::vector<double>& mean) {
+        for (std::size_t i = 0; i < x.cols; ++i) {
+            double sum = 0;
+            for (std::size_t r = 0; r < x.rows; ++r)
+                sum += double{x.row(r)[i]};
+            mean[i] += sum / static_cast<double>(tokens_);
+        }
+    };
+    const auto difference = [&](std::size_t cols) {
+        return crumb::matrix<const float>(difference_.data(), window_, cols);
+    };
+    add_mean(quantized, to.input);
     add_product(s_.threads(), **functions, quantized, z, true, to.h);
     subtract(s_.threads(), full, quantized, difference_);
-    add_product(s_.threads(), **functions, crumb::matrix<const float>(difference_.data(), window_, k), z,
-                false, to.cross);
+    add_mean(difference(k), to.gap);
+    add_product(s_.threads(), **functions, difference(k), z, false, to.cross);
     if (to.behind.size() == 0)
         return {};
     const std::size_t width = m_.shape().width;
-    subtract(s_.threads(), rows(full_, w, width), rows(quantized_, w, width), difference_);
-    add_product(s_.threads(), **functions, crumb::matrix<const float>(difference_.data(), window_, width), z,
-                false, to.behind);
+    subtract(s_.threads(), rows(full_, w, width), rows(quantized_[of], w, width), difference_);
+    add_mean(difference(width), to.lack);
+    add_product(s_.threads(), **functions, difference(width), z, false, to.behind);
     return {};
 }
 
-result<stream_inputs> stream_pair::inputs(std::size_t layer, std::size_t reads, const listener& done) {
+result<stream_inputs> residual_streams::inputs(std::size_t layer, std::size_t reads, std::size_t of,
+                                               const listener& done) {
     const auto& d = m_.shape();
     const bool is_inner = reads % 2 == 1;
     const auto width = static_cast<Eigen::Index>(d.width);
     const auto k = static_cast<Eigen::Index>(d.input_width(reads));
-    stream_inputs out{stream_inputs::sums::Zero(k, k), stream_inputs::sums::Zero(k, k), {}};
+    stream_inputs out;
+    out.tokens = tokens_;
+    out.h = out.cross = stream_inputs::sums::Zero(k, k);
+    out.input.resize(d.input_width(reads));
+    out.gap.resize(d.input_width(reads));
     // What a norm changes before it is added cannot be fitted so.
-    if (is_inner && !d.traits.post_norms)
+    if (is_inner && !d.traits.post_norms) {
         out.behind = stream_inputs::sums::Zero(width, k);
-    if (const status s = walk(layer, reads, &out, done); !s)
+        out.lack.resize(d.width);
+    }
+    if (const status s = walk(layer, reads, of, &out, done); !s)
         return s;
     return out;
 }
 
-status stream_pair::pass(std::size_t layer, std::size_t reads, const listener& done) {
-    return walk(layer, reads, nullptr, done);
+status residual_streams::pass(std::size_t layer, std::size_t reads, std::size_t of, const listener& done) {
+    return walk(layer, reads, of, nullptr, done);
 }
 
-status stream_pair::walk(std::size_t layer, std::size_t reads, stream_inputs* sums, const listener& done) {
+status residual_streams::walk(std::size_t layer, std::size_t reads, std::size_t of, stream_inputs* sums,
+                              const listener& done) {
     const auto& d = m_.shape();
     const bool is_attention = reads < 2, is_inner = reads % 2 == 1;
-    const std::size_t width = d.input_width(is_attention ? 1 : 3);
+    const std::size_t width = d.input_width(is_attention ? 1 : 3), last = count() - 1;
     buffer normed(2 * window_ * d.width * sizeof(float), buffer::untouched);
     buffer activated(window_ * width * sizeof(float), buffer::untouched);
-    const auto part = [&](pass_part p, std::size_t of, const view& from, const view& to) {
-        return s_.run(p, of, from, to);
+    const auto part = [&](pass_part p, std::size_t at, const view& from, const view& to) {
+        return s_.run(p, at, from, to);
     };
     const double share = 1 / static_cast<double>(windows());
     for (std::size_t w = 0; w < windows(); ++w) {
-        const auto f = rows(full_, w, d.width), q = rows(quantized_, w, d.width);
-        const auto kept = inner(w, width), q_inner = rows(activated, 0, width);
+        const auto f = rows(full_, w, d.width), q = rows(quantized_[of], w, d.width);
+        const auto kept = inner(last, w, width), q_inner = rows(activated, 0, width);
         status s;
         const auto then = [&](auto&& step) {
             if (s)
@@ -164,7 +204,7 @@ status stream_pair::walk(std::size_t layer, std::size_t reads, stream_inputs* su
             done(work_kind::streams, share / 2);
             if (sums == nullptr)
                 return;
-            then([&] { return add(*sums, w, full, quantized); });
+            then([&] { return add(*sums, of, w, full, quantized); });
             done(work_kind::sums, share);
         };
         if (is_inner) {
@@ -173,23 +213,28 @@ status stream_pair::walk(std::size_t layer, std::size_t reads, stream_inputs* su
                 return part(is_attention ? pass_part::attention : pass_part::network, layer, q, q_inner);
             });
             add_to_sums(kept, q_inner);
-            then([&] {
-                return part(is_attention ? pass_part::add_attention : pass_part::add_network, layer, kept, f);
-            });
-            std::copy_n(q_inner.data, window_ * width, kept.data);
+            if (of == last)
+                then([&] {
+                    return part(is_attention ? pass_part::add_attention : pass_part::add_network, layer, kept,
+                                f);
+                });
+            std::copy_n(q_inner.data, window_ * width, inner(of, w, width).data);
         } else {
             if (!is_attention)
-                then([&] { return part(pass_part::add_attention, layer, inner(w, d.attention_width()), q); });
+                then([&] {
+                    return part(pass_part::add_attention, layer, inner(of, w, d.attention_width()), q);
+                });
             else if (layer > 0)
-                then([&] { return part(pass_part::add_network, layer - 1, inner(w, d.hidden), q); });
+                then([&] { return part(pass_part::add_network, layer - 1, inner(of, w, d.hidden), q); });
             const auto z = rows(normed, 0, d.width), z_full = rows(normed, 1, d.width);
             const auto norm = is_attention ? pass_part::attention_input : pass_part::network_input;
             then([&] { return part(norm, layer, q, z); });
             then([&] { return part(norm, layer, f, z_full); });
             add_to_sums(z_full, z);
-            then([&] {
-                return part(is_attention ? pass_part::attention : pass_part::network, layer, f, kept);
-            });
+            if (of == last)
+                then([&] {
+                    return part(is_attention ? pass_part::attention : pass_part::network, layer, f, kept);
+                });
         }
         if (!s)
             return s;
