@@ -267,32 +267,42 @@ struct nested_means {
     std::span<const double> output; ///< n: what the mean output is to be
 };
 
+/// Makes value(row, p) the correction of every row and precision from `first` on, rounded to fp16. Refuses
+/// NaN and corrections beyond fp16; `out` is unchanged then.
+template <class Value>
+status set_corrections(nested_quantized& out, int first, const Value& value) {
+    std::vector<half> corrections(out.corrections.size());
+    for (int p = first; p <= out.levels.parent; ++p)
+        for (std::size_t r = 0; r < out.n; ++r) {
+            const double exact = value(r, p);
+            const half c = to_half(static_cast<float>(exact));
+            if (!is_finite(c))
+                return status::error(errc::not_finite, "correction of row %zu at %d bits is %g", r, p, exact);
+            corrections[static_cast<std::size_t>(p - min_nested_bits) * out.n + r] = c;
+        }
+    out.corrections = std::move(corrections);
+    return {};
+}
+
 /// Fills the corrections of quantized weights: output_r - sum over i of (w_ri at p bits) input_i for every
 /// row r and precision p that is stored, rounded to fp16, so that outputs are right on average. `means`: of 2
 /// bits first. Refuses other shapes, NaN and corrections beyond fp16; `out` is unchanged then.
 inline status correct_means(const std::array<nested_means, nested_precisions>& means, nested_quantized& out) {
-    const nested_storage_view q = out;
-    std::vector<half> corrections(out.corrections.size());
-    for (int p = out.levels.seed; p <= out.levels.parent; ++p) {
-        const nested_means& own = means[nested_search::slot(p)];
-        if (own.input.size() != out.k || own.output.size() != out.n)
+    for (int p = out.levels.seed; p <= out.levels.parent; ++p)
+        if (const nested_means& own = means[nested_search::slot(p)];
+            own.input.size() != out.k || own.output.size() != out.n)
             return status::error(
                 errc::bad_shape,
-                "corrections of %zu x %zu weights: means of %zu inputs and %zu outputs at %d "
-                "bits",
-                out.n, out.k, own.input.size(), own.output.size(), p);
-        for (std::size_t r = 0; r < out.n; ++r) {
-            double sum = own.output[r];
-            for (std::size_t i = 0; i < out.k; ++i)
-                sum -= rounded(q.weight(r, i, p) * double{own.input[i]});
-            const half c = to_half(static_cast<float>(sum));
-            if (!is_finite(c))
-                return status::error(errc::not_finite, "correction of row %zu at %d bits is %g", r, p, sum);
-            corrections[static_cast<std::size_t>(p - min_nested_bits) * out.n + r] = c;
-        }
-    }
-    out.corrections = std::move(corrections);
-    return {};
+                "corrections of %zu x %zu weights: means of %zu inputs and %zu outputs at %d bits", out.n,
+                out.k, own.input.size(), own.output.size(), p);
+    const nested_storage_view q = out;
+    return set_corrections(out, out.levels.seed, [&](std::size_t r, int p) {
+        const nested_means& own = means[nested_search::slot(p)];
+        double sum = own.output[r];
+        for (std::size_t i = 0; i < out.k; ++i)
+            sum -= rounded(q.weight(r, i, p) * double{own.input[i]});
+        return sum;
+    });
 }
 
 /// Fills the corrections of quantized weights: sum over i of (w_i - w_i at p bits) mean_i for every row and
@@ -309,20 +319,13 @@ inline status correct_means(const matrix_view<const float>& w, std::span<const f
         return status::error(errc::bad_shape, "corrections of %zu x %zu weights: %zu x %zu and %zu means",
                              out.n, out.k, w.rows, w.cols, mean.size());
     const nested_storage_view q = out;
-    std::vector<half> corrections(out.corrections.size());
-    for (int p = min_nested_bits; p <= out.levels.parent; ++p)
-        for (std::size_t r = 0; r < out.n; ++r) {
-            double sum = 0;
-            for (std::size_t i = 0; i < out.k; ++i)
-                if (exact.empty() || exact[r * out.k + i] == 0)
-                    sum += (double{w.row(r)[i]} - q.weight(r, i, p)) * double{mean[i]};
-            const half c = to_half(static_cast<float>(sum));
-            if (!is_finite(c))
-                return status::error(errc::not_finite, "correction of row %zu at %d bits is %g", r, p, sum);
-            corrections[static_cast<std::size_t>(p - min_nested_bits) * out.n + r] = c;
-        }
-    out.corrections = std::move(corrections);
-    return {};
+    return set_corrections(out, min_nested_bits, [&](std::size_t r, int p) {
+        double sum = 0;
+        for (std::size_t i = 0; i < out.k; ++i)
+            if (exact.empty() || exact[r * out.k + i] == 0)
+                sum += (double{w.row(r)[i]} - q.weight(r, i, p)) * double{mean[i]};
+        return sum;
+    });
 }
 
 } // namespace crumb::inline CRUMB_ABI
