@@ -125,7 +125,7 @@ struct fixture {
                                                    matrix<const float>(v.data(), tokens, size.channels),
                                                    1 / std::sqrt(double(size.channels)), want.data());
         const double bound =
-            8 * (double(tokens) + 2 * size.channels * sizes_of.score) * 0x1p-24 * sizes_of.value +
+            8 * (double(tokens) + 2 * double(size.channels) * sizes_of.score) * 0x1p-24 * sizes_of.value +
             std::expm1(2 * double(errors[head].score)) * 2 * sizes_of.value + double(errors[head].weight);
         for (std::size_t i = 0; i < size.channels; ++i)
             if (!(std::fabs(double(y[head * size.channels + i]) - want[i]) <= bound))
