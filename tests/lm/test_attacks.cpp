@@ -96,8 +96,9 @@ std::string load_error(const tiny_model& m, const lm::model_options& how = {}) {
 // The vocabulary's matrix has the precisions of the layers, or none: bits that it does not store must not
 // select what runs. The reproduction of an indirect call through bytes of the file.
 TEST(Attacks, TheOutputMatrixHasThePrecisionsOfTheLayers) {
-    for (const activation_type activations :
-         {activation_type::int8, activation_type::panels, activation_type::f32}) {
+    auto all = integer_activations();
+    all.push_back(activation_type::f32);
+    for (const activation_type activations : all) {
         tiny_model plain(small);
         plain.tensors["output.weight"] = nested(256, 32, 2, 2);
         EXPECT_NE(load_error(plain, {weight_type::stored, activations})

@@ -83,6 +83,7 @@ class Towards : public testing::TestWithParam<bool> {
 
 TEST_P(Towards, TheFullModelIsNearer) {
     auto o = options();
+    o.weights = weight_type::cb3;
     const double towards = divergence(o);
     o.towards.reset();
     const double on_its_own_inputs = divergence(o);

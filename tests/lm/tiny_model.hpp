@@ -258,6 +258,16 @@ inline temporary_file text_file(int count) {
     return temporary_file(bytes(raw.begin(), raw.end()));
 }
 
+/// The kinds of int8 activations that the best ISA of this machine has.
+inline std::vector<activation_type> integer_activations() {
+    const auto& panels = crumb::dispatch::functions_of<crumb::q8_0>(
+        static_cast<std::size_t>(crumb::linear_mode::panels), *crumb::choose_isa());
+    std::vector<activation_type> out{activation_type::int8};
+    if (panels.gemm != nullptr)
+        out.push_back(activation_type::panels);
+    return out;
+}
+
 /// Random bytes as tokens.
 inline std::vector<std::int32_t> random_tokens(std::size_t count, std::uint64_t seed) {
     std::mt19937_64 random(seed);
