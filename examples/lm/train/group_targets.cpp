@@ -6,15 +6,6 @@ namespace lm {
 
 using crumb::status;
 
-namespace {
-
-crumb::matrix_view<const double> view(const stream_inputs::sums& of) {
-    return crumb::matrix<const double>(of.data(), static_cast<std::size_t>(of.rows()),
-                                       static_cast<std::size_t>(of.cols()));
-}
-
-} // namespace
-
 status group_targets::begin(int bits, stream_inputs& inputs) {
     slot_ = crumb::nested_search::slot(bits);
     inputs_ = &inputs;

@@ -23,11 +23,6 @@ namespace {
 /// Windows of text for that matrix, at most: a few thousand tokens are many for one.
 constexpr std::size_t vocabulary_windows = 16;
 
-crumb::matrix_view<const double> view(const stream_inputs::sums& of) {
-    return crumb::matrix<const double>(of.data(), static_cast<std::size_t>(of.rows()),
-                                       static_cast<std::size_t>(of.cols()));
-}
-
 /// Everything that quantizing one model needs.
 class converter {
   public:

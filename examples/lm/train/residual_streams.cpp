@@ -132,12 +132,12 @@ status residual_streams::add(stream_inputs& to, std::size_t of, std::size_t w, c
         z = crumb::matrix<const float>(padded_.data(), window_, padded);
     }
     const auto add_mean = [&](const crumb::matrix_view<const float>& x, std::vector<double>& mean) {
-        for (std::size_t i = 0; i < x.cols; ++i) {
-            double sum = 0;
-            for (std::size_t r = 0; r < x.rows; ++r)
-                sum += double{x.row(r)[i]};
-            mean[i] += sum / static_cast<double>(tokens_);
-        }
+        std::vector<double> sum(x.cols);
+        for (std::size_t r = 0; r < x.rows; ++r)
+            for (std::size_t i = 0; i < x.cols; ++i)
+                sum[i] += double{x.row(r)[i]};
+        for (std::size_t i = 0; i < x.cols; ++i)
+            mean[i] += sum[i] / static_cast<double>(tokens_);
     };
     const auto difference = [&](std::size_t cols) {
         return crumb::matrix<const float>(difference_.data(), window_, cols);

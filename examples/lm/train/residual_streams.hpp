@@ -26,6 +26,12 @@ struct stream_inputs {
     void center();
 };
 
+/// Sums as the library takes them.
+inline crumb::matrix_view<const double> view(const stream_inputs::sums& of) {
+    return crumb::matrix<const double>(of.data(), static_cast<std::size_t>(of.rows()),
+                                       static_cast<std::size_t>(of.cols()));
+}
+
 /// The stream of the full model and those of quantized ones over all windows of a text. Walks through a model
 /// whose matrices become quantized ones. Memory for all tokens: the streams, and what the widest matrix reads
 /// in each of the quantized models.
