@@ -3,6 +3,7 @@
 #include "cli/open_model.hpp"
 #include "cli/report.hpp"
 #include "machine/machine.hpp"
+#include "machine/seconds.hpp"
 
 #include <algorithm>
 #include <cmath>
@@ -102,8 +103,7 @@ class benchmark {
             s_.profile(is_profile);
             const auto start = std::chrono::steady_clock::now();
             f();
-            const double seconds =
-                std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
+            const double seconds = seconds_since(start);
             if (is_profile)
                 out.times = s_.times();
             else if (i != 0)

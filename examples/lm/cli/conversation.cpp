@@ -1,5 +1,6 @@
 #include "cli/conversation.hpp"
 
+#include "machine/seconds.hpp"
 #include "text/utf8_stream.hpp"
 
 #include <algorithm>
@@ -16,10 +17,6 @@ namespace {
 
 /// Tokens of a prompt that are fed between two looks at whether to go on.
 constexpr std::size_t portion = 512;
-
-double seconds_since(std::chrono::steady_clock::time_point start) {
-    return std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
-}
 
 } // namespace
 

@@ -2,6 +2,7 @@
 #include "cli/open_model.hpp"
 #include "cli/report.hpp"
 #include "eval/evaluate.hpp"
+#include "machine/seconds.hpp"
 #include "model/ffn_file.hpp"
 #include "model/input_text.hpp"
 #include "model/precision.hpp"
@@ -15,10 +16,6 @@
 
 namespace lm {
 namespace {
-
-double seconds_since(std::chrono::steady_clock::time_point start) {
-    return std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
-}
 
 /// Tokens per second of a session that reads the beginning of a text one by one.
 crumb::result<double> generation_speed(session& s, std::span<const std::int32_t> text, std::size_t ctx) {

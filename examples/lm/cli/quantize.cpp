@@ -3,6 +3,7 @@
 #include "cli/program.hpp"
 #include "cli/work_report.hpp"
 #include "gguf/output_file.hpp"
+#include "machine/seconds.hpp"
 #include "train/partial_file.hpp"
 #include "train/rotation.hpp"
 
@@ -100,8 +101,7 @@ crumb::result<loaded_model> open_rotated(const quantize_options& o, load_options
 } // namespace
 
 status quantize(const quantize_options& o) {
-    using clock = std::chrono::steady_clock;
-    const auto start = clock::now();
+    const auto start = std::chrono::steady_clock::now();
     quantization how = o;
     how.partial = o.out + ".partial";
     if (!o.curves.empty() && !o.chooses_formats())
@@ -133,7 +133,7 @@ status quantize(const quantize_options& o) {
     if (const status s = partial_file::remove(how.partial); !s)
         return s;
     line.clear();
-    const double seconds = std::chrono::duration<double>(clock::now() - start).count();
+    const double seconds = seconds_since(start);
     const double other = seconds - meter.seconds();
     const double bits = 8.0 * static_cast<double>(made->bytes()) / static_cast<double>(made->weights());
     std::string formats(name_of(o.weights));

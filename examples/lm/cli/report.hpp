@@ -1,6 +1,7 @@
 // What the program prints: text, JSON objects, progress.
 #pragma once
 
+#include "machine/seconds.hpp"
 #include "text/unicode.hpp"
 
 #include <crumb/core/status.hpp>
@@ -92,8 +93,7 @@ class progress_line {
     void operator()(std::size_t done, std::size_t all) {
         if (!shown_)
             return;
-        const double passed =
-            std::chrono::duration<double>(std::chrono::steady_clock::now() - start_).count();
+        const double passed = seconds_since(start_);
         const double left = passed / static_cast<double>(done) * static_cast<double>(all - done);
         std::fprintf(stderr, "\r%s: %zu of %zu, %.0f s left \x1b[K", what_.c_str(), done, all, left);
         std::fflush(stderr);

@@ -1,4 +1,5 @@
 #include "eval/evaluate.hpp"
+#include "machine/seconds.hpp"
 
 #include <algorithm>
 #include <chrono>
@@ -96,7 +97,7 @@ crumb::result<evaluation> evaluate(session& s, session* reference, std::span<con
                 return fed.error();
             logits = *fed;
         }
-        e.seconds += std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
+        e.seconds += seconds_since(start);
         e.fed += ctx;
         std::span<const float> exact;
         if (reference != nullptr) {

@@ -1,6 +1,7 @@
 #include "machine/machine.hpp"
 
 #include "machine/ceilings.hpp"
+#include "machine/seconds.hpp"
 
 #include <crumb/dispatch/isa.hpp>
 
@@ -39,7 +40,7 @@ template <class F>
 double seconds_of(F&& f) {
     const auto start = std::chrono::steady_clock::now();
     f();
-    return std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
+    return seconds_since(start);
 }
 
 } // namespace

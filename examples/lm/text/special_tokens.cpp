@@ -1,5 +1,7 @@
 #include "text/special_tokens.hpp"
 
+#include "text/unicode.hpp"
+
 #include <algorithm>
 #include <functional>
 #include <iterator>
@@ -7,8 +9,6 @@
 namespace lm {
 
 namespace {
-
-bool is_letter(char c) noexcept { return (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z'); }
 
 bool is_space(char c) noexcept { return c == ' ' || (c >= '\t' && c <= '\r'); }
 

@@ -2,6 +2,7 @@
 
 #include "text/readable_text.hpp"
 #include "text/spm_text.hpp"
+#include "text/unicode.hpp"
 
 #include <algorithm>
 #include <iterator>
@@ -12,8 +13,6 @@ namespace lm {
 namespace {
 
 constexpr std::size_t block_bytes = std::size_t{1} << 16;
-
-bool is_letter(char c) noexcept { return (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z'); }
 
 /// Makes room for the tokens of `next` more bytes, which are at most as many. Behind the first 64 KiB of a
 /// text, it is made for the rest as well, at the rate so far: doubling would take twice the tokens' memory.

@@ -15,6 +15,9 @@ struct utf8_char {
     std::size_t size;
 };
 
+/// Whether a byte is a letter of ASCII.
+constexpr bool is_letter(char c) noexcept { return (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z'); }
+
 /// The character at `text[at]`, `at < text.size()`, also of a sequence that is longer than it need be, and a
 /// surrogate. A byte that begins no sequence stands for itself, as one U+FFFD.
 inline utf8_char decode_utf8_leniently(std::string_view text, std::size_t at) noexcept {

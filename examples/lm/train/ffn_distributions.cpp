@@ -8,14 +8,9 @@ namespace lm {
 
 using crumb::status;
 
-namespace {
-
-constexpr std::size_t shown = 50, points = 128; ///< neurons with a density, and its points
-constexpr double share = 0.65, coverage = 0.85;
-
-} // namespace
-
 status write_distributions(const std::string& path, std::span<const layer_inputs> layers) {
+    constexpr std::size_t shown = 50, points = 128; ///< neurons with a density, and its points
+    constexpr double share = 0.65, coverage = 0.85;
     auto file = output_file::create(path);
     if (!file)
         return file.error();
