@@ -6,6 +6,7 @@
 #include <cmath>
 #include <vector>
 
+namespace test_bootstrap {
 namespace {
 
 TEST(Bootstrap, HoldsTheMean) {
@@ -25,3 +26,4 @@ TEST(Bootstrap, HoldsTheMean) {
 }
 
 } // namespace
+} // namespace test_bootstrap

@@ -7,6 +7,7 @@
 #include <set>
 #include <string>
 
+namespace test_controls {
 namespace {
 
 using namespace lm::lab;
@@ -128,3 +129,4 @@ TEST(CertaintyScheduler, RefusesBadSwitches) {
 }
 
 } // namespace
+} // namespace test_controls

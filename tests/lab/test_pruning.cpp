@@ -11,6 +11,7 @@
 #include <cmath>
 #include <cstring>
 
+namespace test_pruning {
 namespace {
 
 using namespace lm::test;
@@ -266,3 +267,4 @@ TEST(PruningOption, IsRead) {
 }
 
 } // namespace
+} // namespace test_pruning

@@ -10,6 +10,7 @@
 #include <numeric>
 #include <random>
 
+namespace test_sparse {
 namespace {
 
 using namespace lm::test;
@@ -239,3 +240,4 @@ INSTANTIATE_TEST_SUITE_P(Models, Decomposer,
                          testing::Values(lm::architecture::llama, lm::architecture::gpt2));
 
 } // namespace
+} // namespace test_sparse

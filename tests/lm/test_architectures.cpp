@@ -18,6 +18,7 @@
 #include <random>
 #include <variant>
 
+namespace test_architectures {
 namespace {
 
 using namespace lm::test;
@@ -392,3 +393,4 @@ INSTANTIATE_TEST_SUITE_P(Small, Architectures, testing::ValuesIn(lm::small_shape
                          });
 
 } // namespace
+} // namespace test_architectures

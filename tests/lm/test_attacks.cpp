@@ -14,6 +14,7 @@
 #include <limits>
 #include <string>
 
+namespace test_attacks {
 namespace {
 
 using namespace lm::test;
@@ -306,3 +307,4 @@ TEST(SessionTokens, RefusesTokensThatItCannotTake) {
 }
 
 } // namespace
+} // namespace test_attacks

@@ -15,6 +15,7 @@
 #include <string>
 #include <vector>
 
+namespace test_chat {
 namespace {
 
 using lm::test::escaped;
@@ -219,3 +220,4 @@ TEST(Sampler, TheSameSeedIsTheSameTextEverywhere) {
 }
 
 } // namespace
+} // namespace test_chat

@@ -7,6 +7,7 @@
 #include <string>
 #include <vector>
 
+namespace test_conversation {
 namespace {
 
 using lm::chat_answer;
@@ -113,3 +114,4 @@ TEST_F(Conversation, StopsWhenItIsTold) {
 }
 
 } // namespace
+} // namespace test_conversation

@@ -7,6 +7,7 @@
 
 #include <cmath>
 
+namespace test_evaluate {
 namespace {
 
 using namespace lm::test;
@@ -216,3 +217,4 @@ TEST(Surprise, IsTheNegativeLogarithmOfTheProbability) {
 }
 
 } // namespace
+} // namespace test_evaluate

@@ -14,6 +14,7 @@
 #include <memory>
 #include <random>
 
+namespace test_ffn {
 namespace {
 
 using namespace lm::test;
@@ -324,3 +325,4 @@ TEST(FoldedModel, RefusesDamagedFiles) {
 }
 
 } // namespace
+} // namespace test_ffn

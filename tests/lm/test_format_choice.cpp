@@ -7,6 +7,7 @@
 #include <limits>
 #include <string>
 
+namespace test_format_choice {
 namespace {
 
 using lm::format_option;
@@ -112,3 +113,4 @@ TEST(FormatChoice, RefusesWhatCannotBe) {
 }
 
 } // namespace
+} // namespace test_format_choice

@@ -20,6 +20,7 @@
 #include <unistd.h>
 #include <vector>
 
+namespace test_gguf {
 namespace {
 
 using lm::test::bytes;
@@ -240,3 +241,4 @@ TEST(Gguf, TheShippedModelsAreRead) {
 }
 
 } // namespace
+} // namespace test_gguf

@@ -15,6 +15,7 @@
 #include <span>
 #include <string>
 
+namespace test_gguf_errors {
 namespace {
 
 using namespace lm::test;
@@ -201,3 +202,4 @@ TEST(Gguf, MisalignedMemoryIsRefused) {
 }
 
 } // namespace
+} // namespace test_gguf_errors

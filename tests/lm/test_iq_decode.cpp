@@ -6,6 +6,7 @@
 
 #include <vector>
 
+namespace test_iq_decode {
 namespace {
 
 using lm::ggml_type;
@@ -83,3 +84,4 @@ TEST(IqDecode, RefusesOtherTypesAndPartsOfBlocks) {
 }
 
 } // namespace
+} // namespace test_iq_decode

@@ -17,6 +17,7 @@
 #include <limits>
 #include <map>
 
+namespace test_kv {
 namespace {
 
 using namespace lm::test;
@@ -736,3 +737,4 @@ INSTANTIATE_TEST_SUITE_P(Architectures, Kv, testing::Values(architecture::llama,
                          });
 
 } // namespace
+} // namespace test_kv

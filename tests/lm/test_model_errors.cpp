@@ -8,6 +8,7 @@
 #include <functional>
 #include <limits>
 
+namespace test_model_errors {
 namespace {
 
 using namespace lm::test;
@@ -370,3 +371,4 @@ TEST(ModelErrors, AnyByteMayBeAnything) {
 }
 
 } // namespace
+} // namespace test_model_errors

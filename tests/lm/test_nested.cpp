@@ -13,6 +13,7 @@
 #include <cmath>
 #include <memory>
 
+namespace test_nested {
 namespace {
 
 using namespace lm::test;
@@ -313,3 +314,4 @@ TEST(Study, MeasuresSchedules) {
 }
 
 } // namespace
+} // namespace test_nested

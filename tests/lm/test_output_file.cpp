@@ -21,6 +21,7 @@
 using lm::output_file;
 namespace fs = std::filesystem;
 
+namespace test_output_file {
 namespace {
 
 /// A directory of its own for every test.
@@ -348,3 +349,4 @@ TEST(SignalsDeathTest, AShortenedFileIsNamed) {
 }
 
 } // namespace
+} // namespace test_output_file

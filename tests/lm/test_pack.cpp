@@ -13,6 +13,7 @@
 #include <fcntl.h>
 #include <sys/stat.h>
 
+namespace test_pack {
 namespace {
 
 using namespace lm::test;
@@ -129,3 +130,4 @@ TEST(Pack, IsRefusedWhenItsSourceHasChanged) {
 }
 
 } // namespace
+} // namespace test_pack

@@ -13,6 +13,7 @@
 #include <fstream>
 #include <iterator>
 
+namespace test_quantize {
 namespace {
 
 using namespace lm::test;
@@ -407,3 +408,4 @@ TEST(Roles, AreReadFromTheNamesOfTensors) {
 }
 
 } // namespace
+} // namespace test_quantize

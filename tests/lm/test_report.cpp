@@ -5,6 +5,7 @@
 
 #include <limits>
 
+namespace test_report {
 namespace {
 
 std::string json_of(std::string_view text) { return lm::json_object().put("k", text).text(); }
@@ -26,3 +27,4 @@ TEST(Report, JsonIsValidUtf8) {
 }
 
 } // namespace
+} // namespace test_report

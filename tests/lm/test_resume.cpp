@@ -15,6 +15,7 @@
 
 #include <sys/resource.h>
 
+namespace test_resume {
 namespace {
 
 using namespace lm::test;
@@ -364,3 +365,4 @@ INSTANTIATE_TEST_SUITE_P(Resume, Command, testing::Values(way::towards), name_of
 INSTANTIATE_TEST_SUITE_P(Resume, Curves, testing::Values(way::formats), name_of);
 
 } // namespace
+} // namespace test_resume

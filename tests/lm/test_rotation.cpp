@@ -11,6 +11,7 @@
 #include <cmath>
 #include <numeric>
 
+namespace test_rotation {
 namespace {
 
 using namespace lm::test;
@@ -202,3 +203,4 @@ TEST(Rotation, QuantizesModelsWithOutliersBetter) {
 }
 
 } // namespace
+} // namespace test_rotation

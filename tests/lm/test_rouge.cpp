@@ -9,6 +9,7 @@
 #include <map>
 #include <string>
 
+namespace test_rouge {
 namespace {
 
 using crumb::errc;
@@ -79,3 +80,4 @@ TEST(Rouge, WorkedExamples) {
 }
 
 } // namespace
+} // namespace test_rouge

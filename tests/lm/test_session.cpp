@@ -13,6 +13,7 @@
 #include <cstring>
 #include <numeric>
 
+namespace test_session {
 namespace {
 
 using namespace lm::test;
@@ -456,3 +457,4 @@ TEST(RotatedSession, PartsMakeThePass) {
 }
 
 } // namespace
+} // namespace test_session

@@ -12,6 +12,7 @@
 #include <iterator>
 #include <set>
 
+namespace test_synth {
 namespace {
 
 using namespace lm::test;
@@ -160,3 +161,4 @@ TEST(SynthShapes, WhatCannotBeWrittenIsAnError) {
 }
 
 } // namespace
+} // namespace test_synth

@@ -16,6 +16,7 @@
 
 #include <sys/resource.h>
 
+namespace test_team {
 namespace {
 
 using lm::test::nth_decision;
@@ -329,3 +330,4 @@ TEST(Balance, WhileOthersTakeTheCoreThereIsNoTry) {
 TEST(Team, TakesAllCoresWithoutANumber) { EXPECT_EQ(lm::team(0).size(), lm::team::all()); }
 
 } // namespace
+} // namespace test_team

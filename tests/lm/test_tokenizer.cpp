@@ -27,6 +27,7 @@
 #include <utility>
 #include <vector>
 
+namespace test_tokenizer {
 namespace {
 
 using tokens = std::vector<std::int32_t>;
@@ -694,3 +695,4 @@ TEST(Tokenizer, MissingKeysAreNamed) {
 }
 
 } // namespace
+} // namespace test_tokenizer

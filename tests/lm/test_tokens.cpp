@@ -12,6 +12,7 @@
 #include <string>
 #include <vector>
 
+namespace test_tokens {
 namespace {
 
 /// What llama.cpp has made of the corpus: hashes by the vocabulary's name (tests/data/make_tokens.cpp).
@@ -75,3 +76,4 @@ TEST(Tokens, OfFilesAreTheTextAgain) {
 }
 
 } // namespace
+} // namespace test_tokens

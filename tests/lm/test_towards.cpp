@@ -10,6 +10,7 @@
 #include <fstream>
 #include <iterator>
 
+namespace test_towards {
 namespace {
 
 using namespace lm::test;
@@ -187,3 +188,4 @@ INSTANTIATE_TEST_SUITE_P(All, Towards, testing::Bool(), [](const auto& which) {
 });
 
 } // namespace
+} // namespace test_towards

@@ -11,6 +11,7 @@
 #include <cmath>
 #include <limits>
 
+namespace test_types {
 namespace {
 
 using namespace lm::test;
@@ -327,3 +328,4 @@ TEST(Bf16, KeepsInfinityOut) {
 }
 
 } // namespace
+} // namespace test_types

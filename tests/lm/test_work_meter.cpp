@@ -6,6 +6,7 @@
 #include <chrono>
 #include <cmath>
 
+namespace test_work_meter {
 namespace {
 
 using lm::work_kind;
@@ -85,3 +86,4 @@ TEST(WorkMeter, WhatIsDoneStaysOutOfALaterPlan) {
 }
 
 } // namespace
+} // namespace test_work_meter

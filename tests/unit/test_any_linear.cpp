@@ -15,6 +15,7 @@
 #include <random>
 #include <vector>
 
+namespace test_any_linear {
 namespace {
 
 using crumb::any_linear;
@@ -208,3 +209,4 @@ TEST(AnyLinear, EqualsDensePlans) {
 }
 
 } // namespace
+} // namespace test_any_linear

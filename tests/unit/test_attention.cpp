@@ -15,6 +15,7 @@
 #include <thread>
 #include <vector>
 
+namespace test_attention {
 namespace {
 
 using crumb_test::for_each_isa;
@@ -310,3 +311,4 @@ TEST(attention_death, preconditions) {
 #endif
 
 } // namespace
+} // namespace test_attention

@@ -10,6 +10,7 @@
 #include <limits>
 #include <random>
 
+namespace test_codebook_training {
 namespace {
 
 using crumb::level_set;
@@ -566,3 +567,4 @@ TEST(SecondMoments, AreSumsOfProducts) {
 }
 
 } // namespace
+} // namespace test_codebook_training

@@ -5,6 +5,7 @@
 #include <cstdlib>
 #include <string>
 
+namespace test_dispatch {
 namespace {
 
 class Dispatch : public testing::Test {
@@ -63,3 +64,4 @@ TEST_F(Dispatch, PlanNamesTheIsaThatItChose) {
 }
 
 } // namespace
+} // namespace test_dispatch

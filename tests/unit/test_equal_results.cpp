@@ -14,6 +14,7 @@
 #include <random>
 #include <vector>
 
+namespace test_equal_results {
 namespace {
 
 constexpr std::size_t n = 48, k = 200, rows = 5;
@@ -171,3 +172,4 @@ TEST(EqualResults, OnAllIsasThatFuse) {
 }
 
 } // namespace
+} // namespace test_equal_results

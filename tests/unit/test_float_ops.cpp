@@ -14,6 +14,7 @@
 #include <string>
 #include <vector>
 
+namespace test_float_ops {
 namespace {
 
 namespace reference = crumb::reference;
@@ -370,3 +371,4 @@ TEST(float_ops, empty_matrices) {
 }
 
 } // namespace
+} // namespace test_float_ops

@@ -16,6 +16,7 @@
 #include <random>
 #include <vector>
 
+namespace test_folded_ffn {
 namespace {
 
 using crumb::row_codec;
@@ -757,3 +758,5 @@ TEST(FoldedFfnDeathTest, RefusesScratchMemoryInEveryPhase) {
     }
 }
 #endif
+
+} // namespace test_folded_ffn

@@ -9,6 +9,7 @@
 #include <numbers>
 #include <string>
 
+namespace test_folding {
 namespace {
 
 using crumb::errc;
@@ -516,3 +517,4 @@ TEST(SoundBound, Refuses) {
 }
 
 } // namespace
+} // namespace test_folding

@@ -14,6 +14,7 @@
 #include <cstring>
 #include <random>
 
+namespace test_format_traits {
 namespace {
 
 using crumb::half;
@@ -398,3 +399,4 @@ TEST(FormatTraits, ATableOfTheFormatIsPackedLikeAnyOther) {
 }
 
 } // namespace
+} // namespace test_format_traits

@@ -32,6 +32,7 @@
 #include <span>
 #include <string>
 
+namespace test_gguf_types {
 namespace {
 
 /// A format, ggml's number of it, and the codes that its bits can say.
@@ -299,3 +300,4 @@ TYPED_TEST(GgufTypes, QuantizeRefusesWhatScalesCannotHold) {
 }
 
 } // namespace
+} // namespace test_gguf_types

@@ -5,6 +5,7 @@
 #include <cmath>
 #include <limits>
 
+namespace test_half {
 namespace {
 
 // Sign, exponent and fraction taken apart with ldexp: nothing shared with the implementation.
@@ -51,3 +52,4 @@ TEST(Half, RoundsToNearestTiesToEven) {
 }
 
 } // namespace
+} // namespace test_half

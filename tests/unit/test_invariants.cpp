@@ -15,6 +15,7 @@
 #include <string>
 #include <vector>
 
+namespace test_invariants {
 namespace {
 
 using crumb::errc;
@@ -328,3 +329,4 @@ TEST(SnapshotInvariants, NumbersAreFinite) {
 }
 
 } // namespace
+} // namespace test_invariants

@@ -7,6 +7,7 @@
 
 #include <gtest/gtest.h>
 
+namespace test_isa_concept {
 namespace {
 
 namespace isa = crumb::isa;
@@ -110,3 +111,4 @@ TEST(IsaConcept, EveryIsaOfTheBuildIsOfTheList) {
 }
 
 } // namespace
+} // namespace test_isa_concept

@@ -4,6 +4,7 @@
 
 #include <crumb/op/cache/kv_snapshot.hpp>
 
+namespace test_kv_cache {
 namespace {
 
 using crumb::buffer;
@@ -885,3 +886,4 @@ TEST(KvSnapshot, RefusesWhatDoesNotMatch) {
 }
 
 } // namespace
+} // namespace test_kv_cache

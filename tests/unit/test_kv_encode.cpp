@@ -10,6 +10,7 @@
 #include <random>
 #include <vector>
 
+namespace test_kv_encode {
 namespace {
 
 using crumb::buffer;
@@ -126,3 +127,4 @@ TEST(KvEncode, EveryIsaEncodesAsTheScalarCodec) {
 }
 
 } // namespace
+} // namespace test_kv_encode

@@ -10,6 +10,7 @@
 #include <random>
 #include <string>
 
+namespace test_kv_training {
 namespace {
 
 using crumb::kv_block_tokens;
@@ -930,3 +931,4 @@ TEST(KvReference, RefusesCodecsThatDoNotExist) {
 }
 
 } // namespace
+} // namespace test_kv_training

@@ -20,6 +20,7 @@
 #include <thread>
 #include <vector>
 
+namespace test_linear {
 namespace {
 
 using crumb::range;
@@ -490,3 +491,4 @@ TEST(Dense, RowsAndPartsChangeNoBit) {
 }
 
 } // namespace
+} // namespace test_linear

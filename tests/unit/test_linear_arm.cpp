@@ -26,6 +26,7 @@ template <class Isa>
 struct panel_product;
 } // namespace crumb::inline CRUMB_ABI::kernel
 
+namespace test_linear_arm {
 namespace {
 
 using crumb::range;
@@ -542,3 +543,4 @@ TEST(ActivationOrder, PairsLieTogetherAndScalesTwice) {
 }
 
 } // namespace
+} // namespace test_linear_arm

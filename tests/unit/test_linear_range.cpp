@@ -7,6 +7,7 @@
 #include <functional>
 #include <numbers>
 
+namespace test_linear_range {
 namespace {
 
 using crumb::activation_statistics;
@@ -659,3 +660,4 @@ TEST(Coverage, RefusesBadTargetsAndCurves) {
 }
 
 } // namespace
+} // namespace test_linear_range

@@ -12,6 +12,7 @@
 #include <limits>
 #include <vector>
 
+namespace test_math {
 namespace {
 
 namespace function = crumb::kernel::function;
@@ -186,3 +187,4 @@ TEST(math, ragged_rows) {
 }
 
 } // namespace
+} // namespace test_math

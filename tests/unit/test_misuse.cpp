@@ -9,6 +9,7 @@
 
 #include <vector>
 
+namespace test_misuse {
 namespace {
 
 using crumb::errc;
@@ -256,3 +257,4 @@ TEST_F(MisuseDeathTest, OfRanges) {
 #endif
 
 } // namespace
+} // namespace test_misuse

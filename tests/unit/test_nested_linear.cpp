@@ -17,6 +17,7 @@
 #include <string>
 #include <vector>
 
+namespace test_nested_linear {
 namespace {
 
 using crumb::range;
@@ -444,3 +445,4 @@ TEST(NestedLinear, EmptyShapesAndNotFiniteActivations) {
 }
 
 } // namespace
+} // namespace test_nested_linear

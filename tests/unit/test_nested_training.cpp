@@ -9,6 +9,7 @@
 #include <limits>
 #include <random>
 
+namespace test_nested_training {
 namespace {
 
 using crumb::feedback_system;
@@ -598,3 +599,4 @@ TEST(FeedbackSystem, FactorsH) {
 }
 
 } // namespace
+} // namespace test_nested_training

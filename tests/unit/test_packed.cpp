@@ -14,6 +14,7 @@
 #include <string>
 #include <vector>
 
+namespace test_packed {
 namespace {
 
 template <class F>
@@ -271,3 +272,4 @@ TEST(Quantize, RoundTripErrorIsHalfAStep) {
 }
 
 } // namespace
+} // namespace test_packed

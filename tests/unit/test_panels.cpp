@@ -16,6 +16,7 @@
 #include <random>
 #include <vector>
 
+namespace test_panels {
 namespace {
 
 using crumb::range;
@@ -229,3 +230,4 @@ TYPED_TEST(Panels, PlansWithoutThemAreRefused) {
 }
 
 } // namespace
+} // namespace test_panels

@@ -18,6 +18,7 @@
 #include <utility>
 #include <vector>
 
+namespace test_pq_scan {
 namespace {
 
 using namespace crumb;
@@ -524,3 +525,4 @@ TEST_P(PqScan, SumsOfJoinedValuesAreExact) {
 INSTANTIATE_TEST_SUITE_P(Codecs, PqScan, testing::ValuesIn(scan_cases()), testing::PrintToStringParamName());
 
 } // namespace
+} // namespace test_pq_scan

@@ -7,6 +7,7 @@
 #include <type_traits>
 #include <vector>
 
+namespace test_precision_schedule {
 namespace {
 
 using crumb::errc;
@@ -177,3 +178,4 @@ TEST(PrecisionScheduler, CopiesAreIndependent) {
 }
 
 } // namespace
+} // namespace test_precision_schedule

@@ -15,6 +15,7 @@
 #include <string>
 #include <vector>
 
+namespace test_records {
 namespace {
 
 template <class F>
@@ -155,3 +156,4 @@ TYPED_TEST(Records, HaveExactProductsOnly) {
 }
 
 } // namespace
+} // namespace test_records

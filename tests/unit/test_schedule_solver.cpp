@@ -9,6 +9,7 @@
 #include <set>
 #include <string>
 
+namespace test_schedule_solver {
 namespace {
 
 using crumb::errc;
@@ -366,3 +367,4 @@ TEST(ScheduleSolver, RefusesBadParameters) {
 }
 
 } // namespace
+} // namespace test_schedule_solver

@@ -8,6 +8,7 @@
 #include <numeric>
 #include <string>
 
+namespace test_schedule_training {
 namespace {
 
 using crumb::errc;
@@ -579,3 +580,4 @@ TEST(ScheduleTraining, RefusesWhatItCannotLearnFrom) {
 }
 
 } // namespace
+} // namespace test_schedule_training

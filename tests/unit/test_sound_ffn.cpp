@@ -14,6 +14,7 @@
 #include <random>
 #include <vector>
 
+namespace test_sound_ffn {
 namespace {
 
 using crumb_test::guarded;
@@ -142,3 +143,5 @@ TEST(SoundFfn, LeavesWhatIsFarInside) {
         }
     });
 }
+
+} // namespace test_sound_ffn

@@ -17,6 +17,7 @@
 #include <utility>
 #include <vector>
 
+namespace test_store {
 namespace {
 
 /// Four level tables at most, ascending, no two alike.
@@ -256,3 +257,4 @@ TEST(StoreRounding, FormatsThatRoundByThemselvesDoJustThat) {
 }
 
 } // namespace
+} // namespace test_store

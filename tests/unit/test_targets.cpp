@@ -9,6 +9,7 @@
 #include <random>
 #include <vector>
 
+namespace test_targets {
 namespace {
 
 using matrix = Eigen::Matrix<double, Eigen::Dynamic, Eigen::Dynamic, Eigen::RowMajor>;
@@ -101,3 +102,4 @@ TEST(ShiftedWeights, RefusesWhatDoesNotFit) {
 }
 
 } // namespace
+} // namespace test_targets

@@ -7,6 +7,7 @@
 #include <thread>
 #include <vector>
 
+namespace test_util {
 namespace {
 
 /// A thread for every part, each time.
@@ -134,3 +135,4 @@ TEST(Util, ParallelForReturnsAnError) {
 }
 
 } // namespace
+} // namespace test_util

@@ -15,6 +15,7 @@
 #include <string>
 #include <vector>
 
+namespace test_weight_kernels {
 namespace {
 
 using crumb::rounded;
@@ -187,3 +188,4 @@ TEST(WeightKernels, EveryIsaAndSplitQuantizesToTheSameBytes) {
 }
 
 } // namespace
+} // namespace test_weight_kernels
