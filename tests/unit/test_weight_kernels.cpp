@@ -3,6 +3,7 @@
 
 #include <crumb/offline/common/second_moments.hpp>
 #include <crumb/offline/nested/feedback.hpp>
+#include <crumb/offline/nested/training.hpp>
 #include <crumb/offline/weights/cholesky.hpp>
 #include <crumb/offline/weights/codebook.hpp>
 #include <crumb/offline/weights/error_feedback.hpp>
@@ -184,6 +185,81 @@ TEST(WeightKernels, EveryIsaAndSplitQuantizesToTheSameBytes) {
         for (std::size_t i = 0; i < std::size(formats); ++i)
             EXPECT_EQ(hashes[i], formats[i].hash) << "0x" << std::hex << hashes[i];
         EXPECT_EQ(hashes.back(), 0x075b55567c819d35u) << "nested 0x" << std::hex << hashes.back();
+    });
+}
+
+/// One step of a group's scales for all precisions, against sums in doubles.
+TEST(WeightKernels, FitsNestedScales) {
+    constexpr std::size_t inputs = 32, count = 5, lanes = crumb::kernel::search_lanes;
+    numbers r(5);
+    const auto w = r.floats(inputs), sums = r.floats(crumb::kernel::nested_codes, 100);
+    std::vector<float> a = r.floats(inputs), squares;
+    for (float& x : a)
+        x = std::fabs(x) + 0.01f;
+    for (const float s : sums)
+        squares.push_back(s * s / 3);
+    const std::vector<float> zeros(inputs);
+    const float starts[count] = {0.01f, -0.01f, 0.003f, -1e-4f, 2.0f};
+    crumb_test::for_each_isa([&](const crumb_test::tested_isa& isa) {
+        const auto& functions = functions_of(isa.name);
+        for (const std::size_t codes : {std::size_t{4}, std::size_t{8}, std::size_t{16}}) {
+            alignas(64) float d[lanes], loss[lanes];
+            std::fill_n(d, lanes, 1.0f);
+            std::copy_n(starts, count, d);
+            functions.fit_nested({sums.data(), squares.data(), codes, w.data(), a.data(), count, d, loss, 1});
+            for (std::size_t n = 0; n < count; ++n) {
+                double sum = 0, square = 0, size = 0;
+                for (std::size_t i = 0; i < inputs; ++i) {
+                    const double x = 2 * double{w[i]} / double{starts[n]};
+                    std::size_t best = 0;
+                    for (std::size_t c = 1; c < codes; ++c)
+                        if (double{squares[c]} - x * double{sums[c]} <
+                            double{squares[best]} - x * double{sums[best]})
+                            best = c;
+                    sum += double{a[i]} * double{w[i]} * double{sums[best]};
+                    size += std::fabs(double{a[i]} * double{w[i]} * double{sums[best]});
+                    square += double{a[i]} * double{squares[best]};
+                }
+                // Two roundings of a term, one of each of 31 sums; squares have one sign.
+                const double off = 33 * 0x1p-24 * size, grown = 34 * 0x1p-24;
+                EXPECT_NEAR(double{d[n]}, sum / square, 2 * (off + grown * std::fabs(sum)) / square);
+                EXPECT_NEAR(double{loss[n]}, -sum * sum / square,
+                            4 * std::fabs(sum) * (off + grown * std::fabs(sum)) / square);
+            }
+            // A group of zeros keeps its scales.
+            std::copy_n(starts, count, d);
+            functions.fit_nested(
+                {sums.data(), squares.data(), codes, zeros.data(), a.data(), count, d, loss, 3});
+            for (std::size_t n = 0; n < count; ++n) {
+                EXPECT_EQ(d[n], starts[n]);
+                EXPECT_EQ(loss[n], 0.0f);
+            }
+        }
+    });
+}
+
+/// Tables, and the errors that training ends by, are those of every ISA of x86 and Arm.
+TEST(WeightKernels, EveryIsaTrainsTheSameTables) {
+    constexpr std::size_t n = 24, k = 80;
+    numbers r(7);
+    const auto w = r.floats(n * k, 0.1f), a = r.floats(k);
+    std::vector<float> importance;
+    for (const float x : a)
+        importance.push_back(x * x);
+    const crumb::training_matrix all[] = {{crumb::matrix<const float>(w.data(), n, k), importance}};
+    crumb_test::for_each_isa([&](const crumb_test::tested_isa& isa) {
+        const auto nested = crumb::train_nested(all, {}, {isa.name});
+        ASSERT_TRUE(nested);
+        std::uint64_t hash =
+            hash_of(nested->errors, hash_of(std::as_bytes(std::span(nested->levels.levels))));
+        for (const unsigned selector_bits : {0u, 1u, 2u}) {
+            const auto trained = crumb::train_codebooks(
+                all, {.entries = std::size_t{16} >> selector_bits, .selector_bits = selector_bits},
+                {isa.name});
+            ASSERT_TRUE(trained);
+            hash = hash_of(trained->errors, hash_of(std::as_bytes(std::span(trained->levels.levels)), hash));
+        }
+        EXPECT_EQ(hash, 0xc9138c415852cf77u) << "0x" << std::hex << hash;
     });
 }
 

@@ -19,6 +19,7 @@ struct weight_functions {
     void (*fit_scales)(const kernel::fit_args&) noexcept = nullptr;
     void (*evaluate_scales)(const kernel::evaluate_args&) noexcept = nullptr;
     void (*evaluate_nested)(const kernel::nested_args&) noexcept = nullptr;
+    void (*fit_nested)(const kernel::nested_fit_args&) noexcept = nullptr;
     void (*descend_nested)(const kernel::descent_args&) noexcept = nullptr;
 };
 
@@ -33,6 +34,7 @@ struct function_table<weight_functions> {
         &kernel::fit_scales<own_or_base_isa<Isa>>,
         &kernel::evaluate_scales<own_or_base_isa<Isa>>,
         &kernel::evaluate_nested<own_or_base_isa<Isa>>,
+        &kernel::fit_nested<own_or_base_isa<Isa>>,
         &kernel::descend_nested<own_or_base_isa<Isa>>,
     };
 };

@@ -91,6 +91,20 @@ struct nested_args {
     float* value = nullptr; ///< 32 x lanes: levels of `parent` bits, as numbers
 };
 
+/// A group with the same target w at all precisions p: with S = sum_p lambda_p T_p and Q = sum_p lambda_p T_p^2 of
+/// every code, its loss is sum a (Q d^2 - 2 w d S), but for what depends on w alone.
+struct nested_fit_args {
+    const float* s = nullptr; ///< per code
+    const float* q = nullptr;
+    std::size_t codes = 0;
+    const float* w = nullptr;
+    const float* a = nullptr; ///< importance of every input
+    std::size_t count = 0;    ///< lanes in use
+    float* d = nullptr;       ///< scales, none of which is 0; improved
+    float* loss = nullptr;    ///< at the new scale with the codes before it; 0 where there is none
+    std::size_t steps = 0;
+};
+
 /// A row whose codes are chosen one after another.
 struct descent_row {
     std::uint8_t* code = nullptr;
@@ -155,6 +169,12 @@ void evaluate_scales(const evaluate_args& args) noexcept {
 template <class Isa>
 void evaluate_nested(const nested_args& args) noexcept {
     nested_run<Isa>::evaluate(args);
+}
+
+/// Alternates codes of least loss and d = sum a w S / sum a Q, `steps` times.
+template <class Isa>
+void fit_nested(const nested_fit_args& args) noexcept {
+    nested_run<Isa>::fit(args);
 }
 
 /// Chooses the code of every column once, given all others.

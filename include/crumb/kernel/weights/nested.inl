@@ -37,6 +37,39 @@ struct nested_run<isa::CRUMB_THIS_ISA> {
         }
     }
 
+    static CRUMB_NOINLINE void fit(const nested_fit_args& p) noexcept {
+        const f32 least = I::set1(0x1p-126f);
+        for (std::size_t at = 0; at < p.count; at += lanes) {
+            f32 d = I::load(p.d + at), loss = I::zero();
+            for (std::size_t step = 0; step < p.steps; ++step) {
+                const f32 inverse = I::div(I::set1(2.0f), d);
+                f32 sum = I::zero(), square = I::zero();
+                for (std::size_t i = 0; i < inputs; ++i) {
+                    const f32 x = I::mul(I::set1(p.w[i]), inverse);
+                    f32 s = I::set1(p.s[0]), q = I::set1(p.q[0]);
+                    f32 cost = I::sub(q, I::mul_rounded(x, s));
+                    for (std::size_t code = 1; code < p.codes; ++code) {
+                        const f32 next_s = I::set1(p.s[code]), next_q = I::set1(p.q[code]);
+                        const f32 now = I::sub(next_q, I::mul_rounded(x, next_s));
+                        s = I::select_less(now, cost, next_s, s);
+                        q = I::select_less(now, cost, next_q, q);
+                        cost = I::min(now, cost);
+                    }
+                    sum = I::add(sum, I::mul_rounded(I::set1(p.a[i] * p.w[i]), s));
+                    square = I::add(square, I::mul_rounded(I::set1(p.a[i]), q));
+                }
+                // A sum of zeros leaves the scale as it is.
+                const f32 next =
+                    I::select_less(I::zero(), square, I::div(sum, I::max(square, least)), I::zero());
+                const f32 size = I::abs(next);
+                loss = I::select_less(least, size, I::sub(I::zero(), I::mul_rounded(sum, next)), loss);
+                d = I::select_less(least, size, next, d);
+            }
+            I::store(p.d + at, d);
+            I::store(p.loss + at, loss);
+        }
+    }
+
     static void descend(const descent_args& p) noexcept {
         for (std::size_t r = 0; r < p.row_count; r += rows_at_once) {
             descent_row* const rows = p.rows + r;

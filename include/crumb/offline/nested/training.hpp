@@ -1,11 +1,12 @@
 // Training of nested codebooks: a table of int8 levels per precision, for a whole model.
 #pragma once
 
+#include <crumb/core/rounded.hpp>
 #include <crumb/offline/common/alternation.hpp>
 #include <crumb/offline/nested/search.hpp>
 #include <crumb/offline/weights/codebook.hpp>
 
-#include <numeric>
+#include <algorithm>
 
 namespace crumb::inline CRUMB_ABI {
 
@@ -144,11 +145,11 @@ class nested_trainer {
                 double sum = 0, mean = 0, spread = 0;
                 for (const point& a : cells[q]) {
                     sum += a.weight;
-                    mean += a.weight * a.x;
+                    mean += rounded(a.weight * a.x);
                 }
                 mean = sum > 0 ? mean / sum : middle;
                 for (const point& a : cells[q])
-                    spread += a.weight * (a.x - mean) * (a.x - mean);
+                    spread += rounded(a.weight * (a.x - mean) * (a.x - mean));
                 spread = sum > 0 ? std::sqrt(spread / sum) : 0;
                 if (spread > 0)
                     level = {mean - spread, mean + spread};
@@ -156,7 +157,7 @@ class nested_trainer {
                     std::array<double, 2> x = {}, weight = {};
                     for (const point& a : cells[q]) {
                         const std::size_t upper = 2 * a.x > level[0] + level[1];
-                        x[upper] += a.weight * a.x;
+                        x[upper] += rounded(a.weight * a.x);
                         weight[upper] += a.weight;
                     }
                     for (std::size_t i = 0; i < 2; ++i)
@@ -188,90 +189,37 @@ class nested_trainer {
         for (std::size_t q = 0; q < c.count; ++q) {
             for (int p = o_.seed; p <= o_.parent; ++p) {
                 const float t = l.table(p)[q >> (o_.parent - p)];
-                c.s[q] += lambda(p) * t;
-                c.q[q] += lambda(p) * t * t;
+                c.s[q] += rounded(lambda(p) * t);
+                c.q[q] += rounded(lambda(p) * t * t);
                 c.widest = std::max(c.widest, std::fabs(t));
             }
         }
         return c;
     }
 
-    /// The codes of smallest error at scale d, as S and Q of each weight.
-    static void nearest(const code_sums& c, const group& g, float d, std::array<float, group_size>& s,
-                        std::array<float, group_size>& q) {
-        std::array<float, group_size> x, cost, best_s, best_q; // local, so that nothing aliases them
-        const float inverse = 2.0f / d;
-        for (std::size_t i = 0; i < group_size; ++i) {
-            x[i] = g.w[i] * inverse;
-            best_s[i] = c.s[0];
-            best_q[i] = c.q[0];
-            cost[i] = c.q[0] - x[i] * c.s[0];
-        }
-        for (std::size_t code = 1; code < c.count; ++code) {
-            const float cs = c.s[code], cq = c.q[code];
-            for (std::size_t i = 0; i < group_size; ++i) {
-                const float now = cq - x[i] * cs;
-                const bool better = now < cost[i];
-                best_s[i] = better ? cs : best_s[i];
-                best_q[i] = better ? cq : best_q[i];
-                cost[i] = better ? now : cost[i];
-            }
-        }
-        s = best_s;
-        q = best_q;
-    }
-
-    /// Alternates codes and d = sum a w S / sum a Q. Returns the loss, without the constant
-    /// L sum a w^2, of the last scale with the codes before it.
-    static double converge(const code_sums& c, const group& g, float& d, int steps) {
-        std::array<float, group_size> s, q;
-        double loss = 0;
-        for (int step = 0; step < steps; ++step) {
-            nearest(c, g, d, s, q);
-            float ws[8] = {}, qq[8] = {};
-            for (std::size_t i = 0; i < group_size; i += 8) {
-                for (std::size_t n = 0; n < 8; ++n) {
-                    ws[n] += g.a[i + n] * g.w[i + n] * s[i + n];
-                    qq[n] += g.a[i + n] * q[i + n];
-                }
-            }
-            const double sum = std::accumulate(ws, ws + 8, 0.0), square = std::accumulate(qq, qq + 8, 0.0);
-            const double next = square > 0 ? sum / square : 0.0;
-            if (!(std::fabs(next) > double{std::numeric_limits<float>::min()}))
-                return step == 0 ? 0.0 : loss;
-            loss = -sum * next;
-            const bool still = std::fabs(next - double{d}) < 1e-4 * std::fabs(next);
-            d = static_cast<float>(next);
-            if (still)
-                break;
-        }
-        return loss;
-    }
-
-    /// Every group chooses, with its previous choice among the candidates. Returns the relative error.
+    /// Every group chooses its scale, with its previous choice among the candidates; the others start from
+    /// the largest weight at a part of the largest level. Returns the relative error.
     double assign(const nested_levels& l) {
         const code_sums c = sums_of(l);
-        constexpr std::array<float, 4> parts = {1.0f, 0.85f, 0.7f, 0.55f};
-        double loss = 0;
+        constexpr std::array<float, 7> parts = {1.0f, -1.0f, 0.85f, -0.85f, 0.7f, -0.7f, 0.55f};
+        constexpr std::size_t steps = 4;
+        alignas(64) std::array<float, kernel::search_lanes> d, loss;
+        double all = 0;
         for (group& g : samples_) {
             float max = 0;
             for (std::size_t i = 0; i < g.size; ++i)
                 max = std::max(max, g.a[i] > 0 ? std::fabs(g.w[i]) : 0.0f);
-            float best = g.d;
-            double min = g.d != 0 ? converge(c, g, best, 4) : std::numeric_limits<double>::infinity();
-            for (const float part : parts) {
-                for (const float sign : {1.0f, -1.0f}) {
-                    float d = sign * part * max / c.widest;
-                    if (const double now = converge(c, g, d, 3); now < min) {
-                        min = now;
-                        best = d;
-                    }
-                }
-            }
-            g.d = best;
-            loss += min;
+            // Lanes that are not in use are computed as well.
+            d.fill(g.d != 0 ? g.d : max / c.widest);
+            for (std::size_t i = 0; i < parts.size(); ++i)
+                d[1 + i] = parts[i] * max / c.widest;
+            functions_.fit_nested({c.s.data(), c.q.data(), c.count, g.w.data(), g.a.data(), 1 + parts.size(),
+                                   d.data(), loss.data(), steps});
+            const auto best = std::min_element(loss.begin(), loss.begin() + 1 + parts.size()) - loss.begin();
+            g.d = d[static_cast<std::size_t>(best)];
+            all += double{loss[static_cast<std::size_t>(best)]};
         }
-        return 1 + loss / (lambdas_ * energy_);
+        return 1 + all / (lambdas_ * energy_);
     }
 
     nested_levels update(const nested_levels& l) {
@@ -283,13 +231,13 @@ class nested_trainer {
                 std::size_t best = 0;
                 double min = std::numeric_limits<double>::infinity();
                 for (std::size_t code = 0; code < c.count; ++code) {
-                    if (const double cost = double{c.q[code]} - x * double{c.s[code]}; cost < min) {
+                    if (const double cost = double{c.q[code]} - rounded(x * double{c.s[code]}); cost < min) {
                         min = cost;
                         best = code;
                     }
                 }
-                wd[best] += double{g.a[i]} * double{g.w[i]} * double{g.d};
-                dd[best] += double{g.a[i]} * double{g.d} * double{g.d};
+                wd[best] += rounded(double{g.a[i]} * double{g.w[i]} * double{g.d});
+                dd[best] += rounded(double{g.a[i]} * double{g.d} * double{g.d});
             }
         }
         real_levels t = {};

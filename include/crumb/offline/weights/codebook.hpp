@@ -1,6 +1,7 @@
 // Training of codebooks: tables of int8 levels that serve a whole model.
 #pragma once
 
+#include <crumb/core/rounded.hpp>
 #include <crumb/offline/common/alternation.hpp>
 #include <crumb/offline/common/int8_grid.hpp>
 #include <crumb/offline/weights/group_samples.hpp>
@@ -108,7 +109,7 @@ class codebook_trainer {
         shape sorted = {};
         for (std::size_t i = 0; i < g.size; ++i) {
             sorted[i] = g.w[i] / max;
-            cubes += sorted[i] * sorted[i] * sorted[i];
+            cubes += rounded(sorted[i] * sorted[i] * sorted[i]);
         }
         if (cubes < 0)
             for (std::size_t i = 0; i < g.size; ++i)
@@ -122,7 +123,7 @@ class codebook_trainer {
     static float distance(const shape& a, const shape& b) noexcept {
         float sum = 0;
         for (std::size_t i = 0; i < group_size; ++i)
-            sum += (a[i] - b[i]) * (a[i] - b[i]);
+            sum += rounded((a[i] - b[i]) * (a[i] - b[i]));
         return sum;
     }
 
@@ -227,8 +228,8 @@ class codebook_trainer {
             for (std::size_t i = 0; i < g.size; ++i) {
                 const std::size_t e =
                     g.now.selector * s.entries + search.nearest(g.w[i], g.now.d, g.now.selector);
-                wd[e] += double{g.a[i]} * double{g.w[i]} * double{g.now.d};
-                dd[e] += double{g.a[i]} * double{g.now.d} * double{g.now.d};
+                wd[e] += rounded(double{g.a[i]} * double{g.w[i]} * double{g.now.d});
+                dd[e] += rounded(double{g.a[i]} * double{g.now.d} * double{g.now.d});
             }
         }
         level_set next = s;

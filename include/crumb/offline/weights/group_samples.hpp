@@ -1,6 +1,7 @@
 // Groups of weights drawn from the matrices of a model, for training.
 #pragma once
 
+#include <crumb/core/rounded.hpp>
 #include <crumb/core/status.hpp>
 #include <crumb/core/view.hpp>
 #include <crumb/format/traits.hpp>
@@ -64,8 +65,8 @@ class group_sampler {
         double energy = 0;
         for (std::size_t r = 0; r < w.rows; ++r)
             for (std::size_t i = 0; i < w.cols; ++i)
-                energy += (importance.empty() ? 1.0 : double{importance[i]}) * double{w.row(r)[i]} *
-                          double{w.row(r)[i]};
+                energy += rounded((importance.empty() ? 1.0 : double{importance[i]}) * double{w.row(r)[i]} *
+                                  double{w.row(r)[i]});
         bool valid = std::isfinite(energy);
         for (const float a : importance)
             valid = valid && a >= 0;
@@ -106,7 +107,7 @@ class group_sampler {
     group_samples finish() && {
         for (const group_sample& g : out_.groups)
             for (std::size_t i = 0; i < g.size; ++i)
-                out_.energy += double{g.a[i]} * double{g.w[i]} * double{g.w[i]};
+                out_.energy += rounded(double{g.a[i]} * double{g.w[i]} * double{g.w[i]});
         return std::move(out_);
     }
 
