@@ -9,6 +9,7 @@
 #include "train/ffn_training.hpp"
 #include "train/kv_training.hpp"
 
+#include <array>
 #include <chrono>
 #include <cstring>
 #include <filesystem>
@@ -69,6 +70,39 @@ crumb::status show_precisions(const load_options& of, session& reference, std::s
     return {};
 }
 
+/// A line about the feed-forward networks of a model. `share`: of the parameters that folding leaves, by the
+/// share of neurons that are fixed; nothing for networks as they are.
+crumb::status show_network(const load_options& of, const model& m, const std::function<double(double)>& share,
+                           session& reference, std::span<const std::int32_t> text, std::size_t ctx) {
+    auto s = session::make(m, team(of.threads), kv_type::f16, ctx, ctx);
+    if (!s)
+        return s.error();
+    s->count_ffn(true);
+    progress_line measuring("folded networks");
+    const auto e = evaluate(*s, &reference, text, ctx, 4,
+                            [&](std::size_t done, std::size_t all) { measuring(done, all); });
+    measuring.clear();
+    if (!e)
+        return e.error();
+    const ffn_counts counts = s->ffn();
+    double bytes = counts.tokens == 0 ? 0 : counts.bytes / static_cast<double>(counts.tokens);
+    for (const model_layer& l : m.layers())
+        bytes += static_cast<double>(l.up.stored_bytes() + l.down.stored_bytes());
+    s->count_ffn(false);
+    const auto speed = generation_speed(*s, text, ctx);
+    if (!speed)
+        return speed.error();
+    char name[32] = "as they are, 8 bits";
+    const double all = static_cast<double>(std::max<std::size_t>(counts.neurons, 1)) / 100;
+    const double fixed = share ? static_cast<double>(counts.fixed) / all : 100;
+    if (share)
+        std::snprintf(name, sizeof name, "folded, %.3f", share(fixed / 100));
+    print("  %-26s %10.2f %10.2f %14.1f %14.0f %12.6f %11.2f%%\n", name, fixed,
+          static_cast<double>(counts.missed.value_or(0)) / all, bytes / 1e3, *speed, e->kl,
+          100 * e->agreement);
+    return printed();
+}
+
 /// Feed-forward networks as they are, and folded so that less and less of them is read.
 crumb::status show_networks(const load_options& of, const model& full, session& reference,
                             std::span<const std::int32_t> text, std::size_t ctx) {
@@ -77,67 +111,39 @@ crumb::status show_networks(const load_options& of, const model& full, session& 
           "read per token", "generation", "KL", "top-1");
     print("  %-26s %10s %10s %14s %14s %12s %12s\n", "parameters read", "%", "%", "KB", "tokens/s", "nats",
           "agreement");
-    for (const double left : {0.0, 0.35, 0.25}) {
-        ffn_training how;
-        how.recipe.parameters = left;
-        const model_options as{weight_type::stored, activation_type::int8,
-                               left == 0 ? ffn_type::dense : ffn_type::tardis, true};
-        buffer file;
-        if (left != 0) {
-            auto reader = session::make(full, team(of.threads), kv_type::f16, ctx, ctx);
-            if (!reader)
-                return reader.error();
-            how.text = "self";
-            how.chunks = 8;
-            how.seed = 5;
-            how.threads = of.threads;
-            stage_progress folding;
-            const auto ffns = fold_ffns(full, *reader, how, std::ref(folding));
-            folding.clear();
-            if (!ffns)
-                return ffns.error();
-            gguf_writer writer(3, crumb::alignment);
-            writer.copy(full.file(), ffn_prefix);
-            write_ffns(writer, full, *ffns);
-            const auto bytes = writer.bytes();
-            if (!bytes)
-                return bytes.error();
-            file = buffer(bytes->size());
-            std::memcpy(file.bytes().data(), bytes->data(), bytes->size());
-        }
-        const auto m = left == 0 ? model::load(of.model, as) : model::load(std::move(file), of.model, as);
+    model_options as{weight_type::stored, activation_type::int8, ffn_type::dense, true};
+    const auto dense = model::load(of.model, as);
+    if (!dense)
+        return dense.error();
+    if (const auto shown = show_network(of, *dense, {}, reference, text, ctx); !shown)
+        return shown;
+    as.ffn = ffn_type::tardis;
+    auto reader = session::make(full, team(of.threads), kv_type::f16, ctx, ctx);
+    if (!reader)
+        return reader.error();
+    ffn_training how;
+    how.text = "self";
+    how.chunks = 8;
+    how.seed = 5;
+    how.threads = of.threads;
+    stage_progress folding;
+    const auto show_folded = [&](const stored_ffns& ffns) -> crumb::status {
+        folding.clear();
+        gguf_writer writer(3, crumb::alignment);
+        writer.copy(full.file(), ffn_prefix);
+        write_ffns(writer, full, ffns);
+        const auto bytes = writer.bytes();
+        if (!bytes)
+            return bytes.error();
+        buffer file(bytes->size());
+        std::memcpy(file.bytes().data(), bytes->data(), bytes->size());
+        const auto m = model::load(std::move(file), of.model, as);
         if (!m)
             return m.error();
-        auto s = session::make(*m, team(of.threads), kv_type::f16, ctx, ctx);
-        if (!s)
-            return s.error();
-        s->count_ffn(true);
-        progress_line measuring("folded networks");
-        const auto e = evaluate(*s, &reference, text, ctx, 4,
-                                [&](std::size_t done, std::size_t all) { measuring(done, all); });
-        measuring.clear();
-        if (!e)
-            return e.error();
-        const ffn_counts counts = s->ffn();
-        double bytes = counts.tokens == 0 ? 0 : counts.bytes / static_cast<double>(counts.tokens);
-        for (const model_layer& l : m->layers())
-            bytes += static_cast<double>(l.up.stored_bytes() + l.down.stored_bytes());
-        s->count_ffn(false);
-        const auto speed = generation_speed(*s, text, ctx);
-        if (!speed)
-            return speed.error();
-        char name[32] = "as they are, 8 bits";
-        const double all = static_cast<double>(std::max<std::size_t>(counts.neurons, 1)) / 100;
-        const double fixed = static_cast<double>(counts.fixed) / all;
-        if (left != 0)
-            std::snprintf(name, sizeof name, "folded, %.3f", how.recipe.left(d.width, d.hidden, fixed / 100));
-        print("  %-26s %10.2f %10.2f %14.1f %14.0f %12.6f %11.2f%%\n", name, left == 0 ? 100 : fixed,
-              static_cast<double>(counts.missed.value_or(0)) / all, bytes / 1e3, *speed, e->kl,
-              100 * e->agreement);
-        if (const auto p = printed(); !p)
-            return p;
-    }
-    return {};
+        const auto share = [&](double fixed) { return ffns.recipe.left(d.width, d.hidden, fixed); };
+        return show_network(of, *m, share, reference, text, ctx);
+    };
+    return fold_ffns(full, *reader, how, std::array{0.35, 0.25}, show_folded, std::ref(folding));
 }
 
 /// Caches of one model, fed token by token, so that as much of them is coded as in generation.

@@ -52,7 +52,8 @@ class folder {
         : m_(m), s_(s), how_(how), progress_(progress), d_(m.shape()), networks_(d_.layers),
           workers_(how.threads) {}
 
-    result<stored_ffns> run() {
+    /// Reads the text, and finds what networks of any size need.
+    status prepare() {
         if (d_.traits.gate != gate_type::none)
             return status::error(
                 errc::unsupported,
@@ -61,23 +62,34 @@ class folder {
         out_.recipe = how_.recipe;
         out_.layers.resize(d_.layers);
         const std::size_t window = std::min<std::size_t>(d_.context, 512);
-        const auto text = calibration_text(how_.text, m_, s_, window, how_.chunks, how_.seed, progress_);
+        auto text = calibration_text(how_.text, m_, s_, window, how_.chunks, how_.seed, progress_);
         if (!text)
             return text.error();
         if (text->size() < 8 * window)
             return status::error(errc::invalid_argument,
                                  "%zu tokens are too few to fold networks on, %zu are the least",
                                  text->size(), 8 * window);
-        calibration calibrated(m_, s_, *text, window);
-        for (const auto step : {&folder::read, &folder::make_predictors, &folder::collect, &folder::choose,
-                                &folder::fold, &folder::store})
-            if (const status ok = (this->*step)(calibrated); !ok)
-                return ok;
-        return std::move(out_);
+        tokens_ = std::move(*text);
+        text_.emplace(m_, s_, tokens_, window);
+        return in_turn({&folder::read, &folder::make_predictors, &folder::collect, &folder::measure});
+    }
+    /// Networks of so many parameters, which are the next ones' as well.
+    result<stored_ffns*> fold(double parameters) {
+        out_.recipe.parameters = parameters;
+        if (const status ok = in_turn({&folder::choose, &folder::fold_networks, &folder::store}); !ok)
+            return ok;
+        return &out_;
     }
 
   private:
     using part_function = std::function<status(std::size_t layer, const matrix_view<const float>& x)>;
+
+    status in_turn(std::initializer_list<status (folder::*)()> steps) {
+        for (const auto step : steps)
+            if (const status ok = (this->*step)(); !ok)
+                return ok;
+        return {};
+    }
 
     matrix_view<const float> up(const network& n) const {
         return crumb::matrix(n.up.data(), d_.hidden, d_.width);
@@ -104,8 +116,8 @@ class folder {
         return {};
     }
     /// Calls f with what the networks read.
-    status watch(calibration& text, const char* stage, const part_function& f) {
-        return text.watch(
+    status watch(const char* stage, const part_function& f) {
+        return text_->watch(
             [&](std::size_t input, const matrix_view<const float>& x, std::size_t part, std::size_t) {
                 return part == 0 && input % matrix_role::inputs == width_input
                            ? f(input / matrix_role::inputs, x)
@@ -117,7 +129,7 @@ class folder {
             });
     }
 
-    status read(calibration& text) {
+    status read() {
         for (std::size_t l = 0; l < d_.layers; ++l) {
             network& n = networks_[l];
             for (const auto& [name, to] : {std::pair{"ffn_up", &n.up}, {"ffn_down", &n.down}}) {
@@ -133,7 +145,7 @@ class folder {
         std::vector<crumb::second_moments<double>> moments(d_.layers,
                                                            crumb::second_moments<double>(d_.width));
         if (const status ok =
-                watch(text, "inputs", [&](std::size_t l, const auto& x) { return moments[l].add(x); });
+                watch("inputs", [&](std::size_t l, const auto& x) { return moments[l].add(x); });
             !ok)
             return ok;
         for (std::size_t l = 0; l < d_.layers; ++l) {
@@ -194,25 +206,25 @@ class folder {
         return {};
     }
 
-    status make_predictors(calibration&) {
+    status make_predictors() {
         std::vector<crumb::training_matrix> all;
         std::vector<std::vector<float>> importance(d_.layers, std::vector<float>(d_.width, 1.0f));
         for (std::size_t l = 0; l < d_.layers; ++l)
             all.push_back({up(networks_[l]), importance[l]});
-        if (const status ok = train(how_.recipe.predictor, all, out_.predictor_codebooks); !ok)
+        if (const status ok = train(out_.recipe.predictor, all, out_.predictor_codebooks); !ok)
             return ok;
         return for_each_layer("predictors", [&](std::size_t l) {
             network& n = networks_[l];
             stored_ffn& out = out_.layers[l];
             out.predictor_bias = n.bias;
             status ok;
-            with_leveled_format(how_.recipe.predictor, [&]<class F>(std::type_identity<F>) {
+            with_leveled_format(out_.recipe.predictor, [&]<class F>(std::type_identity<F>) {
                 ok = quantize<F>(n, up(n), out_.predictor_codebooks, out.predictor, out.predictor_bytes,
                                  n.estimated_up);
                 if (!ok)
                     return;
                 // A bound holds for what is computed: no correction.
-                if (!how_.recipe.sound)
+                if (!out_.recipe.sound)
                     correct(n, up(n), n.estimated_up, out.predictor_bias);
                 const auto plan = crumb::linear<F>::plan(
                     *crumb::packed_view<F>::open(out.predictor.bytes().first(out.predictor_bytes)),
@@ -250,13 +262,13 @@ class folder {
         return all;
     }
 
-    status collect(calibration& text) {
+    status collect() {
         for (network& n : networks_) {
             auto statistics = crumb::activation_statistics::make(d_.hidden, bins);
             if (!statistics)
                 return statistics.error();
             n.statistics.emplace(std::move(*statistics));
-            if (how_.recipe.miss < 0)
+            if (out_.recipe.miss < 0)
                 continue;
             auto errors = crumb::predictor_errors::make(d_.hidden);
             if (!errors)
@@ -266,7 +278,7 @@ class folder {
         std::vector<layer_inputs> inputs;
         for (std::size_t l = 0; !how_.csv.empty() && l < d_.layers; ++l)
             inputs.push_back({*crumb::activation_statistics::make(d_.hidden), networks_[l].weight});
-        const status seen_all = watch(text, "neurons", [&](std::size_t l, const matrix_view<const float>& x) {
+        const status seen_all = watch("neurons", [&](std::size_t l, const matrix_view<const float>& x) {
             network& n = networks_[l];
             seen all = look(n, x);
             const auto view = [&](const std::vector<float>& v) {
@@ -275,29 +287,29 @@ class folder {
             if (!inputs.empty())
                 if (const status ok = inputs[l].inputs.add(view(all.u), view(all.u), view(all.s)); !ok)
                     return ok;
-            const bool by_inputs = how_.recipe.miss >= 0 || how_.recipe.sound;
+            const bool by_inputs = out_.recipe.miss >= 0 || out_.recipe.sound;
             if (const status ok =
                     n.statistics->add(view(by_inputs ? all.u : all.v), view(all.u), view(all.s));
                 !ok)
                 return ok;
-            return how_.recipe.miss >= 0 ? n.errors->add(view(all.v), view(all.u)) : status();
+            return out_.recipe.miss >= 0 ? n.errors->add(view(all.v), view(all.u)) : status();
         });
         return seen_all && !inputs.empty() ? write_distributions(how_.csv, inputs) : seen_all;
     }
 
-    status choose(calibration&) {
-        std::vector<std::vector<std::vector<crumb::curve_point>>> all(d_.layers);
-        const status made = for_each_layer("ranges", [&](std::size_t l) {
+    status measure() {
+        curves_.resize(d_.layers);
+        return for_each_layer("ranges", [&](std::size_t l) {
             network& n = networks_[l];
             n.ranges.resize(d_.hidden);
-            all[l].resize(d_.hidden);
+            curves_[l].resize(d_.hidden);
             for (std::size_t i = 0; i < d_.hidden; ++i) {
-                auto ranges = how_.recipe.greedy ? crumb::search_ranges(*n.statistics, i)
+                auto ranges = out_.recipe.greedy ? crumb::search_ranges(*n.statistics, i)
                                                  : crumb::best_ranges(*n.statistics, i);
                 if (!ranges)
                     return ranges.error();
-                all[l][i] = crumb::error_curve(*ranges, n.weight[i]);
-                for (crumb::curve_point& p : all[l][i])
+                curves_[l][i] = crumb::error_curve(*ranges, n.weight[i]);
+                for (crumb::curve_point& p : curves_[l][i])
                     if (p.range != crumb::curve_point::nothing) {
                         n.ranges[i].push_back((*ranges)[p.range]);
                         p.range = n.ranges[i].size() - 1;
@@ -305,13 +317,14 @@ class folder {
             }
             return status();
         });
-        if (!made)
-            return made;
+    }
+
+    status choose() {
         std::vector<crumb::layer_curves> curves;
-        for (const auto& each : all)
+        for (const auto& each : curves_)
             curves.push_back({each});
-        const double target = how_.recipe.target(d_.width, d_.hidden);
-        const auto shared = how_.recipe.uniform ? crumb::uniform_coverage(curves, target)
+        const double target = out_.recipe.target(d_.width, d_.hidden);
+        const auto shared = out_.recipe.uniform ? crumb::uniform_coverage(curves, target)
                                                 : crumb::share_coverage(curves, {.target = target});
         if (!shared)
             return shared.error();
@@ -320,11 +333,11 @@ class folder {
             n.chosen.resize(d_.hidden);
             n.tested.resize(d_.hidden);
             for (std::size_t i = 0; i < d_.hidden; ++i) {
-                const crumb::curve_point& p = all[l][i][shared->points[l][i]];
-                if (p.range != crumb::curve_point::nothing)
-                    n.chosen[i] = n.ranges[i][p.range];
+                const crumb::curve_point& p = curves_[l][i][shared->points[l][i]];
+                n.chosen[i] =
+                    p.range != crumb::curve_point::nothing ? n.ranges[i][p.range] : crumb::linear_range();
                 const crumb::linear_range& r = n.chosen[i];
-                n.tested[i] = how_.recipe.miss >= 0 ? n.errors->thresholds(i, r, how_.recipe.miss)
+                n.tested[i] = out_.recipe.miss >= 0 ? n.errors->thresholds(i, r, out_.recipe.miss)
                                                     : crumb::tested_range{static_cast<float>(r.low),
                                                                           static_cast<float>(r.high)};
             }
@@ -332,7 +345,7 @@ class folder {
         return {};
     }
 
-    status fold(calibration& text) {
+    status fold_networks() {
         for (std::size_t l = 0; l < d_.layers; ++l) {
             network& n = networks_[l];
             std::vector<double> slopes, intercepts;
@@ -347,38 +360,37 @@ class folder {
             n.refit.emplace(d_.width, d_.width);
         }
         std::vector<std::size_t> rows(d_.layers), fixed(d_.layers);
-        const status seen_all =
-            watch(text, "residuals", [&](std::size_t l, const matrix_view<const float>& x) {
-                network& n = networks_[l];
-                seen all = look(n, x);
-                for (std::size_t r = 0; r < x.rows; ++r)
-                    for (std::size_t i = 0; i < d_.hidden; ++i) {
-                        const std::size_t at = r * d_.hidden + i;
-                        const crumb::linear_range& line = n.chosen[i];
-                        const bool is_inside =
-                            double{all.v[at]} >= n.tested[i].low && double{all.v[at]} < n.tested[i].high;
-                        fixed[l] += !is_inside;
-                        all.s[at] =
-                            is_inside ? static_cast<float>(double{all.s[at]} -
-                                                           (line.slope * double{all.u[at]} + line.intercept))
-                                      : 0.0f;
-                    }
-                rows[l] += x.rows;
-                std::vector<float> residual(x.rows * d_.width);
-                const auto to = crumb::matrix(residual.data(), x.rows, d_.width);
-                const auto plan = *crumb::dense_linear<float>::plan(down(n));
-                workers_.run([&](std::size_t part, std::size_t parts) {
-                    plan.run(crumb::matrix<const float>(all.s.data(), x.rows, d_.hidden), to,
-                             {.channels = crumb::split(d_.width, parts, part, crumb::tile_channels)});
-                });
-                return n.refit->add(x, to);
+        const status seen_all = watch("residuals", [&](std::size_t l, const matrix_view<const float>& x) {
+            network& n = networks_[l];
+            seen all = look(n, x);
+            for (std::size_t r = 0; r < x.rows; ++r)
+                for (std::size_t i = 0; i < d_.hidden; ++i) {
+                    const std::size_t at = r * d_.hidden + i;
+                    const crumb::linear_range& line = n.chosen[i];
+                    const bool is_inside =
+                        double{all.v[at]} >= n.tested[i].low && double{all.v[at]} < n.tested[i].high;
+                    fixed[l] += !is_inside;
+                    all.s[at] = is_inside
+                                    ? static_cast<float>(double{all.s[at]} -
+                                                         (line.slope * double{all.u[at]} + line.intercept))
+                                    : 0.0f;
+                }
+            rows[l] += x.rows;
+            std::vector<float> residual(x.rows * d_.width);
+            const auto to = crumb::matrix(residual.data(), x.rows, d_.width);
+            const auto plan = *crumb::dense_linear<float>::plan(down(n));
+            workers_.run([&](std::size_t part, std::size_t parts) {
+                plan.run(crumb::matrix<const float>(all.s.data(), x.rows, d_.hidden), to,
+                         {.channels = crumb::split(d_.width, parts, part, crumb::tile_channels)});
             });
+            return n.refit->add(x, to);
+        });
         if (!seen_all)
             return seen_all;
         for (std::size_t l = 0; l < d_.layers; ++l) {
             network& n = networks_[l];
             n.fixed = static_cast<double>(fixed[l]) / static_cast<double>(rows[l] * d_.hidden);
-            if (!how_.recipe.refit)
+            if (!out_.recipe.refit)
                 continue;
             const auto change = n.refit->solve();
             if (!change)
@@ -423,8 +435,8 @@ class folder {
         });
     }
 
-    status store(calibration&) {
-        const ffn_recipe& recipe = how_.recipe;
+    status store() {
+        const ffn_recipe& recipe = out_.recipe;
         std::vector<crumb::training_matrix> all;
         std::vector<std::vector<float>> importance(d_.layers, std::vector<float>(d_.width, 1.0f));
         for (std::size_t l = 0; l < d_.layers; ++l)
@@ -455,7 +467,7 @@ class folder {
     }
 
     status store_neurons(const network& n, stored_ffn& out) const {
-        const ffn_recipe& recipe = how_.recipe;
+        const ffn_recipe& recipe = out_.recipe;
         const crumb::neuron_shape shape{d_.hidden,  d_.width,
                                         d_.width,   recipe.residual ? *recipe.residual : recipe.in,
                                         recipe.out, recipe.residual.has_value()};
@@ -516,7 +528,10 @@ class folder {
     const stage_function& progress_;
     const model_shape& d_;
     crumb::float_ops ops_ = *crumb::float_ops::plan();
+    std::vector<std::int32_t> tokens_;
+    std::optional<calibration> text_;
     std::vector<network> networks_;
+    std::vector<std::vector<std::vector<crumb::curve_point>>> curves_; ///< by layer and neuron
     stored_ffns out_;
     team workers_;
 };
@@ -525,7 +540,28 @@ class folder {
 
 result<stored_ffns> fold_ffns(const model& m, session& s, const ffn_training& how,
                               const stage_function& progress) {
-    return folder(m, s, how, progress).run();
+    folder networks(m, s, how, progress);
+    if (const status ok = networks.prepare(); !ok)
+        return ok;
+    auto made = networks.fold(how.recipe.parameters);
+    if (!made)
+        return made.error();
+    return std::move(**made);
+}
+
+status fold_ffns(const model& m, session& s, const ffn_training& how, std::span<const double> parameters,
+                 const std::function<status(const stored_ffns&)>& each, const stage_function& progress) {
+    folder networks(m, s, how, progress);
+    if (const status ok = networks.prepare(); !ok)
+        return ok;
+    for (const double all : parameters) {
+        const auto made = networks.fold(all);
+        if (!made)
+            return made.error();
+        if (const status ok = each(**made); !ok)
+            return ok;
+    }
+    return {};
 }
 
 } // namespace lm

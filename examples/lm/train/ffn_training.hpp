@@ -5,6 +5,8 @@
 #include "model/progress.hpp"
 #include "model/session.hpp"
 
+#include <functional>
+#include <span>
 #include <string>
 
 namespace lm {
@@ -23,5 +25,12 @@ struct ffn_training {
 /// model, on one thread; it is fed and reset.
 crumb::result<stored_ffns> fold_ffns(const model& m, session& s, const ffn_training& how,
                                      const stage_function& progress);
+
+/// The same for several sizes, after one look at the text: each of `parameters` stands in the place of
+/// `how.recipe.parameters`, and `each` gets the networks, which are gone after it.
+crumb::status fold_ffns(const model& m, session& s, const ffn_training& how,
+                        std::span<const double> parameters,
+                        const std::function<crumb::status(const stored_ffns&)>& each,
+                        const stage_function& progress);
 
 } // namespace lm
