@@ -1,11 +1,12 @@
 #!/usr/bin/env python3
-"""Draws quality against size: mean KL divergence from the full-precision model over bits per weight, or over the size
-of the file, as an SVG.
+"""Draws quality against what it costs: mean KL divergence from the full-precision model over bits per weight, over the
+size of the file or over the text that is calibrated on, as an SVG.
 
   bench/pareto.py docs/quality.csv --out docs/pareto.svg
   bench/pareto.py docs/quality-smollm2.csv --out docs/pareto-smollm2.svg
+  bench/pareto.py docs/windows.csv --out docs/windows.svg
 
-The CSV has the columns model, group, name, bits (or mb), kl: a group of points is drawn in one colour, a point is
+The CSV has the columns model, group, name, bits (or mb, or windows), kl: a group of points is drawn in one colour, a point is
 labelled with its name, and the best points of each group are joined. A logarithmic scale shows factors alike; every
 model is a panel of its own.
 """
@@ -15,6 +16,7 @@ import math
 import sys
 from xml.sax.saxutils import escape
 
+AXES = {"bits": "bits per weight", "mb": "size of the file, MB", "windows": "windows of 512 tokens of calibration text"}
 FONT = "system-ui, -apple-system, 'Segoe UI', 'DejaVu Sans', Helvetica, Arial, sans-serif"
 INK, SOFT, GRID = "#1f2328", "#59636e", "#e4e7eb"
 COLOURS = ["#0067b0", "#00805e", "#c4501b", "#8a5a00", "#6b6b6b"]
@@ -32,16 +34,16 @@ def read(path):
     except OSError as error:
         fail(f"cannot read {path}: {error.strerror}")
     points = []
-    size = "mb" if rows and "mb" in rows[0] else "bits"
+    size = next((name for name in AXES if rows and name in rows[0]), "bits")
     for number, row in enumerate(rows, 2):
         try:
             points.append((row["model"], row["group"], row["name"], float(row[size]), float(row["kl"])))
         except (KeyError, TypeError, ValueError):
-            fail(f"{path}, line {number}: columns model, group, name, bits (or mb), kl are needed, the last two as "
-                 "numbers")
+            fail(f"{path}, line {number}: columns model, group, name, {' or '.join(AXES)}, kl are needed, the last "
+                 "two as numbers")
     if not points:
         fail(f"{path} has no rows")
-    return points, {"mb": "size of the file, MB", "bits": "bits per weight"}[size]
+    return points, AXES[size]
 
 
 def frontier(points):
@@ -72,7 +74,7 @@ def panel(points, groups, x0, axis, bits_range, kl_range):
                    f'stroke="{GRID}"/>')
         out.append(text(place_x(bits), TOP + PANEL_HEIGHT + 18, str(bits), anchor="middle", colour=SOFT))
     for exponent in range(math.floor(bottom), math.floor(top) + 1):
-        for factor in (1, 2, 5):
+        for factor in (1, 2, 5) if top - bottom > 1 else range(1, 10):
             kl = factor * 10.0 ** exponent
             if not kl_range[0] <= kl <= kl_range[1]:
                 continue
