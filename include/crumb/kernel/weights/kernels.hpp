@@ -91,8 +91,8 @@ struct nested_args {
     float* value = nullptr; ///< 32 x lanes: levels of `parent` bits, as numbers
 };
 
-/// A group with the same target w at all precisions p: with S = sum_p lambda_p T_p and Q = sum_p lambda_p T_p^2 of
-/// every code, its loss is sum a (Q d^2 - 2 w d S), but for what depends on w alone.
+/// A group with the same target w at all precisions p: with S = sum_p lambda_p T_p and Q = sum_p lambda_p
+/// T_p^2 of every code, its loss is sum a (Q d^2 - 2 w d S), but for what depends on w alone.
 struct nested_fit_args {
     const float* s = nullptr; ///< per code
     const float* q = nullptr;
