@@ -6,9 +6,9 @@ size of the file or over the text that is calibrated on, as an SVG.
   bench/pareto.py docs/quality-smollm2.csv --out docs/pareto-smollm2.svg
   bench/pareto.py docs/windows.csv --out docs/windows.svg
 
-The CSV has the columns model, group, name, bits (or mb, or windows), kl: a group of points is drawn in one colour, a point is
-labelled with its name, and the best points of each group are joined. A logarithmic scale shows factors alike; every
-model is a panel of its own.
+The CSV has the columns model, group, name, bits (or mb, or windows), kl: a group of points is drawn in one colour, a
+point is labelled with its name, and the best points of each group are joined. A logarithmic scale shows factors alike;
+every model is a panel of its own.
 """
 import argparse
 import csv

@@ -1,4 +1,5 @@
 #include "eval/evaluate.hpp"
+
 #include "machine/seconds.hpp"
 
 #include <algorithm>
