@@ -1,6 +1,6 @@
 // GEMM over int8 panels: weights requantized on the way to one scale per channel and `panel_inputs` inputs,
 // so that only dot products are left in the inner loop. Approximate. Loops:
-//     256 rows > 3 tiles > panels of `panel_inputs` inputs > blocks of 8 rows > groups > 4 inputs > rows
+//     256 rows > 3 tiles > panels of `panel_inputs` inputs > blocks of 8 rows
 #include <crumb/config.hpp>
 
 #if CRUMB_BUILDS_X86
@@ -13,6 +13,8 @@
 #include <crumb/kernel/linear/expand.inl>
 
 #include <crumb/kernel/linear/operands.inl>
+
+#include <crumb/isa/avx512/panel_product.inl>
 #endif
 
 namespace crumb::inline CRUMB_ABI::kernel {
@@ -23,9 +25,10 @@ struct panel_run<isa::CRUMB_THIS_ISA, Format> {
     using shape = tile_shape<I, Format>;
     using f32 = typename I::f32;
     using P = typename shape::P;
-    using dot = typename I::int8s; ///< multiplies the requantized codes
-    static constexpr std::size_t max_rows = I::panel_row_block;
-    static constexpr std::size_t panel_groups = panel_inputs / group_size;
+    using product = panel_product<isa::avx512_vnni>;
+    template <std::size_t Tiles>
+    using panel = product::panel<Tiles>;
+    static constexpr std::size_t max_rows = product::max_rows, panel_groups = product::panel_groups;
     static constexpr std::size_t chunk_rows = 256; ///< whose totals wait beside a panel
 
     static void gemm(const linear_args& args) noexcept {
@@ -41,14 +44,6 @@ struct panel_run<isa::CRUMB_THIS_ISA, Format> {
     }
 
   private:
-    template <std::size_t Tiles>
-    struct panel {
-        static constexpr int vectors = static_cast<int>(Tiles) * shape::vectors;
-        static constexpr std::size_t group_bytes = 8 * Tiles * tile_row_bytes;
-        alignas(64) std::uint8_t codes[panel_groups * group_bytes];
-        alignas(64) float scales[Tiles * tile_channels];
-    };
-
     template <std::size_t Tiles>
     static CRUMB_NOINLINE std::size_t tiles(const linear_args& args, std::size_t t, std::size_t end,
                                             std::size_t first, std::size_t last) noexcept {
@@ -72,25 +67,23 @@ struct panel_run<isa::CRUMB_THIS_ISA, Format> {
                     float* to = totals + (r - first) * width;
                     next.prefetch((r - first) / max_rows * share, share);
                     if (height == max_rows)
-                        whole_block(args, p, r, g, groups, to);
+                        product::whole_block(args, p, r, g, groups, to);
                     else
-                        last_block(args, p, r, height, g, groups, to);
+                        product::last_block(args, p, r, height, g, groups, to);
                     if (complete)
-                        emit_rows<Tiles>(args, to, t, r, height);
+                        store<Tiles>(args, to, t, r, height);
                 }
             }
             if (args.groups == 0)
-                emit_rows<Tiles>(args, totals, t, first, last - first);
+                store<Tiles>(args, totals, t, first, last - first);
         }
         return t;
     }
 
     template <std::size_t Tiles>
-    static CRUMB_INLINE void emit_rows(const linear_args& args, const float* totals, std::size_t t,
-                                       std::size_t r, std::size_t rows) noexcept {
-        for (const std::size_t end = r + rows; r < end; ++r)
-            for (std::size_t c = 0; c < Tiles * tile_channels; c += I::lanes, totals += I::lanes)
-                blocks<I>::emit(args, I::load(totals), t * tile_channels + c, r);
+    static CRUMB_INLINE void store(const linear_args& args, const float* totals, std::size_t t, std::size_t r,
+                                   std::size_t rows) noexcept {
+        blocks<I>::store(args, totals, Tiles * tile_channels, t * tile_channels, r, rows, 1);
     }
 
     /// code' = round(code * m / 2^panel_shift), m = round(127 d / (largest |d| of the channel's groups)).
@@ -127,85 +120,15 @@ struct panel_run<isa::CRUMB_THIS_ISA, Format> {
                 CRUMB_UNROLL
                 for (int row = 0; row < shape::rows; ++row) {
                     const auto at = [&](int x) {
-                        return codes + ((row * shape::per_row + x) * vectors + v) * I::width;
+                        return codes + ((row + x * shape::rows) * vectors + v) * I::width;
                     };
-                    dot::store_operand(at(0), from.template requantized<0>(row, v, m));
+                    product::dot::store_operand(at(0), from.template requantized<0>(row, v, m));
                     if constexpr (shape::per_row == 2)
-                        dot::store_operand(at(1), from.template requantized<1>(row, v, m));
+                        product::dot::store_operand(at(1), from.template requantized<1>(row, v, m));
                 }
             }
             from.next_group();
             codes += panel<Tiles>::group_bytes;
-        }
-    }
-
-    template <std::size_t Tiles>
-    static CRUMB_NOINLINE void whole_block(const linear_args& args, const panel<Tiles>& p, std::size_t r,
-                                           std::size_t g, std::size_t groups, float* totals) noexcept {
-        multiply<max_rows>(args, p, r, max_rows, 0, g, groups, totals);
-    }
-    /// Fewer rows than a block has: four at a time, then one. Filling the panel takes most of the time then.
-    template <std::size_t Tiles>
-    static CRUMB_NOINLINE void last_block(const linear_args& args, const panel<Tiles>& p, std::size_t r,
-                                          std::size_t height, std::size_t g, std::size_t groups,
-                                          float* totals) noexcept {
-        constexpr std::size_t width = Tiles * tile_channels;
-        std::size_t i = 0;
-        for (; i + 4 <= height; i += 4)
-            multiply<4>(args, p, r, height, i, g, groups, totals + i * width);
-        for (; i < height; ++i)
-            multiply<1>(args, p, r, height, i, g, groups, totals + i * width);
-    }
-
-    /// Rows i .. i + Rows - 1 of the block of `height` rows that begins at row r.
-    template <int Rows, std::size_t Tiles>
-    static CRUMB_INLINE void multiply(const linear_args& args, const panel<Tiles>& p, std::size_t r,
-                                      std::size_t height, std::size_t i, std::size_t g, std::size_t groups,
-                                      float* totals) noexcept {
-        constexpr int vectors = panel<Tiles>::vectors;
-        const std::size_t blocks = (args.groups + panel_groups - 1) / panel_groups;
-        const std::size_t at = r * blocks + g / panel_groups * height + i;
-        const std::int8_t* x = args.x_codes + (r * args.groups + g * height) * group_size + 8 * i;
-        typename dot::acc s[unsigned(Rows * vectors)];
-        CRUMB_UNROLL
-        for (int j = 0; j < Rows * vectors; ++j)
-            s[j] = dot::start(args.x_starts + at + j / vectors);
-        const std::uint8_t* codes = p.codes;
-        for (; groups != 0; --groups) {
-            CRUMB_UNROLL
-            for (int k = 0; k < 8; ++k) {
-                const int four = k / shape::per_row + k % shape::per_row * shape::rows;
-                typename dot::operand w[unsigned(vectors)];
-                CRUMB_UNROLL
-                for (int v = 0; v < vectors; ++v)
-                    w[v] = dot::load_operand(codes + (k * vectors + v) * I::width);
-                CRUMB_UNROLL
-                for (int row = 0; row < Rows; ++row) {
-                    const auto quad = I::load_quad(x + static_cast<std::size_t>(four / 2 * 8) * height +
-                                                   8 * row + four % 2 * 4);
-                    CRUMB_UNROLL
-                    for (int v = 0; v < vectors; ++v)
-                        dot::template step<0>(s[row * vectors + v], w[v], quad);
-                }
-                CRUMB_HOLD_LOADS();
-                // Products that are put off keep their operands alive until some are spilled.
-                CRUMB_UNROLL
-                for (int j = 0; j < Rows * vectors; ++j)
-                    dot::pin(s[j]);
-            }
-            codes += panel<Tiles>::group_bytes;
-            x += height * group_size;
-        }
-        CRUMB_UNROLL
-        for (int row = 0; row < Rows; ++row) {
-            const f32 scale = I::set1(args.x_scales[at + static_cast<std::size_t>(row)]);
-            CRUMB_UNROLL
-            for (int v = 0; v < vectors; ++v) {
-                float* total = totals + (row * vectors + v) * I::lanes;
-                const f32 scaled = I::mul(I::to_f32(dot::finish(s[row * vectors + v], nullptr)), scale);
-                I::store(total, I::fma(scaled, I::load(p.scales + v * I::lanes),
-                                       g == 0 ? I::zero() : I::load(total)));
-            }
         }
     }
 };

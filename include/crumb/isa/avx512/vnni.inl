@@ -18,6 +18,8 @@ CRUMB_IGNORE_UNDEFINED_BEGIN
 #include <crumb/kernel/drivers.inl>
 #if CRUMB_SYSTEM == CRUMB_SYSTEM_LINEAR
 #include <crumb/isa/avx512/fields.inl>
+#include <crumb/isa/avx512/panel_product.inl>
+
 #include <crumb/isa/avx512/panel.inl>
 #include <crumb/kernel/linear/tile.inl>
 

@@ -101,11 +101,8 @@ struct absorbed_tile<isa::CRUMB_THIS_ISA, Format> {
 };
 
 template <class Format, class Tile>
-struct absorbed_run<isa::CRUMB_THIS_ISA, Format, Tile> : private linear_run<isa::CRUMB_THIS_ISA, Format> {
+struct absorbed_run<isa::CRUMB_THIS_ISA, Format, Tile> {
     using I = isa::CRUMB_THIS_ISA;
-    using base = linear_run<I, Format>;
-    static constexpr float factor =
-        absorbed_product<I, typename Format::codes>::factor / base::P::factor; ///< that `emit_block` lacks
 
     static void run(const linear_args& args) noexcept {
         for (std::size_t t = args.channels.begin / tile_channels; t * tile_channels < args.channels.end; ++t)
@@ -117,12 +114,8 @@ struct absorbed_run<isa::CRUMB_THIS_ISA, Format, Tile> : private linear_run<isa:
     static CRUMB_NOINLINE void row(const linear_args& args, std::size_t tile, std::size_t r) noexcept {
         alignas(64) float out[tile_channels];
         Tile::single(args, tile, r, out);
-        if constexpr (factor != 1) {
-            CRUMB_UNROLL
-            for (int v = 0; v < 4; ++v)
-                I::store(out + 4 * v, I::mul(I::load(out + 4 * v), I::set1(factor)));
-        }
-        base::template emit_block<1, 1>(args, out, tile, r);
+        blocks<I>::store(args, out, tile_channels, tile * tile_channels, r, 1,
+                         absorbed_product<I, typename Format::codes>::factor);
     }
 };
 

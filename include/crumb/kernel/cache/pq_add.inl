@@ -57,6 +57,8 @@ struct pq_add_run<isa::CRUMB_THIS_ISA> {
     template <pq_kind Kind>
     struct adder {
         using L = pq_lookup<I, Kind>;
+        template <int Channels, int Planes>
+        struct pass;
         /// Planes of a pass: what is looked up serves all of them.
         static constexpr int most = L::loops ? 1 : 4;
 
@@ -67,7 +69,7 @@ struct pq_add_run<isa::CRUMB_THIS_ISA> {
         static void run(const pq_add_args& args) noexcept {
             const std::uint8_t* ahead = args.codes.ahead;
             for (std::size_t p = 0; p < args.count; ahead = nullptr) {
-                const std::size_t left = args.count - p;
+                const std::size_t left = L::loops || is_whole(args.codes) ? args.count - p : 1;
                 if (most >= 4 && left >= 3)
                     p += add_planes<most >= 4 ? 4 : 1>(args, p, ahead);
                 else if (most >= 2 && left >= 2)
@@ -75,6 +77,10 @@ struct pq_add_run<isa::CRUMB_THIS_ISA> {
                 else
                     p += add_planes<1>(args, p, ahead);
             }
+        }
+        /// Others are first or last of a scan: their planes are added one by one.
+        static bool is_whole(const pq_codes& codes) noexcept {
+            return L::last_unit(codes.last_block) - L::first_unit(codes.first_block) == L::units;
         }
 
         /// Channels of a pass: their sums fit into registers, and their tables, unless they are small and lie
@@ -128,9 +134,9 @@ struct pq_add_run<isa::CRUMB_THIS_ISA> {
             }
             const std::size_t passes = codes.codec.dims / std::size_t{Step};
             if constexpr (!L::loops)
-                if (last - first == L::units)
+                if (Planes > 1 || is_whole(codes))
                     return whole_part<Step, Planes>(codes.rows(), passes, row, next, entries, planes);
-            for (std::size_t left = codes.rows(); left > 0; --left) {
+            for (std::size_t left = !L::loops && Planes > 1 ? 0 : codes.rows(); left > 0; --left) {
                 for (std::size_t i = 0; i < passes; ++i) {
                     pass<Step, Planes> run(entries);
                     for (std::size_t u = first; u < last; ++u) {
@@ -161,25 +167,17 @@ struct pq_add_run<isa::CRUMB_THIS_ISA> {
                 for (std::size_t u = 0; u < L::units; ++u)
                     load_weights<Planes>(planes, u, kept + u * per_unit);
             }
-            constexpr std::size_t pair = L::template loads_of<L::units>();
             for (; rows > 0; --rows) {
                 for (std::size_t left = passes; left > 0; --left) {
                     pass<Step, Planes> run(entries);
-                    CRUMB_UNROLL
-                    for (std::size_t u = 0; u < L::units; u += pair) {
-                        typename L::unit x[pair];
+                    if constexpr (L::keeps_weights) {
+                        constexpr std::size_t pair = L::template loads_of<L::units>();
                         CRUMB_UNROLL
-                        for (std::size_t i = 0; i < pair; ++i)
-                            x[i] = L::load(row, u + i);
-                        CRUMB_UNROLL
-                        for (std::size_t i = 0; i < pair; ++i) {
-                            if (L::begins_line(u + i))
-                                L::prefetch(next, u + i);
-                            typename P::reg loaded[unsigned(keep ? 1 : per_unit)];
-                            if constexpr (!keep)
-                                load_weights<Planes>(planes, u + i, loaded);
-                            run.unit(x[i], keep ? kept + (u + i) * per_unit : loaded);
-                        }
+                        for (std::size_t u = 0; u < L::units; u += pair)
+                            add_units<pair>(run, row, next, u, planes, keep ? kept + u * per_unit : nullptr);
+                    } else {
+                        for (std::size_t u = 0; u < L::units; u += L::line_units)
+                            add_units<L::line_units>(run, row, next, u, planes, nullptr);
                     }
                     run.end(planes);
                     entries += Step * L::entries;
@@ -188,7 +186,26 @@ struct pq_add_run<isa::CRUMB_THIS_ISA> {
                 next += L::row_bytes;
             }
         }
-
+        /// N units from unit u on. `kept`: their weights, or null.
+        template <std::size_t N, int Step, int Planes>
+        static CRUMB_INLINE void add_units(pass<Step, Planes>& run, const std::uint8_t* row,
+                                           const std::uint8_t* next, std::size_t u, const pq_plane* planes,
+                                           const typename P::reg* kept) noexcept {
+            constexpr bool lines = N % L::line_units == 0; // of which u begins one
+            typename L::unit x[N];
+            CRUMB_UNROLL
+            for (std::size_t i = 0; i < N; ++i)
+                x[i] = L::load(row, u + i);
+            CRUMB_UNROLL
+            for (std::size_t i = 0; i < N; ++i) {
+                if (L::begins_line(lines ? i : u + i))
+                    L::prefetch(next, u + i);
+                typename P::reg loaded[unsigned(L::sets * Planes)];
+                if (kept == nullptr)
+                    load_weights<Planes>(planes, u + i, loaded);
+                run.unit(x[i], kept != nullptr ? kept + i * (L::sets * Planes) : loaded);
+            }
+        }
         template <int Planes>
         static CRUMB_INLINE void load_weights(const pq_plane* planes, std::size_t u,
                                               typename P::reg* w) noexcept {

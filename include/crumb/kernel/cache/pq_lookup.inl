@@ -17,6 +17,8 @@ struct pq_lookup<isa::CRUMB_THIS_ISA, Kind> {
     static constexpr std::size_t width = static_cast<std::size_t>(P::width);
     /// Whether registers are arrays, whose loops gain nothing from being unrolled.
     static constexpr bool loops = P::most == 1;
+    /// Whether weights of a whole part fit into registers, so that its sums are worth unrolling.
+    static constexpr bool keeps_weights = !loops && isa::CRUMB_THIS_ISA::registers >= 32;
     static constexpr bool nibble = Kind == pq_kind::nibble, additive = Kind == pq_kind::additive,
                           six = Kind == pq_kind::six;
     /// Registers of looked-up bytes that a unit gives.
@@ -101,7 +103,9 @@ struct pq_lookup<isa::CRUMB_THIS_ISA, Kind> {
             __builtin_prefetch(row + u * width, 0, attention_locality);
         }
     }
-    static constexpr bool begins_line(std::size_t u) noexcept { return u * (six ? 32 : width) % 64 == 0; }
+    static constexpr std::size_t unit_bytes = six ? 32 : width;
+    static constexpr bool begins_line(std::size_t u) noexcept { return u * unit_bytes % 64 == 0; }
+    static constexpr std::size_t line_units = unit_bytes < 64 ? 64 / unit_bytes : 1;
     static CRUMB_INLINE index index_of(const unit& x, int set) noexcept {
         if constexpr (nibble)
             return {set == 0 ? P::low_nibbles(x.x) : P::high_nibbles(x.x)};

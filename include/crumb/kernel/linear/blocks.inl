@@ -44,6 +44,18 @@ struct blocks<isa::CRUMB_THIS_ISA> {
         }
     }
 
+    /// Stores totals times `factor`, of `rows` rows of `width` channels beside each other, as far as they lie
+    /// in the ranges of `args`. Out of line, one for all shapes of blocks.
+    static CRUMB_NOINLINE void store(const linear_args& args, const float* totals, std::size_t width,
+                                     std::size_t channel, std::size_t r, std::size_t rows,
+                                     float factor) noexcept {
+        constexpr std::size_t lanes = static_cast<std::size_t>(I::lanes);
+        const typename I::f32 times = I::set1(factor);
+        for (const std::size_t end = r + rows; r < end; ++r)
+            for (std::size_t c = 0; c < width; c += lanes, totals += lanes)
+                emit(args, I::mul(I::load(totals), times), channel + c, r);
+    }
+
   private:
     template <int Rows, std::size_t RowBlock, class F>
     static CRUMB_INLINE void of_height(std::size_t height, std::size_t r, F& f) noexcept {

@@ -21,7 +21,6 @@ struct linear_run<isa::CRUMB_THIS_ISA, Format, Tile> {
     using tiles = Tile;
     using P = typename shape::P;
     using Q = typename shape::Q;
-    using f32 = typename I::f32;
 
     static void gemv(const linear_args& args) noexcept {
         const std::size_t end = tile_end(args);
@@ -38,18 +37,18 @@ struct linear_run<isa::CRUMB_THIS_ISA, Format, Tile> {
         const std::size_t begin = args.channels.begin / tile_channels, end = tile_end(args);
         std::size_t r = block_of(args.rows.begin, args.x_rows, I::row_block).first;
         if constexpr (I::panel_rows != 0) {
-            while (args.groups != 0 && args.rows.end - r >= I::panel_rows) {
-                const std::size_t last =
-                    args.rows.end - r < max_panel_rows ? args.rows.end : r + max_panel_rows;
+            // Panels take whole blocks; rows of the last one that are too few have one of their own.
+            const std::size_t whole = args.x_rows - args.x_rows % I::row_block;
+            const std::size_t stop = args.rows.end < whole ? args.rows.end : whole;
+            while (args.groups != 0 && stop >= r + I::panel_rows) {
+                const std::size_t last = stop - r < max_panel_rows ? stop : r + max_panel_rows;
                 std::size_t t = panels<block_tiles>(args, begin, end, r, last);
-                if constexpr (block_tiles > 2)
-                    t = panels<2>(args, t, end, r, last);
                 if constexpr (block_tiles > 1)
                     panels<1>(args, t, end, r, last);
-                if (last == args.rows.end)
-                    return;
                 r = last;
             }
+            if (r >= args.rows.end)
+                return;
         }
         std::size_t t = begin;
         for (; t + block_tiles <= end; t += block_tiles)
@@ -60,23 +59,13 @@ struct linear_run<isa::CRUMB_THIS_ISA, Format, Tile> {
                            [&]<int Rows>(std::size_t at) { block<Rows, 1>(args, t, at); });
     }
 
-    /// Stores a block's totals, times the factor, as far as `args` asks for them.
-    template <int Rows, std::size_t Tiles>
-    static CRUMB_INLINE void emit_block(const linear_args& args, const float* totals, std::size_t t,
-                                        std::size_t r) noexcept {
-        CRUMB_UNROLL
-        for (std::size_t i = 0; i < Rows; ++i) {
-            CRUMB_UNROLL
-            for (std::size_t c = 0; c < Tiles * tile_channels; c += I::lanes)
-                blocks<I>::emit(args, scaled(I::load(totals + i * Tiles * tile_channels + c)),
-                                t * tile_channels + c, r + i);
-        }
+    /// Stores totals, times the factor, of some rows of some tiles as far as `args` asks for them.
+    static CRUMB_INLINE void store(const linear_args& args, const float* totals, std::size_t tiles_wide,
+                                   std::size_t t, std::size_t r, std::size_t rows) noexcept {
+        blocks<I>::store(args, totals, tiles_wide * tile_channels, t * tile_channels, r, rows, P::factor);
     }
 
   private:
-    static CRUMB_INLINE f32 scaled(f32 total) noexcept {
-        return P::factor == 1 ? total : I::mul(total, I::set1(P::factor));
-    }
     static constexpr bool has_selectors = [] {
         if constexpr (indexed_codes<typename Format::codes>)
             return Format::codes::selector_bits != 0;
@@ -126,7 +115,7 @@ struct linear_run<isa::CRUMB_THIS_ISA, Format, Tile> {
                                            true, totals, Tiles * tile_channels);
         CRUMB_UNROLL
         for (std::size_t i = 0; i < Tiles; ++i)
-            emit_block<1, 1>(args, totals + i * tile_channels, pass.first + i * pass.apart, 0);
+            store(args, totals + i * tile_channels, 1, pass.first + i * pass.apart, 0, 1);
     }
 
     template <class F>
@@ -150,7 +139,7 @@ struct linear_run<isa::CRUMB_THIS_ISA, Format, Tile> {
                                                         typename tiles::template row_terms<Rows>(args, r, 0),
                                                         args.groups, true, totals, width);
         }
-        emit_block<Rows, Tiles>(args, totals, t, r);
+        store(args, totals, Tiles, t, r, Rows);
     }
 
     // A few tiles times some groups are expanded once and multiplied with many rows, whose totals wait beside
@@ -164,6 +153,7 @@ struct linear_run<isa::CRUMB_THIS_ISA, Format, Tile> {
         using kept = kept_operands<I, Format, Q, vectors>;
         using prefetching = prefetching_operands<I, Format, Q, vectors>;
         using panel = panel_operands<I, Format, Q, vectors>;
+        constexpr bool asks = Tiles == block_tiles; // the last few tiles go without
         alignas(64) std::uint8_t memory[panel_groups * panel::group_bytes];
         alignas(64) float totals[max_panel_rows * width];
         for (; t + Tiles <= end; t += Tiles) {
@@ -175,34 +165,32 @@ struct linear_run<isa::CRUMB_THIS_ISA, Format, Tile> {
                 packed next = complete ? packed(args, t + Tiles) : from;
                 if (!complete)
                     next.skip(groups);
-                for_each_block(args, first, last, [&]<int Rows>(std::size_t r) {
+                for (std::size_t r = first; r < last; r += I::row_block) {
                     float* to = totals + (r - first) * width;
-                    // The first two blocks are whole.
-                    if constexpr (Rows == static_cast<int>(I::row_block)) {
-                        if (r == first)
-                            panel_block<Rows, Tiles>(args, kept{from, next, memory}, r, g, groups, to);
-                        else if (r == first + I::row_block)
-                            panel_block<Rows, Tiles>(args, prefetching{{memory}, next}, r, g, groups, to);
-                        else
-                            panel_block<Rows, Tiles>(args, panel{memory}, r, g, groups, to);
+                    if (r == first) {
+                        panel_block<Tiles>(args, kept{from, next, memory}, r, g, groups, to);
+                    } else if (asks && r == first + I::row_block) {
+                        if constexpr (asks)
+                            panel_block<Tiles>(args, prefetching{{memory}, next}, r, g, groups, to);
                     } else {
-                        panel_block<Rows, Tiles>(args, panel{memory}, r, g, groups, to);
+                        panel_block<Tiles>(args, panel{memory}, r, g, groups, to);
                     }
                     if (complete)
-                        emit_block<Rows, Tiles>(args, to, t, r);
-                });
+                        store(args, to, Tiles, t, r, I::row_block);
+                }
                 from = next;
             }
         }
         return t;
     }
 
-    template <int Rows, std::size_t Tiles, class Operands>
+    template <std::size_t Tiles, class Operands>
     static CRUMB_NOINLINE void panel_block(const linear_args& args, Operands w, std::size_t r, std::size_t g,
                                            std::size_t groups, float* totals) noexcept {
         constexpr int vectors = static_cast<int>(Tiles) * shape::vectors;
-        const typename tiles::template row_terms<Rows> x(args, r, g);
-        tiles::template run<Q, Rows, vectors>(w, x, groups, g == 0, totals, Tiles * tile_channels);
+        constexpr int rows = static_cast<int>(I::row_block);
+        const typename tiles::template row_terms<rows> x(args, r, g);
+        tiles::template run<Q, rows, vectors>(w, x, groups, g == 0, totals, Tiles * tile_channels);
     }
 };
 

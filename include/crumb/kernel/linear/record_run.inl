@@ -88,7 +88,7 @@ struct record_run<isa::CRUMB_THIS_ISA, Format> {
         CRUMB_UNROLL
         for (int v = 0; v < vectors; ++v)
             I::store(out + v * I::lanes, total[v]);
-        emit(args, out, tile, 0);
+        store(args, out, 1, tile, 0, 1);
     }
 
     static CRUMB_INLINE void single_integers(const linear_args& args, std::size_t b,
@@ -242,9 +242,7 @@ struct record_run<isa::CRUMB_THIS_ISA, Format> {
                         multiply<Rows, Tiles>(args, p, r, g, groups, totals + (r - first) * width);
                     });
             }
-            for (std::size_t r = first; r < last; ++r)
-                for (std::size_t i = 0; i < Tiles; ++i)
-                    emit(args, totals + (r - first) * width + i * tile_channels, t + i, r);
+            store(args, totals, Tiles, t, first, last - first);
         }
         return t;
     }
@@ -352,15 +350,10 @@ struct record_run<isa::CRUMB_THIS_ISA, Format> {
             shared::template panel<Rows, tiles>(operands, p.terms, minima, x, groups, totals);
     }
 
-    static CRUMB_INLINE void emit(const linear_args& args, const float* totals, std::size_t tile,
-                                  std::size_t r) noexcept {
-        CRUMB_UNROLL
-        for (int v = 0; v < vectors; ++v) {
-            f32 y = I::load(totals + v * I::lanes);
-            if constexpr (has_tensor_scale<Format>)
-                y = I::mul(y, I::set1(args.tensor_scale));
-            blocks<I>::emit(args, y, tile * tile_channels + static_cast<std::size_t>(v * I::lanes), r);
-        }
+    static CRUMB_INLINE void store(const linear_args& args, const float* totals, std::size_t tiles,
+                                   std::size_t tile, std::size_t r, std::size_t rows) noexcept {
+        blocks<I>::store(args, totals, tiles * tile_channels, tile * tile_channels, r, rows,
+                         has_tensor_scale<Format> ? args.tensor_scale : 1.0f);
     }
 };
 
