@@ -25,7 +25,7 @@ struct panel_run<isa::CRUMB_THIS_ISA, Format> {
     using shape = tile_shape<I, Format>;
     using f32 = typename I::f32;
     using P = typename shape::P;
-    using product = panel_product<isa::avx512_vnni>;
+    using product = panel_product<I>;
     template <std::size_t Tiles>
     using panel = product::panel<Tiles>;
     static constexpr std::size_t max_rows = product::max_rows, panel_groups = product::panel_groups;
