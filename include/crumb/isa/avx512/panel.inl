@@ -71,19 +71,13 @@ struct panel_run<isa::CRUMB_THIS_ISA, Format> {
                     else
                         product::last_block(args, p, r, height, g, groups, to);
                     if (complete)
-                        store<Tiles>(args, to, t, r, height);
+                        blocks<I>::store(args, to, t, Tiles, r, height, 1);
                 }
             }
             if (args.groups == 0)
-                store<Tiles>(args, totals, t, first, last - first);
+                blocks<I>::store(args, totals, t, Tiles, first, last - first, 1);
         }
         return t;
-    }
-
-    template <std::size_t Tiles>
-    static CRUMB_INLINE void store(const linear_args& args, const float* totals, std::size_t t, std::size_t r,
-                                   std::size_t rows) noexcept {
-        blocks<I>::store(args, totals, Tiles * tile_channels, t * tile_channels, r, rows, 1);
     }
 
     /// code' = round(code * m / 2^panel_shift), m = round(127 d / (largest |d| of the channel's groups)).

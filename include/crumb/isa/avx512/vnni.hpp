@@ -13,8 +13,6 @@ struct byte_products_512;
 struct nibble_products_512;
 struct pq_avx512;
 struct four_rows_avx512;
-template <class Isa>
-struct panel_product;
 } // namespace crumb::inline CRUMB_ABI::kernel
 
 CRUMB_TARGET_BEGIN(CRUMB_TARGET_AVX512_VNNI)

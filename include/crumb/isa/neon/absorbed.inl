@@ -114,8 +114,7 @@ struct absorbed_run<isa::CRUMB_THIS_ISA, Format, Tile> {
     static CRUMB_NOINLINE void row(const linear_args& args, std::size_t tile, std::size_t r) noexcept {
         alignas(64) float out[tile_channels];
         Tile::single(args, tile, r, out);
-        blocks<I>::store(args, out, tile_channels, tile * tile_channels, r, 1,
-                         absorbed_product<I, typename Format::codes>::factor);
+        blocks<I>::store(args, out, tile, 1, r, 1, absorbed_product<I, typename Format::codes>::factor);
     }
 };
 

@@ -13,8 +13,6 @@ template <class Isa, class Format, class Tile>
 struct i8mm_asm;
 template <class Isa, class Format>
 struct panel_fill;
-template <class Isa>
-struct panel_product;
 } // namespace crumb::inline CRUMB_ABI::kernel
 
 CRUMB_TARGET_BEGIN(CRUMB_TARGET_NEON_I8MM)

@@ -136,7 +136,7 @@ struct pq_add_run<isa::CRUMB_THIS_ISA> {
             if constexpr (!L::loops)
                 if (Planes > 1 || is_whole(codes))
                     return whole_part<Step, Planes>(codes.rows(), passes, row, next, entries, planes);
-            for (std::size_t left = !L::loops && Planes > 1 ? 0 : codes.rows(); left > 0; --left) {
+            for (std::size_t left = codes.rows(); left > 0; --left) {
                 for (std::size_t i = 0; i < passes; ++i) {
                     pass<Step, Planes> run(entries);
                     for (std::size_t u = first; u < last; ++u) {

@@ -105,6 +105,7 @@ struct pq_lookup<isa::CRUMB_THIS_ISA, Kind> {
     }
     static constexpr std::size_t unit_bytes = six ? 32 : width;
     static constexpr bool begins_line(std::size_t u) noexcept { return u * unit_bytes % 64 == 0; }
+    /// Units of a line.
     static constexpr std::size_t line_units = unit_bytes < 64 ? 64 / unit_bytes : 1;
     static CRUMB_INLINE index index_of(const unit& x, int set) noexcept {
         if constexpr (nibble)

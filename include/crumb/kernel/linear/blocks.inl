@@ -44,16 +44,18 @@ struct blocks<isa::CRUMB_THIS_ISA> {
         }
     }
 
-    /// Stores totals times `factor`, of `rows` rows of `width` channels beside each other, as far as they lie
-    /// in the ranges of `args`. Out of line, one for all shapes of blocks.
-    static CRUMB_NOINLINE void store(const linear_args& args, const float* totals, std::size_t width,
-                                     std::size_t channel, std::size_t r, std::size_t rows,
+    /// Stores totals times `factor`, of `rows` rows from r on and `tiles` tiles from t on beside each other,
+    /// as far as they lie in the ranges of `args`. Out of line, one for all shapes of blocks.
+    static CRUMB_NOINLINE void store(const linear_args& args, const float* totals, std::size_t t,
+                                     std::size_t tiles, std::size_t r, std::size_t rows,
                                      float factor) noexcept {
         constexpr std::size_t lanes = static_cast<std::size_t>(I::lanes);
         const typename I::f32 times = I::set1(factor);
         for (const std::size_t end = r + rows; r < end; ++r)
-            for (std::size_t c = 0; c < width; c += lanes, totals += lanes)
-                emit(args, I::mul(I::load(totals), times), channel + c, r);
+            for (std::size_t c = t * tile_channels; c < (t + tiles) * tile_channels; c += lanes) {
+                emit(args, I::mul(I::load(totals), times), c, r);
+                totals += lanes;
+            }
     }
 
   private:

@@ -149,6 +149,9 @@ template <class Isa, class Format, class Tile = linear_tile<Isa, Format>>
 struct linear_run;
 template <class Isa, class Format>
 struct panel_run;
+/// Products of int8 panels, where an ISA has them: the same for all formats.
+template <class Isa>
+struct panel_product;
 template <class Isa, class Format>
 struct unpack_run;
 template <class Isa>

@@ -37,7 +37,7 @@ struct linear_run<isa::CRUMB_THIS_ISA, Format, Tile> {
         const std::size_t begin = args.channels.begin / tile_channels, end = tile_end(args);
         std::size_t r = block_of(args.rows.begin, args.x_rows, I::row_block).first;
         if constexpr (I::panel_rows != 0) {
-            // Panels take whole blocks; rows of the last one that are too few have one of their own.
+            // Panels take whole blocks; the rows behind these are multiplied as few rows are.
             const std::size_t whole = args.x_rows - args.x_rows % I::row_block;
             const std::size_t stop = args.rows.end < whole ? args.rows.end : whole;
             while (args.groups != 0 && stop >= r + I::panel_rows) {
@@ -57,12 +57,6 @@ struct linear_run<isa::CRUMB_THIS_ISA, Format, Tile> {
         for (; t < end; ++t)
             for_each_block(args, r, args.rows.end,
                            [&]<int Rows>(std::size_t at) { block<Rows, 1>(args, t, at); });
-    }
-
-    /// Stores totals, times the factor, of some rows of some tiles as far as `args` asks for them.
-    static CRUMB_INLINE void store(const linear_args& args, const float* totals, std::size_t tiles_wide,
-                                   std::size_t t, std::size_t r, std::size_t rows) noexcept {
-        blocks<I>::store(args, totals, tiles_wide * tile_channels, t * tile_channels, r, rows, P::factor);
     }
 
   private:
@@ -115,7 +109,8 @@ struct linear_run<isa::CRUMB_THIS_ISA, Format, Tile> {
                                            true, totals, Tiles * tile_channels);
         CRUMB_UNROLL
         for (std::size_t i = 0; i < Tiles; ++i)
-            store(args, totals + i * tile_channels, 1, pass.first + i * pass.apart, 0, 1);
+            blocks<I>::store(args, totals + i * tile_channels, pass.first + i * pass.apart, 1, 0, 1,
+                             P::factor);
     }
 
     template <class F>
@@ -139,7 +134,7 @@ struct linear_run<isa::CRUMB_THIS_ISA, Format, Tile> {
                                                         typename tiles::template row_terms<Rows>(args, r, 0),
                                                         args.groups, true, totals, width);
         }
-        store(args, totals, Tiles, t, r, Rows);
+        blocks<I>::store(args, totals, t, Tiles, r, Rows, P::factor);
     }
 
     // A few tiles times some groups are expanded once and multiplied with many rows, whose totals wait beside
@@ -153,7 +148,6 @@ struct linear_run<isa::CRUMB_THIS_ISA, Format, Tile> {
         using kept = kept_operands<I, Format, Q, vectors>;
         using prefetching = prefetching_operands<I, Format, Q, vectors>;
         using panel = panel_operands<I, Format, Q, vectors>;
-        constexpr bool asks = Tiles == block_tiles; // the last few tiles go without
         alignas(64) std::uint8_t memory[panel_groups * panel::group_bytes];
         alignas(64) float totals[max_panel_rows * width];
         for (; t + Tiles <= end; t += Tiles) {
@@ -167,16 +161,14 @@ struct linear_run<isa::CRUMB_THIS_ISA, Format, Tile> {
                     next.skip(groups);
                 for (std::size_t r = first; r < last; r += I::row_block) {
                     float* to = totals + (r - first) * width;
-                    if (r == first) {
+                    if (r == first)
                         panel_block<Tiles>(args, kept{from, next, memory}, r, g, groups, to);
-                    } else if (asks && r == first + I::row_block) {
-                        if constexpr (asks)
-                            panel_block<Tiles>(args, prefetching{{memory}, next}, r, g, groups, to);
-                    } else {
+                    else if (r == first + I::row_block)
+                        panel_block<Tiles>(args, prefetching{{memory}, next}, r, g, groups, to);
+                    else
                         panel_block<Tiles>(args, panel{memory}, r, g, groups, to);
-                    }
                     if (complete)
-                        store(args, to, Tiles, t, r, I::row_block);
+                        blocks<I>::store(args, to, t, Tiles, r, I::row_block, P::factor);
                 }
                 from = next;
             }

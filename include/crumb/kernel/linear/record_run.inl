@@ -66,15 +66,18 @@ struct record_run<isa::CRUMB_THIS_ISA, Format> {
         const std::size_t left = args.x_groups - g;
         return static_cast<int>(left < most ? left : most);
     }
+    static CRUMB_INLINE float factor(const linear_args& args) noexcept {
+        return has_tensor_scale<Format> ? args.tensor_scale : 1.0f;
+    }
     static CRUMB_NOINLINE void single(const linear_args& args, std::size_t tile) noexcept {
-        const std::size_t blocks = blocks_of(args);
-        const std::uint8_t* at = args.codes + tile * blocks * block_bytes;
-        const std::uint8_t* record = args.records + tile * blocks * Format::records::bytes;
+        const std::size_t count = blocks_of(args);
+        const std::uint8_t* at = args.codes + tile * count * block_bytes;
+        const std::uint8_t* record = args.records + tile * count * Format::records::bytes;
         f32 total[unsigned(vectors)];
         CRUMB_UNROLL
         for (int v = 0; v < vectors; ++v)
             total[v] = I::zero();
-        for (std::size_t b = 0; b < blocks && b * block_groups < args.x_groups; ++b) {
+        for (std::size_t b = 0; b < count && b * block_groups < args.x_groups; ++b) {
             if constexpr (trits)
                 single_trits(args, b, record, at, total);
             else if constexpr (shape::integers)
@@ -88,7 +91,7 @@ struct record_run<isa::CRUMB_THIS_ISA, Format> {
         CRUMB_UNROLL
         for (int v = 0; v < vectors; ++v)
             I::store(out + v * I::lanes, total[v]);
-        store(args, out, 1, tile, 0, 1);
+        blocks<I>::store(args, out, tile, 1, 0, 1, factor(args));
     }
 
     static CRUMB_INLINE void single_integers(const linear_args& args, std::size_t b,
@@ -242,7 +245,7 @@ struct record_run<isa::CRUMB_THIS_ISA, Format> {
                         multiply<Rows, Tiles>(args, p, r, g, groups, totals + (r - first) * width);
                     });
             }
-            store(args, totals, Tiles, t, first, last - first);
+            blocks<I>::store(args, totals, t, Tiles, first, last - first, factor(args));
         }
         return t;
     }
@@ -348,12 +351,6 @@ struct record_run<isa::CRUMB_THIS_ISA, Format> {
             own::template run<Rows, tiles>(operands, p.terms, minima, x, groups, totals);
         else
             shared::template panel<Rows, tiles>(operands, p.terms, minima, x, groups, totals);
-    }
-
-    static CRUMB_INLINE void store(const linear_args& args, const float* totals, std::size_t tiles,
-                                   std::size_t tile, std::size_t r, std::size_t rows) noexcept {
-        blocks<I>::store(args, totals, tiles * tile_channels, tile * tile_channels, r, rows,
-                         has_tensor_scale<Format> ? args.tensor_scale : 1.0f);
     }
 };
 
