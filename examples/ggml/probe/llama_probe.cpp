@@ -78,6 +78,9 @@ context_ptr context_of(llama_model* m, int threads, const shape& s = {}) {
     p.n_threads = p.n_threads_batch = threads;
     if (const char* cache = std::getenv("PROBE_CACHE"))
         p.type_k = p.type_v = type_named(cache);
+    if (const char* flash = std::getenv("PROBE_FLASH"))
+        p.flash_attn_type =
+            std::strcmp(flash, "1") == 0 ? LLAMA_FLASH_ATTN_TYPE_ENABLED : LLAMA_FLASH_ATTN_TYPE_DISABLED;
     if (const char* unified = std::getenv("PROBE_UNIFIED"))
         p.kv_unified = std::strcmp(unified, "1") == 0;
     context_ptr c(llama_init_from_model(m, p));
@@ -167,6 +170,13 @@ void decode_all(llama_context* c, const tokens& t, int from, int sequence = 0) {
     b.decode(c);
 }
 
+/// In batches, from position `from` on.
+void decode_batches(llama_context* c, const tokens& t, int from) {
+    const int most = static_cast<int>(llama_n_batch(c)), all = static_cast<int>(t.size());
+    for (int i = 0; i < all; i += most)
+        decode_all(c, tokens(t.begin() + i, t.begin() + std::min(all, i + most)), from + i);
+}
+
 tokens some_tokens(const llama_model* m, int n) {
     const int all = llama_vocab_n_tokens(llama_model_get_vocab(m));
     tokens t;
@@ -183,13 +193,11 @@ void bench(char** a, int n) {
     const tokens text = some_tokens(m.get(), std::max({prompt, depth, 64}));
     for (int r = -1; r < repeats; ++r) { // the first one warms up
         llama_memory_clear(llama_get_memory(c.get()), true);
-        int at = 0;
-        for (; at < depth; at += 512)
-            decode_all(c.get(), tokens(text.begin(), text.begin() + std::min(512, depth - at)), at);
-        at = depth;
+        decode_batches(c.get(), tokens(text.begin(), text.begin() + depth), 0);
+        int at = depth;
         if (prompt > 0) {
             const auto begin = std::chrono::steady_clock::now();
-            decode_all(c.get(), tokens(text.begin(), text.begin() + prompt), at);
+            decode_batches(c.get(), tokens(text.begin(), text.begin() + prompt), at);
             const double taken = seconds_since(begin);
             at += prompt;
             if (r >= 0)
