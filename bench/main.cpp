@@ -85,6 +85,8 @@ class table : public benchmark::BenchmarkReporter {
             column(run, "vs_f16", "  %.2fx f16", 1, 0);
         if (run.counters.find("vs_run") != run.counters.end())
             column(run, "vs_run", "  %.2fx run", 1, 0);
+        if (run.counters.find("vs_floats") != run.counters.end())
+            column(run, "vs_floats", "  %.2fx floats", 1, 0);
         if (run.counters.find("vs_parent") != run.counters.end())
             column(run, "vs_parent", ", %.2fx 4 bits", 1, 0);
         if (run.counters.find("vs_dense") != run.counters.end())
@@ -149,6 +151,7 @@ int main(int argc, char** argv) {
     register_dense();
     register_nested();
     register_attention();
+    register_prompts();
     register_encode();
     register_ffn();
     table as_table;

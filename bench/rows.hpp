@@ -84,6 +84,8 @@ void register_dense();
 void register_nested();
 /// `attention/...`: decode steps by codec, ISA and size of the cache.
 void register_attention();
+/// `prompts/...`: attention of a chunk of rows by int8 products, beside floats.
+void register_prompts();
 /// `encode/...`: keys and values becoming codes, by codec and ISA.
 void register_encode();
 /// `ffn/...`: folded feed-forward networks beside the dense ones.

@@ -180,4 +180,25 @@ struct cache_problem {
     }
 };
 
+/// A filled cache, and a step of rows behind it.
+struct step_problem : cache_problem {
+    std::size_t heads, rows, position;
+    std::vector<float> q, y;
+
+    step_problem(const crumb::kv_cache_options& s, std::size_t group, std::size_t tokens, std::size_t m,
+                 const char* isa, float spread = 1)
+        : cache_problem(s, isa), heads(s.kv_heads * group), rows(m), position(tokens) {
+        fill(tokens, s.max_rows);
+        write(m);
+        normal_numbers<float> normal;
+        q.resize(m * heads * s.head_size);
+        y.assign(q.size(), -7);
+        for (float& x : q)
+            x = spread * normal(engine);
+    }
+    std::size_t cols() const { return heads * options.head_size; }
+    auto queries() { return crumb::matrix<const float>(q.data(), rows, cols()); }
+    auto result() { return crumb::matrix(y.data(), rows, cols()); }
+};
+
 } // namespace crumb_test

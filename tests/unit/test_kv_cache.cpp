@@ -13,31 +13,15 @@ using crumb::kv_codec;
 using crumb_test::cache_problem;
 using crumb_test::codecs;
 using crumb_test::for_each_isa;
-using crumb_test::normal_numbers;
+using crumb_test::step_problem;
 using crumb_test::tested_isa;
 
 constexpr double eps = 2 * 0x1p-24;
 
 /// Attention over a filled cache: exact mode against the reference, fast mode against its own bound.
-struct run_problem : cache_problem {
-    std::size_t heads, rows, position;
-    std::vector<float> q, y;
+struct run_problem : step_problem {
+    using step_problem::step_problem;
     crumb::kv_mode ran = crumb::kv_mode::fast; ///< the mode of the last run
-
-    run_problem(const crumb::kv_cache_options& s, std::size_t group, std::size_t tokens, std::size_t m,
-                const char* isa, float spread = 1)
-        : cache_problem(s, isa), heads(s.kv_heads * group), rows(m), position(tokens) {
-        fill(tokens, s.max_rows);
-        write(m);
-        normal_numbers<float> normal;
-        q.resize(m * heads * s.head_size);
-        y.assign(q.size(), -7);
-        for (float& x : q)
-            x = spread * normal(engine);
-    }
-    std::size_t cols() const { return heads * options.head_size; }
-    auto queries() { return crumb::matrix<const float>(q.data(), rows, cols()); }
-    auto result() { return crumb::matrix(y.data(), rows, cols()); }
 
     crumb::kv_attention plan(crumb::kv_mode mode, const char* isa) {
         const auto p = crumb::kv_attention::plan(options, {.heads = heads, .mode = mode}, {isa});

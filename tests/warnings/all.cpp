@@ -6,7 +6,7 @@ namespace {
 
 [[maybe_unused]] auto any(std::span<const std::byte> bytes) { return crumb::any_linear::open(bytes); }
 [[maybe_unused]] auto attention(const crumb::kv_cache_options& cache) {
-    return crumb::kv_attention::plan(cache, {.heads = 8});
+    return crumb::kv_attention::plan(cache, {.heads = 8, .prompts = crumb::int8_products().value()});
 }
 [[maybe_unused]] auto cache(const crumb::kv_cache_options& options, std::span<std::byte> state) {
     return crumb::kv_cache::create(options, state);

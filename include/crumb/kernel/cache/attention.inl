@@ -25,6 +25,7 @@
 #include <crumb/kernel/cache/scan.inl>
 
 #include <crumb/kernel/cache/integers.inl>
+#include <crumb/kernel/cache/matrices.inl>
 #include <crumb/kernel/cache/nibbles.inl>
 #include <crumb/kernel/cache/uniform.inl>
 
@@ -41,8 +42,13 @@ struct kv_attention_run<isa::CRUMB_THIS_ISA> {
     static constexpr std::size_t lanes = M::lanes;
 
     static void run(const kv_attention_args& args) noexcept {
-        for (std::size_t r = args.rows.begin; r < args.rows.end; r += args.row_block) {
-            const std::size_t left = args.rows.end - r, rows = left < args.row_block ? left : args.row_block;
+        for (std::size_t r = args.rows.begin, rows = 0; r < args.rows.end; r += rows) {
+            const std::size_t left = args.rows.end - r;
+            rows = left < args.row_block ? left : args.row_block;
+            if (args.memory.route() == kv_route::matrices)
+                if (const std::size_t alike = kv_rows_alike(args.position + r, args.cache.sinks);
+                    alike < rows)
+                    rows = alike;
             for (std::size_t h = args.kv_heads.begin; h < args.kv_heads.end; h += args.memory.heads()) {
                 const std::size_t end = h + args.memory.heads();
                 const range heads{h, end < args.kv_heads.end ? end : args.kv_heads.end};
@@ -148,6 +154,7 @@ struct kv_attention_run<isa::CRUMB_THIS_ISA> {
               cache(a.cache), place(i) {}
 
         CRUMB_INLINE kv_scan<I> scan() const noexcept { return {*this, args, place}; }
+        CRUMB_INLINE kv_matrices<I> matrices() const noexcept { return {*this, args, place}; }
         /// Calls f with the products of integers, on an ISA that has them.
         template <class F, class Isa = I>
         CRUMB_INLINE void with_integers([[maybe_unused]] F&& f) const noexcept {
@@ -165,6 +172,8 @@ struct kv_attention_run<isa::CRUMB_THIS_ISA> {
                 scan().begin();
             else if (args.memory.route() == kv_route::integers)
                 with_integers([](const auto& x) { x.begin(); });
+            else if (args.memory.route() == kv_route::matrices)
+                matrices().begin();
         }
         /// Begins again with the same queries and tables, behind the sinks.
         void restart() const noexcept {
@@ -226,7 +235,33 @@ struct kv_attention_run<isa::CRUMB_THIS_ISA> {
                 return scan().attend(here, t, first - t, stop - t, next);
             case kv_route::decoded:
                 return decoded(here, t, first, stop);
+            case kv_route::matrices:
+                return by_matrices(here, t, first, stop);
             }
+        }
+
+        void by_matrices(const kv_parts& here, std::size_t t, std::size_t first,
+                         std::size_t stop) const noexcept {
+            const bool halves = cache.keys().codec().is_uncoded();
+            const kv_matrices<I> matrices = this->matrices();
+            const std::size_t end = matrices.end(first, stop);
+            if (first < end)
+                matrices.attend(first, end - first, [&](bool keys, std::size_t i) {
+                    const std::byte* part = keys ? here.keys : here.values;
+                    if (halves)
+                        base::convert(half_rows(part).from(first - t + i), attention_block);
+                    else
+                        decode(part, keys, first - t + i, attention_block);
+                });
+            if (end == stop)
+                return;
+            if (halves)
+                base::dense(half_rows(here.keys), half_rows(here.values), t, end, stop);
+            else
+                decoded(here, t, end, stop);
+        }
+        CRUMB_INLINE kv_rows<half> half_rows(const std::byte* part) const noexcept {
+            return {reinterpret_cast<const half*>(part), cache.keys().head_size()};
         }
 
         template <class T>

@@ -19,6 +19,7 @@
 #include <crumb/kernel/cache/decode.inl>
 #include <crumb/kernel/cache/encode.inl>
 #include <crumb/kernel/cache/integers.inl>
+#include <crumb/kernel/cache/matrices.inl>
 #include <crumb/kernel/cache/nibble_scores.inl>
 #include <crumb/kernel/cache/scan.inl>
 #include <crumb/kernel/cache/uniform.inl>

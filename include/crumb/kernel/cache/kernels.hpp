@@ -100,6 +100,7 @@ struct kv_skip_report {
 struct kv_attention_args : attention_query_args {
     kv_layer_view cache;
     const pq_scans* scans = nullptr;   ///< of the route by tables
+    kv_matrix_products products;       ///< of the route by matrices
     kv_scratch memory;                 ///< of `scratch`; knows the route
     kv_plane_limits limits;            ///< of the routes that scan
     kv_error* errors = nullptr;        ///< per row and head, or null
@@ -164,6 +165,8 @@ template <class Isa>
 struct kv_scan;
 template <class Isa>
 struct kv_skip;
+template <class Isa>
+struct kv_matrices;
 template <class Isa>
 struct kv_attention_run;
 

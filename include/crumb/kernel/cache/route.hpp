@@ -23,7 +23,9 @@ enum class kv_route : std::uint8_t {
     channels, ///< `uniform` channel by channel, its scales multiplied to queries and weights
     tables,   ///< `pq` by sums of looked-up products (scores) and entries (outputs)
     expanded, ///< `pq`: codes become bytes in registers or the first cache, which all queries multiply
-    decoded   ///< any codes: a block of tokens at a time becomes floats
+    decoded,  ///< any codes: a block of tokens at a time becomes floats
+    matrices  ///< halves or codes: whole blocks that all rows of a pass see become int8 matrices, which many
+              ///< queries and their weights, rounded alike, are multiplied with; other tokens as floats
 };
 
 /// Products of a query with codes, and weights of tokens, are at most this: two of them add in a byte, and
@@ -70,13 +72,35 @@ constexpr kv_route kv_route_of(const kv_codec& codec, std::size_t head_size, std
     return most <= 65535 ? kv_route::tables : kv_route::decoded;
 }
 
+/// Queries of a kv head that share a pass over int8 matrices, unless one group is larger.
+inline constexpr std::size_t matrix_queries = 256;
+
+/// Whether matrices can take the place of another route for steps of many rows.
+constexpr bool can_use_matrices(const kv_codec& codec, std::size_t head_size, std::size_t span) noexcept {
+    // Floats may be too large for the scales; a token that a span hides would change the scales of values.
+    return codec.kind != kv_kind::f32 && head_size % 16 == 0 && span == 0;
+}
+
+/// Rows from one at `position`, `sinks` tokens aside, to the next that sees another number of whole blocks
+/// before itself.
+constexpr std::size_t kv_rows_alike(std::size_t position, std::size_t sinks) noexcept {
+    return attention_block - (position < sinks ? 0 : (position - sinks) % attention_block);
+}
+
 /// Whether a route reads codes of `pq` as they lie.
 constexpr bool is_scan(kv_route route) noexcept {
     return route == kv_route::tables || route == kv_route::expanded;
 }
 
-/// Rows of a pass of a route over `group` queries each, if `rows` are as many as others have room for.
-constexpr std::size_t kv_pass_rows(kv_route route, std::size_t group, std::size_t rows) noexcept {
+/// Rows of a pass of a route over `group` queries each, of a call for `all` rows, if `rows` are as many as
+/// others have room for.
+constexpr std::size_t kv_pass_rows(kv_route route, std::size_t group, std::size_t all,
+                                   std::size_t rows) noexcept {
+    if (route == kv_route::matrices) {
+        const std::size_t room = group < matrix_queries ? matrix_queries / group : 1;
+        const std::size_t most = room < attention_block ? room : attention_block;
+        return all < most ? all : most;
+    }
     if (!is_scan(route) && route != kv_route::channels && route != kv_route::integers)
         return rows;
     const std::size_t room = few_queries / group;

@@ -1,6 +1,8 @@
 // How the scratch memory of attention over a cache is carved.
 #pragma once
 
+#include <crumb/format/traits.hpp>
+#include <crumb/kernel/cache/matrix_products.hpp>
 #include <crumb/kernel/cache/pq_kernels.hpp>
 
 namespace crumb::inline CRUMB_ABI::kernel {
@@ -24,11 +26,14 @@ class kv_scratch {
     /// For passes of `queries` queries of each of up to `kv_heads` heads: fewer where their states would not
     /// stay in a core's second cache. `joined`: with copies of entries, see `pq_join`.
     constexpr kv_scratch(std::size_t head_size, const kv_codec& codec, std::size_t queries,
-                         std::size_t kv_heads, kv_route route, bool joined = false) noexcept
+                         std::size_t kv_heads, kv_route route, bool joined = false,
+                         const kv_matrix_products& products = {}) noexcept
         : route_(route), joined_(joined && route == kv_route::expanded),
           floats_{queries, round_up(head_size, 16),
-                  is_scan(route_) || route_ == kv_route::channels || nibbles(codec) ? kv_part_tokens
-                                                                                    : attention_block} {
+                  is_scan(route_) || route_ == kv_route::channels || route_ == kv_route::matrices ||
+                          nibbles(codec)
+                      ? kv_part_tokens
+                      : attention_block} {
         std::size_t end = 0;
         const auto take = [&](std::size_t bytes) {
             const std::size_t at = end;
@@ -59,6 +64,8 @@ class kv_scratch {
             entry_bytes_ = joined_ ? round_up(head_size, 16) * codec.entries() : 0;
             entries_ = take(2 * entry_bytes_);
         }
+        if (route_ == kv_route::matrices)
+            rounded_queries_ = take(products.bytes(products.functions, queries, head_size));
         state_bytes_ = end;
         constexpr std::size_t most = std::size_t{256} << 10;
         heads_ = most / state_bytes_ < kv_heads ? most / state_bytes_ : kv_heads;
@@ -79,6 +86,13 @@ class kv_scratch {
             numbers_ = take(2 * kv_part_tokens * sizeof(float));
             planes_ = take(queries * 2 * sizeof(pq_plane));
             counts_ = take(queries);
+        }
+        if (route_ == kv_route::matrices) {
+            const std::size_t units =
+                kv_part_tokens / tile_channels * ((head_size + group_size - 1) / group_size);
+            rounded_weights_ = take(products.bytes(products.functions, queries, kv_part_tokens));
+            matrix_scales_ = take(units * tile_channels * sizeof(half));
+            matrix_codes_ = take(units * byte_codes::bytes);
         }
         work_bytes_ = end;
     }
@@ -120,7 +134,19 @@ class kv_scratch {
         return reinterpret_cast<std::int8_t*>(at(state, entries_ + (keys ? 0 : entry_bytes_)));
     }
 
+    /// Queries as products of matrices have rounded them.
+    std::byte* rounded_queries(float* state) const noexcept { return at(state, rounded_queries_); }
+
     // ---- of the work ----
+    /// Weights of a part, likewise.
+    std::byte* rounded_weights(float* work) const noexcept { return at(work, rounded_weights_); }
+    /// A part's keys or values as a matrix.
+    half* matrix_scales(float* work) const noexcept {
+        return reinterpret_cast<half*>(at(work, matrix_scales_));
+    }
+    std::uint8_t* matrix_codes(float* work) const noexcept {
+        return reinterpret_cast<std::uint8_t*>(at(work, matrix_codes_));
+    }
     /// Planes that each query takes.
     std::uint8_t* counts(float* work) const noexcept {
         return reinterpret_cast<std::uint8_t*>(at(work, counts_));
@@ -152,6 +178,7 @@ class kv_scratch {
     std::size_t tables_ = 0, sums_ = 0, queries_ = 0, states_ = 0, entries_ = 0, entry_bytes_ = 0,
                 counts_ = 0;
     std::size_t weights_ = 0, numbers_ = 0, planes_ = 0, factors_ = 0;
+    std::size_t rounded_queries_ = 0, rounded_weights_ = 0, matrix_scales_ = 0, matrix_codes_ = 0;
 };
 
 /// Scratch memory for attention that leaves values out: weights of all coded tokens, part by part, in a part

@@ -11,6 +11,7 @@
 namespace crumb::inline CRUMB_ABI {
 
 using kernel::kv_error;
+using kernel::kv_matrix_products;
 using kernel::kv_mode;
 using kernel::kv_plane_limits;
 using kernel::kv_route;
@@ -22,6 +23,8 @@ struct kv_attention_options {
     float scale = 0;              ///< of the scores; 0 means 1 / sqrt(head_size)
     kv_mode mode = kv_mode::fast; ///< of coded tokens; uncoded ones are the same in both
     kv_plane_limits limits = {};  ///< of the fast mode of product quantization and `kivi4`
+    /// What steps of more than 16 rows are multiplied with, see `int8_products`; empty: floats.
+    kv_matrix_products prompts = {};
 };
 
 /// The part of the output that one call computes; default: everything, for the tokens of this step.
@@ -86,13 +89,15 @@ class kv_attention {
         p.codec_ = cache.codec;
         p.mode_ = options.mode;
         p.limits_ = options.limits;
+        if (options.prompts.has_all() && kernel::can_use_matrices(cache.codec, cache.head_size, cache.span))
+            p.products_ = options.prompts;
         p.functions_ = &dispatch::functions_at<dispatch::kv_attention_functions>(*index);
         if (!cache.codec.is_uncoded())
             p.expansion_ = p.functions_->scans.expansion(cache.codec);
         // Tables for a few rows may take more memory than the floats of many.
         std::size_t most = 0;
         for (std::size_t i = 0; i < p.scratch_.size(); ++i) {
-            most = std::max(most, p.memory(i + 1, cache.kv_heads).bytes());
+            most = std::max(most, p.memory(i + 1, i + 1, cache.kv_heads).bytes());
             p.scratch_[i] = static_cast<std::uint32_t>(round_up(most, alignment));
         }
         return p;
@@ -106,8 +111,13 @@ class kv_attention {
     /// How `run` reads coded tokens for a part of `rows` rows: chosen by the plan's codec, ISA and query
     /// heads per kv head, and the same for 1 to 16 rows.
     kv_route route(std::size_t rows = 1) const noexcept {
+        if (rows > kernel::few_rows && products_.has_all())
+            return kv_route::matrices;
         return kernel::kv_route_of(codec_, head_size(), group(), rows, mode_, expansion_.from);
     }
+
+    /// How many rows of a step of `rows` rows read the tokens together: parts of fewer cost more per row.
+    std::size_t pass_rows(std::size_t rows) const noexcept { return pass_rows(rows, rows); }
 
     /// Bytes of scratch memory that calls for up to `rows` rows need; each thread its own. At most what 64
     /// rows need.
@@ -246,12 +256,13 @@ class kv_attention {
     std::size_t partial_row_bytes() const noexcept {
         return shape().heads * (head_size() + 2) * sizeof(float);
     }
-    /// Rows of a pass of a call for `rows` rows.
-    std::size_t pass_rows(std::size_t rows) const noexcept {
-        return kernel::kv_pass_rows(route(rows), group(), dense_.row_block(rows));
+    /// Rows of a pass of a call for `rows` rows of a step of `step`.
+    std::size_t pass_rows(std::size_t step, std::size_t rows) const noexcept {
+        return kernel::kv_pass_rows(route(step), group(), rows, dense_.row_block(rows));
     }
-    kernel::kv_scratch memory(std::size_t rows, std::size_t kv_heads) const noexcept {
-        return {head_size(), codec_, pass_rows(rows) * group(), kv_heads, route(rows), expansion_.joined};
+    kernel::kv_scratch memory(std::size_t step, std::size_t rows, std::size_t kv_heads) const noexcept {
+        return {head_size(),       codec_,   pass_rows(step, rows) * group(), kv_heads, route(step),
+                expansion_.joined, products_};
     }
 
     /// The layer and tokens that are read, and where results go.
@@ -294,8 +305,6 @@ class kv_attention {
             return status::error(errc::invalid_argument,
                                  "kv_attention: token %zu must not see the %zu tokens that are codes",
                                  position + args.rows.begin, layer.sinks + layer.coded);
-        // How codes are read is up to the step, so that parts of its rows give the same bits as all of them.
-        args.row_block = dense_.row_block(q.rows);
         if (const status s = check_buffer(scratch, scratch_bytes(q.rows), "kv_attention: scratch"); !s)
             return s;
         const range columns = {args.kv_heads.begin * group() * head_size(),
@@ -308,8 +317,13 @@ class kv_attention {
         args.cache = layer;
         args.errors = part.errors;
         args.limits = limits_;
-        args.row_block = pass_rows(args.rows.size());
-        args.memory = memory(args.rows.size(), args.kv_heads.size());
+        // How codes are read is up to the step, so that parts of its rows give the same bits as all of them.
+        args.row_block = pass_rows(q.rows, args.rows.size());
+        args.memory = memory(q.rows, args.rows.size(), args.kv_heads.size());
+        args.products = products_;
+        if (args.memory.route() == kv_route::matrices && part.errors != nullptr)
+            return status::error(errc::unsupported,
+                                 "kv_attention: errors of products of matrices are not known");
         args.score_tokens = args.memory.tokens();
         args.scans = &functions_->scans;
         functions_->run(args);
@@ -321,6 +335,7 @@ class kv_attention {
     kv_mode mode_ = kv_mode::fast;
     kv_plane_limits limits_;
     kernel::pq_expansion expansion_;
+    kv_matrix_products products_;
     std::array<std::uint32_t, kernel::attention_queries> scratch_{}; ///< bytes of up to 1, 2, ... rows
     const dispatch::kv_attention_functions* functions_ = nullptr;
 };
