@@ -1,5 +1,6 @@
 // One layer's cache in several codecs: bytes per token, how far the output of attention moves, and the time
-// of a step. Then values left unread, and the bound of what that costs beside what it did cost.
+// of a step. Then values left unread, and the bound of what that costs beside what it did cost; and a chunk
+// of a prompt, in floats and by int8 products.
 #include <crumb/crumb.hpp>
 #include <crumb/offline/cache/codebooks.hpp>
 #include <crumb/reference/kv_codec.hpp>
@@ -83,8 +84,8 @@ struct filled_cache {
         crumb::or_exit(samples.add(0, s.rows(s.k, 0, 2048), s.rows(s.v, 0, 2048)));
         return crumb::or_exit(crumb::train_kv_codebooks(samples, codec, {}));
     }
-    crumb::kv_attention plan() const {
-        return crumb::or_exit(crumb::kv_attention::plan(options, {.heads = heads}));
+    crumb::kv_attention plan(const crumb::kv_matrix_products& prompts = {}) const {
+        return crumb::or_exit(crumb::kv_attention::plan(options, {.heads = heads, .prompts = prompts}));
     }
     /// The largest magnitude of a coded value, as attention sees it.
     double largest_value() const {
@@ -102,8 +103,8 @@ struct filled_cache {
     }
 };
 
-std::vector<float> query(float size) {
-    std::vector<float> q(heads * head_size);
+std::vector<float> queries(std::size_t rows, float size) {
+    std::vector<float> q(rows * heads * head_size);
     std::mt19937_64 random(2);
     std::normal_distribution<float> normal;
     for (float& x : q)
@@ -124,11 +125,21 @@ double fastest(F&& f) {
     return best;
 }
 
+/// |y - exact| / |exact|.
+double difference(const std::vector<float>& y, const std::vector<float>& exact) {
+    double error = 0, norm = 0;
+    for (std::size_t i = 0; i < y.size(); ++i) {
+        error += double(y[i] - exact[i]) * double(y[i] - exact[i]);
+        norm += double(exact[i]) * double(exact[i]);
+    }
+    return std::sqrt(error / norm);
+}
+
 void show(const char* name, const crumb::kv_codec& codec, const sequence& s, std::vector<float>& exact) {
     const filled_cache of(codec, s);
     const auto attend = of.plan();
     crumb::buffer scratch(attend.scratch_bytes(1));
-    const std::vector<float> q = query(1);
+    const std::vector<float> q = queries(1, 1);
     std::vector<float> y(q.size());
     const double seconds = fastest([&] {
         crumb::or_exit(attend.run(crumb::matrix(q.data(), 1, q.size()), of.cache, 0,
@@ -136,13 +147,8 @@ void show(const char* name, const crumb::kv_codec& codec, const sequence& s, std
     });
     if (exact.empty())
         exact = y;
-    double error = 0, norm = 0;
-    for (std::size_t i = 0; i < y.size(); ++i) {
-        error += double(y[i] - exact[i]) * double(y[i] - exact[i]);
-        norm += double(exact[i]) * double(exact[i]);
-    }
     std::printf("%-10s %13.2f %11.0f %12.1f %15.2e %9.1f us\n", name, of.cache.bits_per_channel(),
-                of.cache.bytes_per_token(), double(of.books.bytes()) / 1024, std::sqrt(error / norm),
+                of.cache.bytes_per_token(), double(of.books.bytes()) / 1024, difference(y, exact),
                 1e6 * seconds);
 }
 
@@ -152,7 +158,7 @@ void show_skipping(const crumb::named_kv_codec& codec, const sequence& s) {
     const auto attend = of.plan();
     crumb::buffer scratch(attend.scratch_bytes(1)), weights(attend.skip_scratch_bytes(of.cache.coded()));
     // Heads of trained models attend to few tokens. Random queries do so when they are long.
-    const std::vector<float> q = query(8);
+    const std::vector<float> q = queries(1, 8);
     std::vector<float> all(q.size()), y(q.size());
     const auto q_row = crumb::matrix(q.data(), 1, q.size());
     const double all_seconds = fastest([&] {
@@ -178,13 +184,37 @@ void show_skipping(const crumb::named_kv_codec& codec, const sequence& s) {
             skipped += each.skipped;
             mass = std::max(mass, each.mass);
         }
-        double difference = 0;
+        double moved = 0;
         for (std::size_t i = 0; i < y.size(); ++i)
-            difference = std::max(difference, std::fabs(double(y[i]) - double(all[i])));
+            moved = std::max(moved, std::fabs(double(y[i]) - double(all[i])));
         // What is left out had at most `mass` of any query's weight; that moves no output by more than this.
         const double bound = 2 * double(mass) * largest;
         std::printf("%-10g %11.1f %% %11.1e %12.1e %15.1e %9.1f us\n", double(epsilon),
-                    100 * double(skipped) / double(blocks), double(mass), bound, difference, 1e6 * seconds);
+                    100 * double(skipped) / double(blocks), double(mass), bound, moved, 1e6 * seconds);
+    }
+}
+
+/// The last tokens once more, as a chunk of a prompt whose keys and values are in the cache.
+void show_prompt(const crumb::named_kv_codec& codec, const sequence& s) {
+    constexpr std::size_t rows = 128, columns = heads * head_size;
+    const filled_cache of(codec.codec, s);
+    const std::vector<float> q = queries(rows, 1);
+    std::vector<float> exact;
+    std::printf("\nA chunk of %zu tokens at the end, %s\n\n%-10s %29s %12s\n", rows, codec.name, "products",
+                "difference", "time");
+    for (const bool int8 : {false, true}) {
+        const auto attend =
+            of.plan(int8 ? crumb::or_exit(crumb::int8_products()) : crumb::kv_matrix_products{});
+        crumb::buffer scratch(attend.scratch_bytes(rows));
+        std::vector<float> y(q.size());
+        const double seconds = fastest([&] {
+            crumb::or_exit(attend.run(crumb::matrix(q.data(), rows, columns), of.cache, 0,
+                                      crumb::matrix(y.data(), rows, columns), scratch,
+                                      {.position = of.cache.length() + 1 - rows}));
+        });
+        if (exact.empty())
+            exact = y;
+        std::printf("%-10s %29.2e %9.1f ms\n", int8 ? "int8" : "floats", difference(y, exact), 1e3 * seconds);
     }
 }
 
@@ -204,4 +234,7 @@ int main() {
     for (const crumb::named_kv_codec& each : crumb::kv_codecs)
         if (each.codec == crumb::kv_codec::pq4())
             show_skipping(each, s);
+    for (const crumb::named_kv_codec& each : crumb::kv_codecs)
+        if (each.codec == crumb::kv_codec::f16())
+            show_prompt(each, s);
 }

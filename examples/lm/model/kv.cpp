@@ -36,13 +36,17 @@ status wrong(std::string_view text, const std::string& what) {
 
 status unknown(std::string_view text) {
     return wrong(text, "codecs are f32, f16, q8_0, kivi4, kivi2, pq4, pq3, pq2, pq:<1|2|4>x<4|6|8|4+4>, then "
-                       ":sinks=S, :window=W, :exact, :skip=E");
+                       ":sinks=S, :window=W, :exact, :prompts=int8, :skip=E");
 }
 
 /// Reads one of the options behind the codec's name.
 status read_option(std::string_view text, std::string_view option, kv_type& to) {
     if (option == "exact") {
         to.exact = true;
+    } else if (option.starts_with("prompts=")) {
+        if (option.substr(8) != "int8")
+            return wrong(text, "prompts can be int8");
+        to.int8_prompts = true;
     } else if (option.starts_with("sinks=")) {
         if (!read(option.substr(6), to.sinks) || to.sinks > kv_type::max_sinks)
             return wrong(text, "sinks are 0 to " + std::to_string(kv_type::max_sinks));
@@ -54,7 +58,7 @@ status read_option(std::string_view text, std::string_view option, kv_type& to) 
             return wrong(text, "skip is a share from 0 to below 1");
     } else {
         return wrong(text, "'" + shown_text(option) +
-                               "' is unknown; known are sinks=S, window=W, exact and skip=E");
+                               "' is unknown; known are sinks=S, window=W, exact, prompts=int8 and skip=E");
     }
     return {};
 }
@@ -98,6 +102,8 @@ crumb::result<kv_type> kv_type::parse(std::string_view text) {
             return wrong(text, std::string(name_of_it) + " is given twice");
         seen.push_back(name_of_it);
     }
+    if (out.int8_prompts && out.codec.kind == crumb::kv_kind::f32)
+        return wrong(text, "int8 products are for halves and codes, not for f32");
     if (out.skip > 0 && (!out.codec.has_codebooks() || out.exact))
         return wrong(text, "skip is for pq codecs that are not exact");
     return out;
@@ -117,6 +123,8 @@ std::string kv_type::name() const {
         char digits[32]; // as few as read back to the same number
         out.append(":skip=").append(digits, std::to_chars(digits, digits + sizeof digits, skip).ptr);
     }
+    if (int8_prompts)
+        out += ":prompts=int8";
     return exact ? out + ":exact" : out;
 }
 

@@ -1,5 +1,7 @@
 #include "model/layer_caches.hpp"
 
+#include <crumb/op/cache/int8_products.hpp>
+
 #include "machine/memory.hpp"
 
 #include <algorithm>
@@ -91,10 +93,17 @@ result<layer_caches> layer_caches::make(const model_shape& d, const kv_type& kv,
         if (!cache)
             return cache.error();
         group.cache.emplace(*cache);
-        const auto attend = crumb::kv_attention::plan(
-            options, {.heads = d.heads,
-                      .scale = d.attention_scale,
-                      .mode = kv.exact ? crumb::kv_mode::exact : crumb::kv_mode::fast});
+        crumb::kv_attention_options attention{.heads = d.heads,
+                                              .scale = d.attention_scale,
+                                              .mode =
+                                                  kv.exact ? crumb::kv_mode::exact : crumb::kv_mode::fast};
+        if (kv.int8_prompts) {
+            const auto products = crumb::int8_products();
+            if (!products)
+                return products.error();
+            attention.prompts = *products;
+        }
+        const auto attend = crumb::kv_attention::plan(options, attention);
         if (!attend)
             return attend.error();
         group.attend.emplace(*attend);

@@ -99,10 +99,12 @@ struct session::state {
     crumb::kv_ranges ranges_of(std::size_t layer, std::size_t row) const {
         return crumb::kv_ranges::of(length + row, caches->group_of(layer).cache->options(), shortest_range);
     }
-    /// Rows of a batch that attend to ranges of tokens together: as many as share a pass.
+    /// Rows of a batch that attend to ranges of tokens together.
     std::size_t rows_with_partials() const {
-        const std::size_t group = m.shape().heads / m.shape().kv_heads;
-        return std::min(batch, std::max<std::size_t>(1, crumb::kernel::attention_queries / group));
+        std::size_t most = 1;
+        for (const layer_group& g : caches->groups())
+            most = std::max(most, g.attend->pass_rows(batch));
+        return most;
     }
     /// Reports the first number of some columns that is not finite. `tensor` has made it, row 0 is token
     /// `first`.
