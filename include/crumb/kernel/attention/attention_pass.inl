@@ -276,10 +276,16 @@ struct attention_pass<isa::CRUMB_THIS_ISA> {
         float* s = scores + i * stride;
         for (std::size_t j = n; j % lanes != 0; ++j)
             s[j] = -__builtin_inff();
-        f32 most = I::set1(maxima[i]);
-        for (std::size_t j = 0; j < n; j += lanes)
+        // Two at a time: each waits for its own last result.
+        f32 most = I::set1(maxima[i]), other = most;
+        std::size_t j = 0;
+        for (; j + lanes < n; j += 2 * lanes) {
             most = I::max(most, I::load(s + j));
-        return I::maximum(most);
+            other = I::max(other, I::load(s + j + lanes));
+        }
+        if (j < n)
+            most = I::max(most, I::load(s + j));
+        return I::maximum(I::max(most, other));
     }
 
     /// Turns n scores of query i into weights; their sum.

@@ -51,8 +51,23 @@ struct blocks<isa::CRUMB_THIS_ISA> {
                                      float factor) noexcept {
         constexpr std::size_t lanes = static_cast<std::size_t>(I::lanes);
         const typename I::f32 times = I::set1(factor);
+        const std::size_t begin = t * tile_channels, last = begin + tiles * tile_channels;
+        if (args.corrections == nullptr && r >= args.rows.begin && r + rows <= args.rows.end &&
+            begin >= args.channels.begin && last <= args.channels.end) {
+            for (const std::size_t end = r + rows; r < end; ++r) {
+                float* to = args.y + r * args.y_stride;
+                const float* terms = args.adds ? to : args.bias;
+                for (std::size_t c = begin; c < last; c += lanes, totals += lanes) {
+                    typename I::f32 y = I::mul(I::load(totals), times);
+                    if (terms != nullptr)
+                        y = I::add(y, I::load(terms + c));
+                    I::store(to + c, y);
+                }
+            }
+            return;
+        }
         for (const std::size_t end = r + rows; r < end; ++r)
-            for (std::size_t c = t * tile_channels; c < (t + tiles) * tile_channels; c += lanes) {
+            for (std::size_t c = begin; c < last; c += lanes) {
                 emit(args, I::mul(I::load(totals), times), c, r);
                 totals += lanes;
             }
