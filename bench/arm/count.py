@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Instructions per multiply-accumulate of crumb's products on Arm, counted under qemu.
+"""Instructions of crumb's products and of its attention on Arm, counted under qemu.
 
 One command builds crumb-arm-count for AArch64 with each cross compiler that is installed, builds the counting
 plugin, runs every (format, ISA, m) on the emulated CPU that has just that ISA, and prints a table. Each program runs
@@ -12,6 +12,9 @@ is 256. Every run checks its result in double precision and fails if another ISA
                that nothing stalls between blocks: it compares kernels, it does not replace a board. In-order cores
                (cortex-a55) are modelled least well.
   ceiling      with --mca: cycles/MAC of the ISA's multiply-accumulate instruction alone, from independent registers
+
+--attention counts steps of `kv_attention::run` over 2048 coded tokens and one kv head of 128 instead: per token and pair
+of channels for one row, per multiply-accumulate for a chunk of a prompt of 128 rows.
 
 Needs qemu-user, a C compiler, CMake, and aarch64-linux-gnu-g++ or clang++-19 with Debian's AArch64 libraries.
 """
@@ -45,6 +48,11 @@ COMPILERS = {
     "gcc": ("aarch64-linux-gnu-g++", "cmake/aarch64-linux-gnu.cmake"),
     "clang": ("clang++-19", "cmake/aarch64-linux-gnu-clang.cmake"),
 }
+ATTENTION = "crumb-arm-attention"
+TOKENS, HEAD_SIZE = 2048, 128
+CODECS = ("f16", "q8_0", "kivi4", "kivi2", "pq4", "pq3", "pq2")
+QUERIES = (1, 4, 8)
+PROMPT_CODECS, PROMPT_QUERIES, PROMPT_ROWS = ("f16", "pq4"), 4, 128
 CORES = ("neoverse-n1", "neoverse-n2", "neoverse-v2", "cortex-a55")
 # What an ISA's mac_peak in examples/lm/machine/ceilings.hpp repeats, and the products of one round.
 CEILINGS = {
@@ -61,18 +69,20 @@ def run(command, **options):
     return done.stdout
 
 
-def build(name, directory):
-    """The program built by a compiler, or None if that is not installed."""
+def build(name, directory, target):
+    """A program built by a compiler, or None if that is not installed."""
     compiler, toolchain = COMPILERS[name]
     if shutil.which(compiler) is None:
         print(f"{compiler} is not installed: skipped")
         return None
-    where = directory / name
+    # Attention multiplies one format at most.
+    kernels = ["-DCRUMB_KERNEL_FORMATS=q8_0"] if target == ATTENTION else []
+    where = directory / (name + "-attention" if kernels else name)
     run(["cmake", "-S", ROOT, "-B", where, f"-DCMAKE_TOOLCHAIN_FILE={ROOT / toolchain}", "-DCMAKE_BUILD_TYPE=Release",
          "-DCRUMB_BUILD_TESTS=OFF", "-DCRUMB_BUILD_EXAMPLES=OFF", "-DCRUMB_BUILD_BENCH=OFF",
-         "-DCRUMB_BUILD_ARM_COUNT=ON", "-DCRUMB_WERROR=OFF"])
-    run(["cmake", "--build", where, "--target", "crumb-arm-count"])
-    return where / "bench" / "crumb-arm-count"
+         "-DCRUMB_BUILD_ARM_COUNT=ON", "-DCRUMB_WERROR=OFF", *kernels])
+    run(["cmake", "--build", where, "--target", target, "--parallel"])
+    return where / "bench" / target
 
 
 def exact_formats(program):
@@ -87,9 +97,9 @@ def executed(program, plugin, cpu, arguments):
         return {int(address, 16): int(count) for address, count in (line.split() for line in out)}
 
 
-def repeated(program, plugin, cpu, fmt, isa, m):
+def repeated(program, plugin, cpu, *arguments):
     """Executions that one repetition adds, by address."""
-    one, two = (executed(program, plugin, cpu, [fmt, isa, str(m), str(n)]) for n in (1, 2))
+    one, two = (executed(program, plugin, cpu, [*map(str, arguments), str(n)]) for n in (1, 2))
     difference = {a: c - one.get(a, 0) for a, c in two.items()}
     return {a: c for a, c in difference.items() if c > 0}
 
@@ -177,6 +187,30 @@ def number(value, digits=4):
     return "-" if value is None else f"{value:.{digits}f}".lstrip("0")
 
 
+def print_attention(programs, plugin, isas, jobs):
+    """The table of --attention."""
+    decoding = [(c, q, 1, "floats") for c in CODECS for q in QUERIES]
+    prompts = [(c, PROMPT_QUERIES, PROMPT_ROWS, by) for c in PROMPT_CODECS for by in ("floats", "int8")]
+    with concurrent.futures.ThreadPoolExecutor(jobs) as pool:
+        counts = {(name, i, case): pool.submit(repeated, program, plugin, CPUS[i], case[0], i, *case[1:])
+                  for name, program in programs.items() for i in isas for case in decoding + prompts}
+
+    def cells(case, units):
+        return "".join(f"{number(sum(counts[n, i, case].result().values()) / units, 3):>{2 + max(10, len(i))}}"
+                       for n in programs for i in isas)
+
+    head = "".join(f"{i:>{2 + max(10, len(i))}}" for _ in programs for i in isas)
+    by_compiler = "" if len(programs) == 1 else " (" + ", ".join(programs) + ")"
+    print(f"{f'instr per token and channel pair{by_compiler}':48}{head}")
+    for case in decoding:
+        codec, queries = case[:2]
+        print(f"{f'{codec}, queries per kv head: {queries}':48}{cells(case, TOKENS * HEAD_SIZE // 2)}")
+    print(f"{f'instr/MAC{by_compiler}':48}{head}")
+    for case in prompts:
+        macs = 2 * HEAD_SIZE * case[1] * case[2] * (TOKENS + (case[2] + 1) / 2)
+        print(f"{f'{case[0]}, prompt, {case[3]}':48}{cells(case, macs)}")
+
+
 def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--mca", action="store_true", help="predict cycles as well")
@@ -184,6 +218,7 @@ def main():
     parser.add_argument("--format", action="append", choices=FORMATS, dest="formats")
     parser.add_argument("--isa", action="append", choices=CPUS, dest="isas")
     parser.add_argument("--rows", type=int, action="append", help="values of m")
+    parser.add_argument("--attention", action="store_true", help="steps of attention instead of products")
     parser.add_argument("--build-dir", type=pathlib.Path, default=ROOT / "build" / "arm-count")
     parser.add_argument("--dump", type=pathlib.Path, help="write the hot blocks of every row into this directory")
     parser.add_argument("--jobs", type=int, default=os.cpu_count())
@@ -194,10 +229,13 @@ def main():
     directory.mkdir(parents=True, exist_ok=True)
     plugin = directory / "icount.so"
     run(["cc", "-shared", "-fPIC", "-O2", "-o", plugin, pathlib.Path(__file__).with_name("icount.c")])
-    programs = {name: build(name, directory) for name in options.compiler or COMPILERS}
+    target = ATTENTION if options.attention else "crumb-arm-count"
+    programs = {name: build(name, directory, target) for name in options.compiler or COMPILERS}
     programs = {name: program for name, program in programs.items() if program}
     if not programs:
         sys.exit("no compiler for AArch64: install g++-aarch64-linux-gnu")
+    if options.attention:
+        return print_attention(programs, plugin, isas, options.jobs)
     lines = {name: disassembly(program) for name, program in programs.items()}
     exact = exact_formats(next(iter(programs.values())))
     uniform = [f for f in formats if f not in exact]
