@@ -53,6 +53,8 @@ TEST(KvType, ReadsNamesAndOptions) {
         {"pq2:skip=0.001", {kv_codec::pq(4, 8, false, true), 4, 32, false, 0.001f}},
         {"pq2:skip=0.123456789", {kv_codec::pq(4, 8, false, true), 4, 32, false, 0.123456789f}},
         {"pq2:skip=1e-30", {kv_codec::pq(4, 8, false, true), 4, 32, false, 1e-30f}},
+        {"f16:prompts=int8", {kv_codec::f16(), 4, 32, false, 0, true}},
+        {"pq2:prompts=int8:skip=0.5", {kv_codec::pq(4, 8, false, true), 4, 32, false, 0.5f, true}},
     };
     for (const auto& [text, kv] : known) {
         EXPECT_EQ(parsed(text), kv) << text;
@@ -105,6 +107,9 @@ TEST(KvType, RefusesWhatItDoesNotKnow) {
                              "pq4:skip=nan",
                              "pq4:skip=0.1:exact",
                              "f16:skip=0.1",
+                             "f16:prompts=",
+                             "f16:prompts=floats",
+                             "f32:prompts=int8",
                              ":pq4"}) {
         const auto kv = kv_type::parse(text);
         ASSERT_FALSE(kv.ok()) << text;
@@ -113,17 +118,20 @@ TEST(KvType, RefusesWhatItDoesNotKnow) {
     const std::string long_text(1000, 'x');
     for (const auto& [text, what] :
          {std::pair<std::string, std::string>{"q5_0", "codecs are f32, f16, q8_0, kivi4"},
-          {"pq:3x4", "pq:<1|2|4>x<4|6|8|4+4>, then :sinks=S, :window=W, :exact, :skip=E"},
+          {"pq:3x4", "pq:<1|2|4>x<4|6|8|4+4>, then :sinks=S, :window=W, :exact, :prompts=int8, :skip=E"},
           {"pq4:sinks=5000", "--kv pq4:sinks=5000: sinks are 0 to 4096"},
           {"pq4:window=65537", "a window has 0 to 65536 tokens"},
           {"pq4:skip=1", "skip is a share from 0 to below 1"},
           {"f16:skip=0.5", "skip is for pq codecs"},
-          {"pq4:slack=1", "'slack=1' is unknown; known are sinks=S, window=W, exact and skip=E"},
+          {"f16:prompts=f16", "prompts can be int8"},
+          {"f32:prompts=int8", "int8 products are for halves and codes, not for f32"},
+          {"pq4:slack=1",
+           "'slack=1' is unknown; known are sinks=S, window=W, exact, prompts=int8 and skip=E"},
           {"pq4:exact:window=1:exact", "exact is given twice"},
           {"pq4:window=1:window=1", "window is given twice"},
           {long_text, "...: codecs are f32"},
           {long_text, ":skip=E"},
-          {"pq4:" + long_text, "window=W, exact and skip=E"}}) {
+          {"pq4:" + long_text, "window=W, exact, prompts=int8 and skip=E"}}) {
         const auto kv = kv_type::parse(text);
         ASSERT_FALSE(kv.ok()) << text;
         EXPECT_NE(std::string(kv.message()).find(what), std::string::npos) << kv.message();

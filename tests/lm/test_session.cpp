@@ -365,6 +365,30 @@ TEST_P(SessionDepth, GoingOnAloneAmongSharedHeadsDoesNotChangeABit) {
 INSTANTIATE_TEST_SUITE_P(Codecs, SessionDepth, testing::Values("f16", "q8_0", "kivi4"),
                          [](const auto& test) { return std::string(test.param); });
 
+TEST(SessionPrompts, Int8ProductsDependOnNeitherThreadsNorBatches) {
+    const temporary_file file(tiny_model({.width = 96, .heads = 6, .kv_heads = 3, .context = 600}).file());
+    const auto m = lm::model::load(file.path(), {});
+    ASSERT_TRUE(m.ok()) << m.message();
+    const std::vector<std::int32_t> text = random_tokens(500, 5);
+    const auto run = [&](const char* kv, std::size_t threads, std::size_t batch) {
+        auto s = lm::session::make(*m, lm::team(threads, together), *kv_type::parse(kv), 600, batch);
+        EXPECT_TRUE(s.ok()) << s.message();
+        s->shortest_range(256);
+        const auto logits = fed(*s, text, text.size());
+        return std::vector<float>(logits.begin(), logits.end());
+    };
+    for (const std::string codec : {"f16", "kivi4"}) {
+        const std::string int8 = codec + ":prompts=int8";
+        const auto expected = run(int8.c_str(), 1, 128);
+        for (const std::size_t threads : {2, 4})
+            EXPECT_EQ(run(int8.c_str(), threads, 128), expected) << codec << ", " << threads << " threads";
+        EXPECT_NE(run(codec.c_str(), 1, 128), expected) << codec;
+        if (codec == "f16") {
+            EXPECT_EQ(run(int8.c_str(), 2, 250), expected) << "batches of 250";
+        }
+    }
+}
+
 TEST(SessionLimits, AContextIsChecked) {
     const temporary_file file(tiny_model({.context = 48}).file());
     const auto m = lm::model::load(file.path(), {});

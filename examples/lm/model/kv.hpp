@@ -14,8 +14,8 @@ struct kv_type {
     std::size_t sinks = 4;     ///< first tokens
     std::size_t window = 32;   ///< newest tokens
     bool exact = false;        ///< attention decodes codes instead of scanning them by tables
-    bool int8_prompts = false; ///< batches of more than 16 tokens attend by products of int8 matrices
     float skip = 0;            ///< share of a query's weights whose values generation may leave unread
+    bool int8_prompts = false; ///< batches of more than 16 tokens attend by products of int8 matrices
 
     static constexpr std::size_t max_sinks = 4096, max_window = 65536;
 
