@@ -94,11 +94,13 @@ class kv_attention {
         p.functions_ = &dispatch::functions_at<dispatch::kv_attention_functions>(*index);
         if (!cache.codec.is_uncoded())
             p.expansion_ = p.functions_->scans.expansion(cache.codec);
-        // Tables for a few rows may take more memory than the floats of many.
+        // Tables for a few rows may take more memory than the floats of many, and more heads go together
+        // where a part has few rows. Steps of more than 17 rows take the route of 17.
         std::size_t most = 0;
-        for (std::size_t i = 0; i < p.scratch_.size(); ++i) {
-            most = std::max(most, p.memory(i + 1, i + 1, cache.kv_heads).bytes());
-            p.scratch_[i] = static_cast<std::uint32_t>(round_up(most, alignment));
+        for (std::size_t step = 1; step <= p.scratch_.size(); ++step) {
+            for (std::size_t rows = step > kernel::few_rows + 1 ? step : 1; rows <= step; ++rows)
+                most = std::max(most, p.memory(step, rows, cache.kv_heads).bytes());
+            p.scratch_[step - 1] = static_cast<std::uint32_t>(round_up(most, alignment));
         }
         return p;
     }
