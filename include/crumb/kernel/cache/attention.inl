@@ -249,29 +249,27 @@ struct kv_attention_run<isa::CRUMB_THIS_ISA> {
                 matrices.attend(first, end - first, [&](bool keys, std::size_t i) {
                     const std::byte* part = keys ? here.keys : here.values;
                     if (halves)
-                        base::convert(half_rows(part).from(first - t + i), attention_block);
+                        base::convert(rows_of<half>(part).from(first - t + i), attention_block);
                     else
                         decode(part, keys, first - t + i, attention_block);
                 });
             if (end == stop)
                 return;
             if (halves)
-                base::dense(half_rows(here.keys), half_rows(here.values), t, end, stop);
+                rows<half>(here, t, end, stop, {});
             else
                 decoded(here, t, end, stop);
         }
-        CRUMB_INLINE kv_rows<half> half_rows(const std::byte* part) const noexcept {
-            return {reinterpret_cast<const half*>(part), cache.keys().head_size()};
-        }
 
+        template <class T>
+        CRUMB_INLINE kv_rows<T> rows_of(const std::byte* part) const noexcept {
+            return {reinterpret_cast<const T*>(part), cache.keys().head_size()};
+        }
         template <class T>
         CRUMB_INLINE void rows(const kv_parts& here, std::size_t t, std::size_t first, std::size_t stop,
                                const kv_parts& next) const noexcept {
-            const std::size_t size = cache.keys().head_size();
-            const auto of = [size](const std::byte* part) {
-                return kv_rows<T>{reinterpret_cast<const T*>(part), size};
-            };
-            base::dense(of(here.keys), of(here.values), t, first, stop, of(next.keys));
+            base::dense(rows_of<T>(here.keys), rows_of<T>(here.values), t, first, stop,
+                        rows_of<T>(next.keys));
         }
 
         // Bytes as they lie; `converted` is free for their scales.
