@@ -35,9 +35,8 @@ struct attention_run<isa::CRUMB_THIS_ISA, T> {
     }
 };
 
-template <>
-struct merge_run<isa::CRUMB_THIS_ISA> {
-    using I = isa::CRUMB_THIS_ISA;
+template <std::same_as<isa::CRUMB_THIS_ISA> I>
+struct merge_run<I> {
     using M = math<I>;
     using f32 = typename I::f32;
 

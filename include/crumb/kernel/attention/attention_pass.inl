@@ -12,9 +12,8 @@
 namespace crumb::inline CRUMB_ABI::kernel {
 
 // Queries of one kv head that go through the tokens together: i = (row - first row) * group + head in group.
-template <>
-struct attention_pass<isa::CRUMB_THIS_ISA> {
-    using I = isa::CRUMB_THIS_ISA;
+template <std::same_as<isa::CRUMB_THIS_ISA> I>
+struct attention_pass<I> {
     using M = math<I>;
     using f32 = typename I::f32;
     static constexpr std::size_t lanes = M::lanes;

@@ -7,9 +7,8 @@ namespace crumb::inline CRUMB_ABI::kernel {
 
 // An integer of a channel is 128 high + low, |high| <= 127, -64 <= low <= 64: `high` alone is the query
 // rounded to a 127th of its largest magnitude.
-template <>
-struct pq_expand_query_run<isa::CRUMB_THIS_ISA> {
-    using I = isa::CRUMB_THIS_ISA;
+template <std::same_as<isa::CRUMB_THIS_ISA> I>
+struct pq_expand_query_run<I> {
     static constexpr float whole = 127 * 128;  ///< largest integer
     static constexpr float most_entry = 128;   ///< largest magnitude of an entry
     static constexpr float tiny = 0x1p-90f;    ///< queries below are taken for 0

@@ -12,9 +12,8 @@
 
 namespace crumb::inline CRUMB_ABI::kernel {
 
-template <>
-struct pq_expand_run<isa::CRUMB_THIS_ISA> {
-    using I = isa::CRUMB_THIS_ISA;
+template <std::same_as<isa::CRUMB_THIS_ISA> I>
+struct pq_expand_run<I> {
     using P = typename I::pq;
     using f32 = typename I::f32;
 

@@ -14,9 +14,8 @@
 
 namespace crumb::inline CRUMB_ABI::kernel {
 
-template <>
-struct kv_matrices<isa::CRUMB_THIS_ISA> {
-    using I = isa::CRUMB_THIS_ISA;
+template <std::same_as<isa::CRUMB_THIS_ISA> I>
+struct kv_matrices<I> {
     using f32 = typename I::f32;
     static constexpr std::size_t lanes = I::lanes;
     static constexpr std::size_t quads = group_size / 4; ///< of inputs that lie beside each other

@@ -10,9 +10,8 @@
 
 namespace crumb::inline CRUMB_ABI::kernel {
 
-template <>
-struct pq_add_run<isa::CRUMB_THIS_ISA> {
-    using I = isa::CRUMB_THIS_ISA;
+template <std::same_as<isa::CRUMB_THIS_ISA> I>
+struct pq_add_run<I> {
     using P = typename I::pq;
 
     static void run(const pq_add_args& args) noexcept {

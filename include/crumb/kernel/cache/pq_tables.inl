@@ -10,9 +10,8 @@ namespace crumb::inline CRUMB_ABI::kernel {
 
 // The query becomes integers of two signed bytes. Its products with entries are then exact in floats,
 // whatever is fused, and so all ISAs make the same tables.
-template <>
-struct pq_table_run<isa::CRUMB_THIS_ISA> {
-    using I = isa::CRUMB_THIS_ISA;
+template <std::same_as<isa::CRUMB_THIS_ISA> I>
+struct pq_table_run<I> {
     using f32 = typename I::f32;
     static constexpr std::size_t lanes = static_cast<std::size_t>(I::lanes);
     static constexpr float whole = 127 * 257;                    ///< largest integer of a query

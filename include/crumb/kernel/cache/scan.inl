@@ -20,9 +20,8 @@
 
 namespace crumb::inline CRUMB_ABI::kernel {
 
-template <>
-struct kv_scan<isa::CRUMB_THIS_ISA> {
-    using I = isa::CRUMB_THIS_ISA;
+template <std::same_as<isa::CRUMB_THIS_ISA> I>
+struct kv_scan<I> {
     using M = math<I>;
     using f32 = typename I::f32;
     using rounding = pq_rounding<I>;

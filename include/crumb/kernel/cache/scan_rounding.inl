@@ -5,9 +5,8 @@
 
 namespace crumb::inline CRUMB_ABI::kernel {
 
-template <>
-struct pq_rounding<isa::CRUMB_THIS_ISA> {
-    using I = isa::CRUMB_THIS_ISA;
+template <std::same_as<isa::CRUMB_THIS_ISA> I>
+struct pq_rounding<I> {
     using f32 = typename I::f32;
     static constexpr std::size_t lanes = static_cast<std::size_t>(I::lanes);
     static constexpr float levels = static_cast<float>(pq_max);

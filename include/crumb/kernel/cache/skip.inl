@@ -21,9 +21,8 @@
 
 namespace crumb::inline CRUMB_ABI::kernel {
 
-template <>
-struct kv_skip<isa::CRUMB_THIS_ISA> {
-    using I = isa::CRUMB_THIS_ISA;
+template <std::same_as<isa::CRUMB_THIS_ISA> I>
+struct kv_skip<I> {
     using M = math<I>;
     using f32 = typename I::f32;
     static constexpr std::size_t lanes = M::lanes;

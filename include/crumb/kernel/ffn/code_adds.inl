@@ -14,9 +14,8 @@
 
 namespace crumb::inline CRUMB_ABI::kernel {
 
-template <>
-struct code_adds<isa::CRUMB_THIS_ISA> {
-    using I = isa::CRUMB_THIS_ISA;
+template <std::same_as<isa::CRUMB_THIS_ISA> I>
+struct code_adds<I> {
     using M = math<I>;
     using P = typename I::four_rows;
     using f32 = typename I::f32;

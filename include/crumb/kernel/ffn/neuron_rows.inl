@@ -18,9 +18,8 @@
 
 namespace crumb::inline CRUMB_ABI::kernel {
 
-template <>
-struct range_test_run<isa::CRUMB_THIS_ISA> {
-    using I = isa::CRUMB_THIS_ISA;
+template <std::same_as<isa::CRUMB_THIS_ISA> I>
+struct range_test_run<I> {
     using M = math<I>;
     using f32 = typename I::f32;
 

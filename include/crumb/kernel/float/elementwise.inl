@@ -62,9 +62,8 @@ struct elementwise_run<isa::CRUMB_THIS_ISA, Function> {
     }
 };
 
-template <>
-struct copy_run<isa::CRUMB_THIS_ISA> {
-    using I = isa::CRUMB_THIS_ISA;
+template <std::same_as<isa::CRUMB_THIS_ISA> I>
+struct copy_run<I> {
     using M = math<I>;
 
     static void add(const elementwise_args& args) noexcept {

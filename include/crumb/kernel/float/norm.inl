@@ -7,9 +7,8 @@
 
 namespace crumb::inline CRUMB_ABI::kernel {
 
-template <>
-struct norm_run<isa::CRUMB_THIS_ISA> {
-    using I = isa::CRUMB_THIS_ISA;
+template <std::same_as<isa::CRUMB_THIS_ISA> I>
+struct norm_run<I> {
     using M = math<I>;
     using f32 = typename I::f32;
     static constexpr std::size_t lanes = M::lanes;

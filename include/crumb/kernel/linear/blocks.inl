@@ -5,9 +5,8 @@
 
 namespace crumb::inline CRUMB_ABI::kernel {
 
-template <>
-struct blocks<isa::CRUMB_THIS_ISA> {
-    using I = isa::CRUMB_THIS_ISA;
+template <std::same_as<isa::CRUMB_THIS_ISA> I>
+struct blocks<I> {
 
     /// Calls f.template operator()<Rows>(r) for the blocks of rows from r, where one begins, to `end`.
     template <std::size_t RowBlock, class F>

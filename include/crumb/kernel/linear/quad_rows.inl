@@ -6,9 +6,8 @@
 
 namespace crumb::inline CRUMB_ABI::kernel {
 
-template <>
-struct quad_rows<isa::CRUMB_THIS_ISA> {
-    using I = isa::CRUMB_THIS_ISA;
+template <std::same_as<isa::CRUMB_THIS_ISA> I>
+struct quad_rows<I> {
     struct row {
         const std::int8_t* codes;
         std::size_t stride; ///< bytes from 8 inputs to the next 8

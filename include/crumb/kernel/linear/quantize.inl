@@ -8,9 +8,8 @@
 
 namespace crumb::inline CRUMB_ABI::kernel {
 
-template <>
-struct activation_quantizer<isa::CRUMB_THIS_ISA> {
-    using I = isa::CRUMB_THIS_ISA;
+template <std::same_as<isa::CRUMB_THIS_ISA> I>
+struct activation_quantizer<I> {
     static constexpr std::size_t span = panel_inputs / group_size; ///< groups of 32 that go together
 
     // Sixteen groups go together, step by step: one group alone is a long chain of dependent instructions.

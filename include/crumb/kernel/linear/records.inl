@@ -9,9 +9,8 @@ namespace crumb::inline CRUMB_ABI::kernel {
 
 /// Integers of a group of 32 with 16 channels each: the scales of its sums, and the minima where records have
 /// some.
-template <>
-struct record_integers<isa::CRUMB_THIS_ISA> {
-    using I = isa::CRUMB_THIS_ISA;
+template <std::same_as<isa::CRUMB_THIS_ISA> I>
+struct record_integers<I> {
     using bits = field_bits<I>;
     using sixteen = typename bits::sixteen;
     sixteen scale[2], minimum[2]; ///< of groups of 16; of a group of 32 the first

@@ -6,9 +6,8 @@
 
 namespace crumb::inline CRUMB_ABI::kernel {
 
-template <>
-struct product_run<isa::CRUMB_THIS_ISA> {
-    using I = isa::CRUMB_THIS_ISA;
+template <std::same_as<isa::CRUMB_THIS_ISA> I>
+struct product_run<I> {
     using f32 = typename I::f32;
     static constexpr std::size_t lanes = I::lanes;
     static constexpr std::size_t height = 6;                             ///< rows of a tile

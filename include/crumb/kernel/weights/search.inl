@@ -5,9 +5,8 @@
 
 namespace crumb::inline CRUMB_ABI::kernel {
 
-template <>
-struct search_run<isa::CRUMB_THIS_ISA> {
-    using I = isa::CRUMB_THIS_ISA;
+template <std::same_as<isa::CRUMB_THIS_ISA> I>
+struct search_run<I> {
     using f32 = typename I::f32;
     static constexpr std::size_t lanes = I::lanes;
     static constexpr std::size_t inputs = 32; ///< of a group
