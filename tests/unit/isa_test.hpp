@@ -68,17 +68,22 @@ inline bool runs_here(const char* isa) {
     return false;
 }
 
+/// Calls call(f, isa) for every ISA that tests run on.
+inline void call_for_each_isa(void* f, void (*call)(void*, const tested_isa&)) {
+    std::vector<tested_isa> all;
+    crumb::isa_list::for_each([&]<class Isa>() { all.push_back(tested_isa::of<Isa>()); });
+    for (const tested_isa& isa : all)
+        if (runs_here(isa.name)) {
+            SCOPED_TRACE(isa.name);
+            call(f, isa);
+        }
+}
 /// Calls f(tested_isa) or f.operator()<Isa>() for every ISA that tests run on.
 template <class F>
 void for_each_isa(F&& f) {
     if constexpr (std::is_invocable_v<F&, const tested_isa&>) {
-        std::vector<tested_isa> all;
-        crumb::isa_list::for_each([&]<class Isa>() { all.push_back(tested_isa::of<Isa>()); });
-        for (const tested_isa& isa : all)
-            if (runs_here(isa.name)) {
-                SCOPED_TRACE(isa.name);
-                f(isa);
-            }
+        call_for_each_isa(
+            &f, [](void* g, const tested_isa& isa) { (*static_cast<std::remove_reference_t<F>*>(g))(isa); });
     } else {
         crumb::isa_list::for_each([&]<class Isa>() {
             if (runs_here(Isa::name)) {

@@ -24,24 +24,43 @@ struct quantized_input {
     crumb::activations rows;
 };
 
-/// Memory for the objects of one product; every buffer ends or begins at a page that must not be touched.
-template <class F>
-struct linear_problem {
+/// What a product has whose format does not matter.
+struct linear_inputs {
     std::size_t n, k, m;
     std::vector<float> x, bias;
-    stored_weights<F> stored;
-    guarded<std::byte> weights;
-    crumb::packed_view<F> packed;
 
-    linear_problem(std::size_t n_, std::size_t k_, std::size_t m_, unsigned seed)
-        : n(n_), k(k_), m(m_), x(m * k), bias(n), weights(crumb::packed_bytes<F>(n, k)) {
-        std::mt19937 random(seed);
+    linear_inputs(std::size_t n_, std::size_t k_, std::size_t m_, std::mt19937& random)
+        : n(n_), k(k_), m(m_), x(m * k), bias(n) {
         normal_numbers<float> normal;
         for (auto& v : x)
             v = normal(random) * std::exp(normal(random));
         for (auto& v : bias)
             v = normal(random);
-        stored = random_weights<F>(n, k, random);
+    }
+    quantized_input quantize(const crumb::activation_plan& layout) const {
+        quantized_input q{std::make_unique<guarded<std::byte>>(crumb::activation_bytes(layout, m)), {}};
+        auto a = crumb::activations::create(q.memory->span(), layout, m);
+        EXPECT_TRUE(a) << a.message();
+        guarded<float> input(x.size());
+        std::copy(x.begin(), x.end(), input.begin());
+        a->quantize(crumb::matrix<const float>(input.data(), m, k));
+        q.rows = *a;
+        return q;
+    }
+};
+
+/// Memory for the objects of one product; every buffer ends or begins at a page that must not be touched.
+template <class F>
+struct linear_problem : linear_inputs {
+    stored_weights<F> stored;
+    guarded<std::byte> weights;
+    crumb::packed_view<F> packed;
+
+    linear_problem(std::size_t rows, std::size_t inputs, std::size_t tokens, unsigned seed)
+        : linear_problem(rows, inputs, tokens, std::mt19937(seed)) {}
+    linear_problem(std::size_t rows, std::size_t inputs, std::size_t tokens, std::mt19937 random)
+        : linear_inputs(rows, inputs, tokens, random), stored(random_weights<F>(n, k, random)),
+          weights(crumb::packed_bytes<F>(n, k)) {
         pack();
     }
     /// After a change of `stored`.
@@ -68,17 +87,8 @@ struct linear_problem {
         EXPECT_STREQ(p->isa(), isa);
         return *p;
     }
-    quantized_input quantize(const crumb::linear<F>& plan) const {
-        const auto layout = plan.input_plan();
-        quantized_input q{std::make_unique<guarded<std::byte>>(crumb::activation_bytes(layout, m)), {}};
-        auto a = crumb::activations::create(q.memory->span(), layout, m);
-        EXPECT_TRUE(a) << a.message();
-        guarded<float> input(x.size());
-        std::copy(x.begin(), x.end(), input.begin());
-        a->quantize(crumb::matrix<const float>(input.data(), m, k));
-        q.rows = *a;
-        return q;
-    }
+    using linear_inputs::quantize;
+    quantized_input quantize(const crumb::linear<F>& plan) const { return quantize(plan.input_plan()); }
     std::vector<float> run(const char* isa, bool with_bias = false,
                            crumb::linear_mode mode = crumb::linear_mode::exact) const {
         const auto p = plan(isa, with_bias, mode);

@@ -1,6 +1,7 @@
 // The tensor types of GGUF: what ggml reads in their blocks, what any bytes can mean, and that blocks are
 // made again of what is read in them.
 #include "data/gguf_types.hpp"
+#include "format_test.hpp"
 
 #include <crumb/format/iq4_nl.hpp>
 #include <crumb/format/iq4_xs.hpp>
@@ -39,26 +40,20 @@ namespace {
 template <class F, unsigned Number, int Minimum, int Maximum>
 struct described {
     using format = F;
+    static constexpr const char* name = F::name;
     static constexpr unsigned number = Number;
     static constexpr int minimum = Minimum;
     static constexpr int maximum = Maximum;
 };
 
-using every_type = testing::Types<described<crumb::q4_1, 3, 0, 15>, described<crumb::q5_0, 6, -16, 15>,
-                                  described<crumb::q5_1, 7, 0, 31>, described<crumb::q2_k, 10, 0, 3>,
-                                  described<crumb::q3_k, 11, -4, 3>, described<crumb::q4_k, 12, 0, 15>,
-                                  described<crumb::q5_k, 13, 0, 31>, described<crumb::q6_k, 14, -32, 31>,
-                                  described<crumb::iq4_nl, 20, 0, 15>, described<crumb::iq4_xs, 23, 0, 15>,
-                                  described<crumb::tq1_0, 34, -1, 1>, described<crumb::tq2_0, 35, -1, 2>,
-                                  described<crumb::mxfp4, 39, 0, 15>, described<crumb::nvfp4, 40, 0, 15>,
-                                  described<crumb::q1_0, 41, -1, 1>, described<crumb::q2_0, 42, -1, 2>>;
-
-struct format_name {
-    template <class T>
-    static std::string GetName(int) {
-        return T::format::name;
-    }
-};
+using every_type = crumb::type_list<described<crumb::q4_1, 3, 0, 15>, described<crumb::q5_0, 6, -16, 15>,
+                                    described<crumb::q5_1, 7, 0, 31>, described<crumb::q2_k, 10, 0, 3>,
+                                    described<crumb::q3_k, 11, -4, 3>, described<crumb::q4_k, 12, 0, 15>,
+                                    described<crumb::q5_k, 13, 0, 31>, described<crumb::q6_k, 14, -32, 31>,
+                                    described<crumb::iq4_nl, 20, 0, 15>, described<crumb::iq4_xs, 23, 0, 15>,
+                                    described<crumb::tq1_0, 34, -1, 1>, described<crumb::tq2_0, 35, -1, 2>,
+                                    described<crumb::mxfp4, 39, 0, 15>, described<crumb::nvfp4, 40, 0, 15>,
+                                    described<crumb::q1_0, 41, -1, 1>, described<crumb::q2_0, 42, -1, 2>>;
 
 template <class Block>
 Block random_block(std::mt19937& random) {
@@ -98,12 +93,12 @@ double squared_error(const crumb::storage_view<F>& w, const std::vector<float>& 
 }
 
 template <class T>
-class GgufTypes : public testing::Test {};
-TYPED_TEST_SUITE(GgufTypes, every_type, format_name);
+struct GgufTypes {};
+FORMAT_TEST_SUITE(GgufTypes, every_type);
 
 // Sums with a minimum of 0 are compared as values: ggml subtracts it and crumb adds its negative, and -0 - 0
 // is -0 where -0 + 0 is 0. All other weights are compared in all of their bits.
-TYPED_TEST(GgufTypes, DecodeAsGgmlDoes) {
+FORMAT_TEST(GgufTypes, DecodeAsGgmlDoes) {
     using F = TypeParam::format;
     static_assert(crumb::weight_format<F> && crumb::writable_format<F>);
     const auto type = crumb_test::read_gguf_type(TypeParam::number);
@@ -120,7 +115,7 @@ TYPED_TEST(GgufTypes, DecodeAsGgmlDoes) {
     crumb_test::expect_floats(type, decoded);
 }
 
-TYPED_TEST(GgufTypes, AnyBytesAreCodesOfTheirRange) {
+FORMAT_TEST(GgufTypes, AnyBytesAreCodesOfTheirRange) {
     using F = TypeParam::format;
     std::mt19937 random(1);
     std::set<int> seen;
@@ -137,7 +132,7 @@ TYPED_TEST(GgufTypes, AnyBytesAreCodesOfTheirRange) {
     EXPECT_EQ(seen.size(), signs ? 2u : std::size_t(TypeParam::maximum - TypeParam::minimum + 1));
 }
 
-TYPED_TEST(GgufTypes, BlocksAreRebuiltFromWhatIsReadInThem) {
+FORMAT_TEST(GgufTypes, BlocksAreRebuiltFromWhatIsReadInThem) {
     using F = TypeParam::format;
     std::mt19937 random(2);
     for (int repetition = 0; repetition < 64; ++repetition) {
@@ -155,7 +150,7 @@ TYPED_TEST(GgufTypes, BlocksAreRebuiltFromWhatIsReadInThem) {
 }
 
 // What ggml's quantizer made comes back byte for byte, which random bytes of tq1_0 do not.
-TYPED_TEST(GgufTypes, QuantizedBlocksAreRebuilt) {
+FORMAT_TEST(GgufTypes, QuantizedBlocksAreRebuilt) {
     using F = TypeParam::format;
     const auto type = crumb_test::read_gguf_type(TypeParam::number);
     const std::size_t quantized = 2 * std::max<std::size_t>(256, type.block_inputs) / type.block_inputs;
@@ -168,7 +163,7 @@ TYPED_TEST(GgufTypes, QuantizedBlocksAreRebuilt) {
 }
 
 // A group is written without a trace in the others, and its scale without a trace in its minimum.
-TYPED_TEST(GgufTypes, GroupsAreWrittenApart) {
+FORMAT_TEST(GgufTypes, GroupsAreWrittenApart) {
     using F = TypeParam::format;
     constexpr std::size_t group = F::scales::group, groups = F::scales::block_groups;
     std::mt19937 random(3);
@@ -196,7 +191,7 @@ TYPED_TEST(GgufTypes, GroupsAreWrittenApart) {
 
 // The bar is ggml's own quantizer: its squared error on the same floats, and 1 % for decisions between
 // equals.
-TYPED_TEST(GgufTypes, EncodeIsAsGoodAsGgmls) {
+FORMAT_TEST(GgufTypes, EncodeIsAsGoodAsGgmls) {
     using F = TypeParam::format;
     if constexpr (crumb::rounding_format<F>) {
         const auto type = crumb_test::read_gguf_type(TypeParam::number);
@@ -206,8 +201,8 @@ TYPED_TEST(GgufTypes, EncodeIsAsGoodAsGgmls) {
             ASSERT_TRUE(q) << q.message();
             const double error = squared_error<F>(q->view(), x);
             EXPECT_LE(error, 1.01 * type.squared_error[kind]) << kind;
-            this->RecordProperty(kind == 0 ? "gaussian" : "heavy_tailed",
-                                 std::to_string(error / type.squared_error[kind]));
+            testing::Test::RecordProperty(kind == 0 ? "gaussian" : "heavy_tailed",
+                                          std::to_string(error / type.squared_error[kind]));
         }
     } else {
         EXPECT_STREQ(F::name, "nvfp4"); // is made by tools that train for it
@@ -216,7 +211,7 @@ TYPED_TEST(GgufTypes, EncodeIsAsGoodAsGgmls) {
 
 // Two compilers, two architectures and fused multiply-adds must not change a byte. The floats have zeros of
 // both signs.
-TYPED_TEST(GgufTypes, EncodeWritesTheSameBytesEverywhere) {
+FORMAT_TEST(GgufTypes, EncodeWritesTheSameBytesEverywhere) {
     using F = TypeParam::format;
     if constexpr (crumb::rounding_format<F>) {
         const std::map<std::string, std::uint32_t> hashes = {
@@ -260,7 +255,7 @@ std::vector<float> difficult_floats() {
 
 // A weight is never further from its float than the largest float of its block: encoding as zeros were
 // better.
-TYPED_TEST(GgufTypes, EncodeIsNeverWorseThanZeros) {
+FORMAT_TEST(GgufTypes, EncodeIsNeverWorseThanZeros) {
     using F = TypeParam::format;
     if constexpr (crumb::rounding_format<F>) {
         const auto x = difficult_floats<F>();
@@ -280,7 +275,7 @@ TYPED_TEST(GgufTypes, EncodeIsNeverWorseThanZeros) {
     }
 }
 
-TYPED_TEST(GgufTypes, QuantizeRefusesWhatScalesCannotHold) {
+FORMAT_TEST(GgufTypes, QuantizeRefusesWhatScalesCannotHold) {
     using F = TypeParam::format;
     if constexpr (crumb::rounding_format<F>) {
         constexpr std::size_t inputs = crumb::block_inputs<F>;

@@ -1,5 +1,5 @@
 // Every line of format/invariants.hpp: bytes that break it are refused, with a message that says where.
-#include "format_types.hpp"
+#include "format_test.hpp"
 #include "guarded.hpp"
 #include "kv_problem.hpp"
 #include "random_weights.hpp"
@@ -52,11 +52,11 @@ class damaged {
 };
 
 template <class F>
-class PackedInvariants : public testing::Test {};
+struct PackedInvariants {};
 using formats = crumb_test::types_of<crumb::format_list, crumb::variant_list>;
-TYPED_TEST_SUITE(PackedInvariants, formats);
+FORMAT_TEST_SUITE(PackedInvariants, formats);
 
-TYPED_TEST(PackedInvariants, AreChecked) {
+FORMAT_TEST(PackedInvariants, AreChecked) {
     using F = TypeParam;
     constexpr std::size_t n = 19, k = 300;
     std::mt19937 random(3);

@@ -1,4 +1,4 @@
-#include "format_types.hpp"
+#include "format_test.hpp"
 #include "guarded.hpp"
 #include "isa_test.hpp"
 #include "linear_problem.hpp"
@@ -57,12 +57,12 @@ void check(const problem<F>& p, const tested_isa& isa, bool with_bias) {
 }
 
 template <class F>
-class Linear : public testing::Test {};
+struct Linear {};
 using formats = crumb_test::types_of<crumb::format_list, crumb::record_format_list, crumb::variant_list,
                                      crumb::type_list<mine::five_bits>>;
-TYPED_TEST_SUITE(Linear, formats);
+FORMAT_TEST_SUITE(Linear, formats);
 
-TYPED_TEST(Linear, MatchesTheReferenceOnEveryIsaAndShape) {
+FORMAT_TEST(Linear, MatchesTheReferenceOnEveryIsaAndShape) {
     for (std::size_t n : {1, 4, 15, 16, 17, 50}) {
         for (std::size_t k : {1, 31, 32, 33, 64, 200}) {
             for (std::size_t m : {1, 2, 3, 4, 5, 6, 7, 8, 9, 15, 16, 17, 24, 31, 33}) {
@@ -78,12 +78,12 @@ TYPED_TEST(Linear, MatchesTheReferenceOnEveryIsaAndShape) {
     }
 }
 
-TYPED_TEST(Linear, LargeShape) {
+FORMAT_TEST(Linear, LargeShape) {
     const problem<TypeParam> p(100, 4096, 19, 1);
     for_each_isa([&](const tested_isa& isa) { check(p, isa, false); });
 }
 
-TYPED_TEST(Linear, EmptyShapesDoNothing) {
+FORMAT_TEST(Linear, EmptyShapesDoNothing) {
     for (const auto& [n, k, m] :
          {std::array<std::size_t, 3>{0, 64, 3}, {16, 0, 2}, {48, 0, 33}, {16, 64, 0}, {0, 0, 0}}) {
         const problem<TypeParam> p(n, k, m, 1);
@@ -112,7 +112,7 @@ std::vector<typename Scales::value> extreme_scales() {
     else
         return {{0}, {1}, {0x7e}};
 }
-TYPED_TEST(Linear, ExtremeCodesAndScalesAreExact) {
+FORMAT_TEST(Linear, ExtremeCodesAndScalesAreExact) {
     constexpr bool indexed = crumb::codebook_entries<TypeParam> != 0;
     // One sum alone is not rounded: of formats with records, minima are another.
     constexpr bool exactly = !crumb::has_records<TypeParam>;
@@ -151,7 +151,7 @@ TYPED_TEST(Linear, ExtremeCodesAndScalesAreExact) {
 }
 
 // One output is one sequence of roundings: neither the number of rows nor the split into parts changes a bit.
-TYPED_TEST(Linear, ResultsDoNotDependOnRowsOrSplit) {
+FORMAT_TEST(Linear, ResultsDoNotDependOnRowsOrSplit) {
     const problem<TypeParam> all(45, 300, 37, 3);
     for_each_isa([&](const tested_isa& isa) {
         const auto whole = all.run(isa.name);
@@ -186,7 +186,7 @@ TYPED_TEST(Linear, ResultsDoNotDependOnRowsOrSplit) {
     });
 }
 
-TYPED_TEST(Linear, IsasWithFusedMultiplyAddAgreeBitForBit) {
+FORMAT_TEST(Linear, IsasWithFusedMultiplyAddAgreeBitForBit) {
     const problem<TypeParam> p(33, 256, 11, 5);
     std::vector<float> first;
     for_each_isa([&](const tested_isa& isa) {
@@ -208,12 +208,12 @@ void halve(Block& b) {
         b.d.bits = static_cast<std::uint16_t>(b.d.bits - 0x400);
 }
 template <class F>
-class Codebooks : public testing::Test {};
-TYPED_TEST_SUITE(Codebooks, crumb_test::trained_formats);
+struct Codebooks {};
+FORMAT_TEST_SUITE(Codebooks, crumb_test::trained_formats);
 
 // ISAs may multiply entries of 6 bits in another way than others: twice the entries and half the scales are
 // the same weights, sums and roundings.
-TYPED_TEST(Codebooks, NarrowEntriesGiveTheBitsOfOthers) {
+FORMAT_TEST(Codebooks, NarrowEntriesGiveTheBitsOfOthers) {
     for (const auto& [n, k, m] :
          {std::array<std::size_t, 3>{1, 31, 1}, {50, 200, 1}, {33, 256, 2}, {45, 300, 5}, {100, 1024, 19}}) {
         problem<TypeParam> narrow(n, k, m, unsigned(n + k * 100 + m));
@@ -244,7 +244,7 @@ TYPED_TEST(Codebooks, NarrowEntriesGiveTheBitsOfOthers) {
     }
 }
 
-TYPED_TEST(Codebooks, NarrowExtremesAreExact) {
+FORMAT_TEST(Codebooks, NarrowExtremesAreExact) {
     for (const int value : {-32, 31})
         for (const float sign : {-1.0f, 1.0f}) {
             problem<TypeParam> p(18, 64, 3, 2);
@@ -261,7 +261,7 @@ TYPED_TEST(Codebooks, NarrowExtremesAreExact) {
         }
 }
 
-TYPED_TEST(Linear, ThreadsMayShareAPlan) {
+FORMAT_TEST(Linear, ThreadsMayShareAPlan) {
     const problem<TypeParam> p(160, 128, 20, 6);
     for_each_isa([&](const tested_isa& isa) {
         const auto whole = p.run(isa.name);
@@ -281,7 +281,7 @@ TYPED_TEST(Linear, ThreadsMayShareAPlan) {
     });
 }
 
-TYPED_TEST(Linear, NotFiniteActivationsGiveNotFiniteOutputs) {
+FORMAT_TEST(Linear, NotFiniteActivationsGiveNotFiniteOutputs) {
     for (const float bad : {std::numeric_limits<float>::quiet_NaN(), std::numeric_limits<float>::infinity(),
                             -std::numeric_limits<float>::infinity()}) {
         problem<TypeParam> p(20, 96, 5, 7);
@@ -294,7 +294,7 @@ TYPED_TEST(Linear, NotFiniteActivationsGiveNotFiniteOutputs) {
     }
 }
 
-TYPED_TEST(Linear, PlanRefusesABiasOfAnotherSize) {
+FORMAT_TEST(Linear, PlanRefusesABiasOfAnotherSize) {
     const problem<TypeParam> p(20, 96, 1, 8);
     const auto plan =
         crumb::linear<TypeParam>::plan(p.packed, {.bias = std::span<const float>(p.bias).first(19)});
@@ -302,7 +302,7 @@ TYPED_TEST(Linear, PlanRefusesABiasOfAnotherSize) {
     EXPECT_STREQ(plan.message(), "bias has 19 values, the weights have 20 output channels");
 }
 
-TYPED_TEST(Linear, PlanRefusesCodebooksOfAnotherSize) {
+FORMAT_TEST(Linear, PlanRefusesCodebooksOfAnotherSize) {
     const problem<TypeParam> p(20, 96, 1, 8);
     const std::vector<std::int8_t> entries(15);
     const auto plan = crumb::linear<TypeParam>::plan(p.packed, {.codebooks = entries});

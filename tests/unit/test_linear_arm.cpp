@@ -1,5 +1,5 @@
 // What only ISAs with their own micro-kernels have: absorbed products, assembly, pairs of rows.
-#include "format_types.hpp"
+#include "format_test.hpp"
 #include "guarded.hpp"
 #include "isa_test.hpp"
 #include "linear_problem.hpp"
@@ -333,14 +333,14 @@ TEST(Absorbed, PackingKeepsTheBlocks) {
 }
 
 template <class F>
-class OwnTiles : public testing::Test {};
+struct OwnTiles {};
 using formats = crumb_test::types_of<crumb::format_list, crumb::variant_list>;
-TYPED_TEST_SUITE(OwnTiles, formats);
+FORMAT_TEST_SUITE(OwnTiles, formats);
 
 [[maybe_unused]] constexpr crumb::half one_third(crumb::half*) { return {0x3555}; }
 [[maybe_unused]] constexpr crumb::block_scale one_third(crumb::block_scale*) { return {119, 85}; }
 
-TYPED_TEST(OwnTiles, AssemblyAgreesWithIntrinsicsBitForBit) {
+FORMAT_TEST(OwnTiles, AssemblyAgreesWithIntrinsicsBitForBit) {
     using F = TypeParam;
     for (std::size_t k : {32, 96, 128, 160, 420, 512}) {
         for (std::size_t m : {1, 8, 16, 24, 31}) {
@@ -451,7 +451,7 @@ TEST(NestedTiles, AssemblyAgreesWithIntrinsicsBitForBit) {
     }
 }
 
-TYPED_TEST(OwnTiles, FormatsOfAllLayoutsAgreeWithTheReference) {
+FORMAT_TEST(OwnTiles, FormatsOfAllLayoutsAgreeWithTheReference) {
     using F = TypeParam;
     const problem<F> p(19, 100, 13, 9);
     for_each_isa([&]<class I>() {

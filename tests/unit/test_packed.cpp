@@ -1,4 +1,4 @@
-#include "format_types.hpp"
+#include "format_test.hpp"
 #include "random_numbers.hpp"
 #include "random_weights.hpp"
 
@@ -18,8 +18,7 @@ namespace test_packed {
 namespace {
 
 template <class F>
-class Packed : public testing::Test {
-  public:
+struct Packed {
     /// Weights whose surplus behind k is zero, as unpacking gives them.
     static crumb_test::stored_weights<F> random_weights(std::size_t n, std::size_t k, unsigned seed) {
         std::mt19937 random(seed);
@@ -42,9 +41,9 @@ class Packed : public testing::Test {
     }
 };
 using formats = crumb_test::types_of<crumb::format_list, crumb::variant_list>;
-TYPED_TEST_SUITE(Packed, formats);
+FORMAT_TEST_SUITE(Packed, formats);
 
-TYPED_TEST(Packed, IsExactlyReversible) {
+FORMAT_TEST(Packed, IsExactlyReversible) {
     for (std::size_t n : {0, 1, 15, 16, 17, 40}) {
         for (std::size_t k : {0, 1, 31, 32, 33, 100, 256, 300, 513}) {
             const auto w = this->random_weights(n, k, unsigned(n * 1000 + k));
@@ -62,12 +61,12 @@ TYPED_TEST(Packed, IsExactlyReversible) {
     }
 }
 
-TYPED_TEST(Packed, IsSpaceNeutral) {
+FORMAT_TEST(Packed, IsSpaceNeutral) {
     const std::size_t stored = 64 * 256 / crumb::block_inputs<TypeParam> * sizeof(typename TypeParam::block);
     EXPECT_EQ(crumb::packed_bytes<TypeParam>(64, 256), stored + sizeof(crumb::packed_header));
 }
 
-TYPED_TEST(Packed, PartsMakeTheWhole) {
+FORMAT_TEST(Packed, PartsMakeTheWhole) {
     using crumb::range;
     for (std::size_t n : {15, 16, 40}) {
         const std::size_t k = 300, bytes = crumb::packed_bytes<TypeParam>(n, k);
@@ -88,7 +87,7 @@ TYPED_TEST(Packed, PartsMakeTheWhole) {
     EXPECT_FALSE(crumb::pack_channels(w.view(), memory.bytes(), {0, 24}));
 }
 
-TYPED_TEST(Packed, RowStrideSelectsBlocks) {
+FORMAT_TEST(Packed, RowStrideSelectsBlocks) {
     // Rows of two blocks inside rows of three.
     constexpr std::size_t k = crumb::block_inputs<TypeParam>;
     const auto w = this->random_weights(10, 3 * k, 5);
@@ -104,7 +103,7 @@ TYPED_TEST(Packed, RowStrideSelectsBlocks) {
               crumb::errc::bad_shape);
 }
 
-TYPED_TEST(Packed, RefusesWhatItCannotHold) {
+FORMAT_TEST(Packed, RefusesWhatItCannotHold) {
     auto w = this->random_weights(20, 64, 7);
     const auto view = w.view();
     crumb::buffer memory(crumb::packed_bytes<TypeParam>(20, 64));
@@ -133,7 +132,7 @@ TYPED_TEST(Packed, RefusesWhatItCannotHold) {
     EXPECT_EQ(crumb::packed_bytes<TypeParam>(std::size_t{1} << 39, std::size_t{1} << 39), 0u);
 }
 
-TYPED_TEST(Packed, OpensOnlyItsOwnBytes) {
+FORMAT_TEST(Packed, OpensOnlyItsOwnBytes) {
     const auto w = this->random_weights(20, 64, 9);
     crumb::buffer memory(crumb::packed_bytes<TypeParam>(20, 64));
     ASSERT_TRUE(crumb::pack(w.view(), memory.bytes()));

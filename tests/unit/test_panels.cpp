@@ -1,4 +1,4 @@
-#include "format_types.hpp"
+#include "format_test.hpp"
 #include "guarded.hpp"
 #include "isa_test.hpp"
 #include "random_numbers.hpp"
@@ -26,8 +26,7 @@ using crumb_test::normal_numbers;
 using crumb_test::tested_isa;
 
 template <class F>
-class Panels : public testing::Test {
-  protected:
+struct Panels {
     /// Weights whose scales differ by three powers of ten between groups and channels.
     void make(std::size_t n_, std::size_t k_, std::size_t m_) {
         n = n_, k = k_, m = m_;
@@ -87,9 +86,9 @@ class Panels : public testing::Test {
     crumb::packed_view<F> packed;
 };
 using formats = crumb_test::types_of<crumb::format_list, crumb::variant_list>;
-TYPED_TEST_SUITE(Panels, formats);
+FORMAT_TEST_SUITE(Panels, formats);
 
-TYPED_TEST(Panels, MatchTheReference) {
+FORMAT_TEST(Panels, MatchTheReference) {
     for (std::size_t channels : {1, 16, 31, 50, 96}) {
         for (std::size_t inputs : {1, 33, 512, 545, 1056}) {
             for (std::size_t rows : {1, 2, 7, 8, 13, 29}) {
@@ -115,7 +114,7 @@ TYPED_TEST(Panels, MatchTheReference) {
     });
 }
 
-TYPED_TEST(Panels, RequantizedWeightsStayWithinTheStatedDistance) {
+FORMAT_TEST(Panels, RequantizedWeightsStayWithinTheStatedDistance) {
     this->make(32, 1024, 3);
     const auto weights_view = this->stored.view();
     const std::vector<std::int8_t> codes(3 * 1024, 1);
@@ -133,7 +132,7 @@ TYPED_TEST(Panels, RequantizedWeightsStayWithinTheStatedDistance) {
     }
 }
 
-TYPED_TEST(Panels, ExtremeCodesAndScales) {
+FORMAT_TEST(Panels, ExtremeCodesAndScales) {
     this->make(16, 512, 8);
     using scale = typename TypeParam::scales::value;
     constexpr bool halves = std::is_same_v<scale, crumb::half>;
@@ -169,7 +168,7 @@ TYPED_TEST(Panels, ExtremeCodesAndScales) {
     });
 }
 
-TYPED_TEST(Panels, ResultsDoNotDependOnRowsOrSplit) {
+FORMAT_TEST(Panels, ResultsDoNotDependOnRowsOrSplit) {
     this->make(75, 600, 21);
     for_each_isa([&](const tested_isa& isa) {
         if (isa.panel_row_block != 0) {
@@ -197,7 +196,7 @@ TYPED_TEST(Panels, ResultsDoNotDependOnRowsOrSplit) {
     });
 }
 
-TYPED_TEST(Panels, NotFiniteActivationsGiveNotFiniteOutputs) {
+FORMAT_TEST(Panels, NotFiniteActivationsGiveNotFiniteOutputs) {
     this->make(16, 1024, 2);
     this->x[1024 + 600] = std::numeric_limits<float>::infinity();
     for_each_isa([&](const tested_isa& isa) {
@@ -214,7 +213,7 @@ TYPED_TEST(Panels, NotFiniteActivationsGiveNotFiniteOutputs) {
     });
 }
 
-TYPED_TEST(Panels, PlansWithoutThemAreRefused) {
+FORMAT_TEST(Panels, PlansWithoutThemAreRefused) {
     this->make(16, 32, 1);
     for_each_isa([&](const tested_isa& isa) {
         const auto p = this->plan(isa.name);

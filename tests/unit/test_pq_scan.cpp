@@ -3,7 +3,7 @@
 #include "unit/isa_test.hpp"
 #include "unit/random_numbers.hpp"
 
-#include <crumb/dispatch/table.hpp>
+#include <crumb/dispatch/cache.hpp>
 #include <crumb/isa/primitives.hpp>
 #include <crumb/kernel/cache/definitions.hpp>
 #include <crumb/kernel/cache/pq_kernels.hpp>
@@ -23,12 +23,31 @@ namespace {
 
 using namespace crumb;
 using namespace crumb::kernel;
-using crumb_test::for_each_isa;
 using crumb_test::guard;
 using crumb_test::guarded;
 using crumb_test::normal_numbers;
 
 constexpr std::size_t tokens = kv_part_tokens;
+
+/// What an ISA scans with. Scans are those that plans call.
+struct scan_functions : pq_scans {
+    void (*make_tables)(const pq_table_args&) noexcept;
+    void (*expand_query)(const pq_table_args&) noexcept;
+    void (*finish)(const pq_finish_args&) noexcept;
+
+    template <class Isa>
+    static scan_functions of() {
+        using I = dispatch::own_or_base_isa<Isa>;
+        const auto& table = dispatch::functions_at<dispatch::kv_attention_functions>(isa_index(Isa::name));
+        return {table.scans, &pq_make_tables<I>, &pq_expand_query<I>, &pq_finish<I>};
+    }
+};
+
+/// Calls f(scan_functions) for every ISA that tests run on.
+template <class F>
+void for_each_isa(F&& f) {
+    crumb_test::for_each_isa([&]<class Isa>() { f(scan_functions::of<Isa>()); });
+}
 
 struct scan_case {
     kv_codec codec;
@@ -126,19 +145,16 @@ struct made_query {
     made_query(const scan_case& c)
         : layout(c.codec, c.head_size, false), memory(layout.bytes), query(layout.at(memory.data())) {}
 
-    template <class Isa>
-    void make(problem& p) {
-        pq_make_tables<crumb::dispatch::own_or_base_isa<Isa>>(
-            {p.at.codec, p.at.head_size, p.q.data(), p.tables(), &query});
+    void make(const scan_functions& isa, problem& p) {
+        isa.make_tables({p.at.codec, p.at.head_size, p.q.data(), p.tables(), &query});
     }
 };
 
 /// The error bound holds for every token, the entries are in range, and portable makes the same.
-template <class Isa>
-void check_tables(problem& p) {
+void check_tables(const scan_functions& isa, problem& p) {
     made_query made(p.at), same(p.at);
-    made.make<Isa>(p);
-    same.make<isa::portable>(p);
+    made.make(isa, p);
+    same.make(scan_functions::of<isa::portable>(), p);
     const pq_query &a = made.query, &b = same.query;
     ASSERT_TRUE(std::isfinite(a.error));
     EXPECT_EQ(a.step, b.step);
@@ -163,16 +179,16 @@ void check_tables(problem& p) {
 class PqScan : public testing::TestWithParam<scan_case> {};
 
 TEST_P(PqScan, TablesKeepTheirBound) {
-    for_each_isa([&]<class Isa>() {
+    for_each_isa([&](const scan_functions& isa) {
         problem p(GetParam(), 1, guard::after);
-        check_tables<Isa>(p);
+        check_tables(isa, p);
         problem before(GetParam(), 2, guard::before);
-        check_tables<Isa>(before);
+        check_tables(isa, before);
     });
 }
 
 TEST_P(PqScan, TablesOfStrangeQueries) {
-    for_each_isa([&]<class Isa>() {
+    for_each_isa([&](const scan_functions& isa) {
         problem p(GetParam(), 3, guard::after);
         const std::size_t n = p.at.head_size;
         const auto with = [&](const char* what, auto&& change) {
@@ -181,7 +197,7 @@ TEST_P(PqScan, TablesOfStrangeQueries) {
             for (float& x : p.q)
                 x = normal(p.random);
             change();
-            check_tables<Isa>(p);
+            check_tables(isa, p);
         };
         with("one huge channel", [&] { p.q[n / 2] = 1e6f; });
         with("two huge channels", [&] {
@@ -212,7 +228,7 @@ TEST_P(PqScan, TablesOfStrangeQueries) {
 }
 
 TEST_P(PqScan, QueriesThatAreNotFiniteHaveNoBound) {
-    for_each_isa([&]<class Isa>() {
+    for_each_isa([&](const scan_functions& isa) {
         for (const float bad :
              {std::numeric_limits<float>::quiet_NaN(), std::numeric_limits<float>::infinity(),
               -std::numeric_limits<float>::infinity(), 3e38f}) {
@@ -220,7 +236,7 @@ TEST_P(PqScan, QueriesThatAreNotFiniteHaveNoBound) {
             p.q[p.at.head_size - 1] = bad;
             p.scales[p.at.head_size - 1] = 2;
             made_query made(p.at);
-            made.make<Isa>(p);
+            made.make(isa, p);
             EXPECT_TRUE(std::isinf(made.query.error));
             EXPECT_EQ(made.query.step, 0.0f);
             EXPECT_EQ(made.query.base, 0.0f);
@@ -229,8 +245,8 @@ TEST_P(PqScan, QueriesThatAreNotFiniteHaveNoBound) {
 }
 
 /// Scores of some blocks: exact, and nothing else is written.
-template <class Isa>
-void check_scores(problem& p, const std::vector<pq_query>& queries, std::size_t first, std::size_t last) {
+void check_scores(const scan_functions& isa, problem& p, const std::vector<pq_query>& queries,
+                  std::size_t first, std::size_t last) {
     SCOPED_TRACE(testing::Message() << queries.size() << " queries, blocks " << first << " to " << last);
     guarded<float> out(queries.size() * tokens);
     pq_score_args args;
@@ -238,7 +254,7 @@ void check_scores(problem& p, const std::vector<pq_query>& queries, std::size_t 
     args.queries = queries.data();
     args.count = queries.size();
     args.out = out.data();
-    pq_scores<Isa>(args);
+    isa.score(args);
     for (std::size_t q = 0; q < queries.size(); ++q)
         for (std::size_t t = 0; t < tokens; ++t) {
             const float found = out[q * tokens + t];
@@ -251,7 +267,7 @@ void check_scores(problem& p, const std::vector<pq_query>& queries, std::size_t 
 }
 
 TEST_P(PqScan, ScoresAreExact) {
-    for_each_isa([&]<class Isa>() {
+    for_each_isa([&](const scan_functions& isa) {
         for (const guard side : {guard::after, guard::before}) {
             problem p(GetParam(), 5, side);
             std::vector<std::unique_ptr<made_query>> made;
@@ -263,7 +279,7 @@ TEST_P(PqScan, ScoresAreExact) {
                 if (i % 3 == 1)
                     p.q[0] = p.q[p.at.head_size - 1] = 1000;
                 made.push_back(std::make_unique<made_query>(p.at));
-                made.back()->make<Isa>(p);
+                made.back()->make(isa, p);
                 queries.push_back(made.back()->query);
                 queries.back().step = 1;
                 queries.back().base = 0;
@@ -272,35 +288,35 @@ TEST_P(PqScan, ScoresAreExact) {
                                 static_cast<std::uint8_t>(pq_max));
             }
             for (const std::size_t n : {1u, 2u, 3u, 4u, 7u})
-                check_scores<Isa>(p, {queries.end() - static_cast<std::ptrdiff_t>(n), queries.end()}, 0, 4);
+                check_scores(isa, p, {queries.end() - static_cast<std::ptrdiff_t>(n), queries.end()}, 0, 4);
             for (std::size_t first = 0; first < 4; ++first)
                 for (std::size_t last = first; last <= 4; ++last)
-                    check_scores<Isa>(p, {queries.begin(), queries.begin() + 1 + (first + last) % 4}, first,
-                                      last);
+                    check_scores(isa, p, {queries.begin(), queries.begin() + 1 + (first + last) % 4}, first,
+                                 last);
         }
     });
 }
 
 TEST_P(PqScan, ScoresAreScaledAndShifted) {
-    for_each_isa([&]<class Isa>() {
+    for_each_isa([&](const scan_functions& isa) {
         problem p(GetParam(), 6, guard::after);
         made_query made(p.at);
-        made.make<Isa>(p);
+        made.make(isa, p);
         std::vector<float> out(tokens);
         pq_score_args args;
         args.codes = {p.at.codec, p.at.head_size, p.codes.data(), p.codes.data(), 0, 4};
         args.queries = &made.query;
         args.count = 1;
         args.out = out.data();
-        pq_scores<Isa>(args);
+        isa.score(args);
         for (std::size_t t = 0; t < tokens; ++t)
             ASSERT_LE(std::abs(double{out[t]} - p.exact_score(t)), double{made.query.error}) << "token " << t;
     });
 }
 
 /// Sums of values with weights in some blocks: exact.
-template <class Isa>
-void check_values(problem& p, std::size_t planes, std::size_t first, std::size_t last, bool extreme) {
+void check_values(const scan_functions& isa, problem& p, std::size_t planes, std::size_t first,
+                  std::size_t last, bool extreme) {
     SCOPED_TRACE(testing::Message() << planes << " planes, blocks " << first << " to " << last);
     constexpr std::size_t lanes = pq_sums;
     const std::size_t n = p.at.head_size, entries = p.at.codec.entries();
@@ -322,7 +338,7 @@ void check_values(problem& p, std::size_t planes, std::size_t first, std::size_t
     args.planes = of.data();
     args.count = planes;
     for (int times = 1; times <= 2; ++times) {
-        pq_add<Isa>(args);
+        isa.add(args);
         for (std::size_t i = 0; i < planes; ++i) {
             std::vector<std::int64_t> expected(n);
             for (std::size_t t = 0; t < tokens; ++t)
@@ -341,7 +357,7 @@ void check_values(problem& p, std::size_t planes, std::size_t first, std::size_t
     }
     guarded<float> out(n);
     std::fill(out.begin(), out.end(), 0.5f);
-    pq_finish<crumb::dispatch::own_or_base_isa<Isa>>({sums.data(), n, p.scales.data(), out.data()});
+    isa.finish({sums.data(), n, p.scales.data(), out.data()});
     for (std::size_t c = 0; c < n; ++c) {
         double sum = 0;
         for (std::size_t k = 0; k < lanes; ++k)
@@ -352,20 +368,20 @@ void check_values(problem& p, std::size_t planes, std::size_t first, std::size_t
 }
 
 TEST_P(PqScan, SumsOfValuesAreExact) {
-    for_each_isa([&]<class Isa>() {
+    for_each_isa([&](const scan_functions& isa) {
         for (const guard side : {guard::after, guard::before}) {
             problem p(GetParam(), 7, side);
             for (const std::size_t n : {1u, 2u, 4u, 7u})
-                check_values<Isa>(p, n, 0, 4, false);
+                check_values(isa, p, n, 0, 4, false);
             for (std::size_t first = 0; first < 4; ++first)
                 for (std::size_t last = first; last <= 4; ++last)
-                    check_values<Isa>(p, 1 + (first + last) % 3, first, last, false);
+                    check_values(isa, p, 1 + (first + last) % 3, first, last, false);
         }
     });
 }
 
 TEST_P(PqScan, SumsOfExtremeValuesAreExact) {
-    for_each_isa([&]<class Isa>() {
+    for_each_isa([&](const scan_functions& isa) {
         problem p(GetParam(), 8, guard::after);
         for (const int sign : {-1, 1, 0}) {
             for (std::size_t i = 0; i < p.entries.size(); ++i) {
@@ -374,7 +390,7 @@ TEST_P(PqScan, SumsOfExtremeValuesAreExact) {
                 const int most = p.at.codec.additive ? (high ? 63 : 64) : s < 0 ? 128 : 127;
                 p.entries[i] = static_cast<std::int8_t>(s * most);
             }
-            check_values<Isa>(p, 2, 0, 4, true);
+            check_values(isa, p, 2, 0, 4, true);
         }
     });
 }
@@ -382,10 +398,9 @@ TEST_P(PqScan, SumsOfExtremeValuesAreExact) {
 // ---- codes that are expanded ----
 
 /// Entries as the ISA's kernels for expanded codes read them; `out` has room for just as many.
-template <class Isa>
-void make_entries(problem& p, bool keys, guarded<std::int8_t>& out) {
-    if (pq_expansion_of<Isa>(p.at.codec).joined)
-        pq_join<Isa>({p.at.codec, p.at.head_size, p.entries.data(), keys, out.data()});
+void make_entries(const scan_functions& isa, problem& p, bool keys, guarded<std::int8_t>& out) {
+    if (isa.expansion(p.at.codec).joined)
+        isa.join({p.at.codec, p.at.head_size, p.entries.data(), keys, out.data()});
     else
         std::copy(p.entries.begin(), p.entries.end(), out.begin());
 }
@@ -401,15 +416,15 @@ std::int64_t plane_sum(problem& p, const std::uint8_t* plane, std::size_t t) {
 }
 
 TEST_P(PqScan, ExpandedScoresAreExact) {
-    for_each_isa([&]<class Isa>() {
-        if (pq_expansion_of<Isa>(GetParam().codec).from == 0 || GetParam().head_size % 4 != 0)
+    for_each_isa([&](const scan_functions& isa) {
+        if (isa.expansion(GetParam().codec).from == 0 || GetParam().head_size % 4 != 0)
             return;
         for (const guard side : {guard::after, guard::before}) {
             problem p(GetParam(), 9, side);
             for (std::size_t i = 0; i < p.entries.size(); i += 3)
                 p.entries[i] = p.at.codec.additive ? std::int8_t{-63} : std::int8_t{-128};
             guarded<std::int8_t> entries(p.entries.size(), side);
-            make_entries<Isa>(p, true, entries);
+            make_entries(isa, p, true, entries);
             const pq_query_memory layout(p.at.codec, p.at.head_size, true);
             std::vector<std::unique_ptr<guarded<std::byte>>> memory;
             std::vector<pq_query> queries;
@@ -422,8 +437,7 @@ TEST_P(PqScan, ExpandedScoresAreExact) {
                 memory.push_back(std::make_unique<guarded<std::byte>>(layout.bytes));
                 queries.push_back(layout.at(memory.back()->data()));
                 pq_query& q = queries.back();
-                pq_expand_query<crumb::dispatch::own_or_base_isa<Isa>>(
-                    {p.at.codec, p.at.head_size, p.q.data(), p.tables(), &q});
+                isa.expand_query({p.at.codec, p.at.head_size, p.q.data(), p.tables(), &q});
                 ASSERT_TRUE(std::isfinite(q.error));
                 ASSERT_LE(q.error, q.coarse_error);
                 for (std::size_t t = 0; t < tokens; ++t) {
@@ -458,7 +472,7 @@ TEST_P(PqScan, ExpandedScoresAreExact) {
                 args.out = out.data();
                 args.planes = of.data();
                 args.entries = entries.data();
-                pq_expand<Isa>(args);
+                isa.expand(args);
                 for (std::size_t q = 0; q < n; ++q)
                     for (std::size_t t = 0; t < tokens; ++t) {
                         const std::int64_t sum = 128 * plane_sum(p, queries[q].high, t) +
@@ -476,14 +490,14 @@ TEST_P(PqScan, ExpandedScoresAreExact) {
 }
 
 TEST_P(PqScan, SumsOfJoinedValuesAreExact) {
-    for_each_isa([&]<class Isa>() {
-        if (!pq_expansion_of<Isa>(GetParam().codec).joined || GetParam().head_size % 4 != 0)
+    for_each_isa([&](const scan_functions& isa) {
+        if (!isa.expansion(GetParam().codec).joined || GetParam().head_size % 4 != 0)
             return;
         problem p(GetParam(), 10, guard::after);
         for (std::size_t i = 0; i < p.entries.size(); i += 5)
             p.entries[i] = -128;
         guarded<std::int8_t> entries(p.entries.size());
-        make_entries<Isa>(p, false, entries);
+        make_entries(isa, p, false, entries);
         const std::size_t n = p.at.head_size, padded = (n + 15) / 16 * 16;
         for (const std::size_t planes : {1u, 4u, 6u})
             for (const auto& [first, last] : {std::pair<std::size_t, std::size_t>{0, 4}, {1, 3}}) {
@@ -506,7 +520,7 @@ TEST_P(PqScan, SumsOfJoinedValuesAreExact) {
                 args.entries = entries.data();
                 args.planes = of.data();
                 args.count = planes;
-                pq_add_joined<Isa>(args);
+                isa.add_joined(args);
                 for (std::size_t i = 0; i < planes; ++i) {
                     std::vector<std::int64_t> expected(n);
                     for (std::size_t t = 0; t < tokens; ++t)

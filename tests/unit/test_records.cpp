@@ -1,5 +1,5 @@
 // Packed weights of formats whose scales are records.
-#include "format_types.hpp"
+#include "format_test.hpp"
 #include "guarded.hpp"
 #include "random_weights.hpp"
 
@@ -19,9 +19,9 @@ namespace test_records {
 namespace {
 
 template <class F>
-class Records : public testing::Test {};
+struct Records {};
 using formats = crumb_test::types_of<crumb::record_format_list>;
-TYPED_TEST_SUITE(Records, formats);
+FORMAT_TEST_SUITE(Records, formats);
 
 /// Any bytes, but for scales that are not finite.
 template <class F>
@@ -45,7 +45,7 @@ std::vector<typename F::block> any_blocks(std::size_t count, std::mt19937& rando
     return blocks;
 }
 
-TYPED_TEST(Records, AreExactlyReversible) {
+FORMAT_TEST(Records, AreExactlyReversible) {
     using F = TypeParam;
     std::mt19937 random(1);
     for (const std::size_t n : {0, 1, 15, 16, 17, 40}) {
@@ -66,13 +66,13 @@ TYPED_TEST(Records, AreExactlyReversible) {
     }
 }
 
-TYPED_TEST(Records, AreSpaceNeutral) {
+FORMAT_TEST(Records, AreSpaceNeutral) {
     using F = TypeParam;
     const std::size_t stored = 64 * 256 / crumb::block_inputs<F> * sizeof(typename F::block);
     EXPECT_EQ(crumb::packed_bytes<F>(64, 256), stored + sizeof(crumb::packed_header));
 }
 
-TYPED_TEST(Records, RefuseScalesThatAreNotFinite) {
+FORMAT_TEST(Records, RefuseScalesThatAreNotFinite) {
     using F = TypeParam;
     using value = typename F::scales::value;
     std::mt19937 random(2);
@@ -105,7 +105,7 @@ TYPED_TEST(Records, RefuseScalesThatAreNotFinite) {
 }
 
 // The same in bytes that come from a file.
-TYPED_TEST(Records, AreCheckedWhenTheyAreOpened) {
+FORMAT_TEST(Records, AreCheckedWhenTheyAreOpened) {
     using F = TypeParam;
     using view = crumb::packed_view<F>;
     std::mt19937 random(3);
@@ -139,7 +139,7 @@ TYPED_TEST(Records, AreCheckedWhenTheyAreOpened) {
               crumb::has_tensor_scale<F> ? crumb::errc::not_finite : crumb::errc::corrupt);
 }
 
-TYPED_TEST(Records, HaveExactProductsOnly) {
+FORMAT_TEST(Records, HaveExactProductsOnly) {
     using F = TypeParam;
     std::mt19937 random(4);
     const auto stored = any_blocks<F>(16, random);

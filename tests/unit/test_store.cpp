@@ -1,5 +1,5 @@
 // Quantizing whole matrices into the formats that do not round by themselves.
-#include "format_types.hpp"
+#include "format_test.hpp"
 #include "guarded.hpp"
 
 #include <crumb/format/list.hpp>
@@ -106,10 +106,10 @@ double min_error(const double* target, const double* weight, std::size_t size, c
 }
 
 template <class F>
-class Store : public testing::Test {};
-TYPED_TEST_SUITE(Store, crumb_test::trained_formats);
+struct Store {};
+FORMAT_TEST_SUITE(Store, crumb_test::trained_formats);
 
-TYPED_TEST(Store, NoOtherCodesOrScalesAreBetterByTheStatedError) {
+FORMAT_TEST(Store, NoOtherCodesOrScalesAreBetterByTheStatedError) {
     using F = TypeParam;
     const problem p;
     const auto tables = spread_tables<F>();
@@ -167,7 +167,7 @@ TYPED_TEST(Store, NoOtherCodesOrScalesAreBetterByTheStatedError) {
     }
 }
 
-TYPED_TEST(Store, PackedWeightsAreThoseThatWereStored) {
+FORMAT_TEST(Store, PackedWeightsAreThoseThatWereStored) {
     using F = TypeParam;
     const problem p;
     const auto q = crumb::quantize<F>(p.view(), spread_tables<F>(), p.importance);
@@ -191,7 +191,7 @@ bool same_blocks(const crumb::result<crumb::quantized<F>>& a, const crumb::resul
            std::memcmp(a->blocks.data(), b->blocks.data(), a->blocks.size() * sizeof a->blocks[0]) == 0;
 }
 
-TYPED_TEST(Store, ImportanceIsRelative) {
+FORMAT_TEST(Store, ImportanceIsRelative) {
     using F = TypeParam;
     const problem p;
     const auto tables = spread_tables<F>();
@@ -216,7 +216,7 @@ TYPED_TEST(Store, ImportanceIsRelative) {
     EXPECT_LT(error(*q), 0.9 * error(*even));
 }
 
-TYPED_TEST(Store, RefusesWhatDoesNotFit) {
+FORMAT_TEST(Store, RefusesWhatDoesNotFit) {
     using F = TypeParam;
     problem p;
     auto tables = spread_tables<F>();
