@@ -3,8 +3,10 @@
 
 #include <crumb/config.hpp>
 
-#include <Eigen/Dense>
+#include <Eigen/Eigenvalues>
 
+#include <algorithm>
+#include <cmath>
 #include <vector>
 
 namespace crumb::inline CRUMB_ABI {
@@ -21,26 +23,30 @@ struct kv_turn {
     /// theirs. A thousandth of the identity is added to M, so that directions that nothing was in keep a
     /// weight.
     static kv_turn of(const Eigen::MatrixXd& moments, const Eigen::MatrixXd& covariance, std::size_t dims) {
+        using matrix = Eigen::MatrixXd;
         const Eigen::Index n = moments.rows();
         const double trace = moments.trace();
-        const Eigen::MatrixXd m = (trace > 0 ? Eigen::MatrixXd(moments * (static_cast<double>(n) / trace))
-                                             : Eigen::MatrixXd(moments)) +
-                                  1e-3 * Eigen::MatrixXd::Identity(n, n);
-        const Eigen::SelfAdjointEigenSolver<Eigen::MatrixXd> of_m(m);
-        const Eigen::MatrixXd& v = of_m.eigenvectors();
-        const Eigen::VectorXd root = of_m.eigenvalues().cwiseMax(1e-6).cwiseSqrt();
-        const Eigen::MatrixXd w = v * root.asDiagonal() * v.transpose();
-        const Eigen::MatrixXd inverse = v * root.cwiseInverse().asDiagonal() * v.transpose();
-        // Eigenvalues rise.
-        const Eigen::SelfAdjointEigenSolver<Eigen::MatrixXd> of_c(w * covariance * w);
-        const std::vector<Eigen::Index> order = paired(n, static_cast<Eigen::Index>(dims));
-        kv_turn out{Eigen::MatrixXd(n, n), Eigen::MatrixXd(n, n)};
-        for (Eigen::Index i = 0; i < n; ++i) {
-            const auto axis = of_c.eigenvectors().col(order[static_cast<std::size_t>(i)]);
-            out.to.row(i) = axis.transpose() * w;
-            out.back.col(i) = inverse * axis;
+        matrix m = moments * (trace > 0 ? static_cast<double>(n) / trace : 1.0);
+        m.diagonal().array() += 1e-3;
+        // All products are of plain matrices: each further kind of expression takes the compiler seconds.
+        const Eigen::SelfAdjointEigenSolver<matrix> of_m(m);
+        const matrix& v = of_m.eigenvectors();
+        const matrix across = v.transpose();
+        matrix by_root = v, by_inverse = v;
+        for (Eigen::Index c = 0; c < n; ++c) {
+            const double root = std::sqrt(std::max(of_m.eigenvalues()[c], 1e-6));
+            by_root.col(c) *= root;
+            by_inverse.col(c) *= 1 / root;
         }
-        return out;
+        const matrix w = by_root * across, inverse = by_inverse * across, wc = w * covariance, wcw = wc * w;
+        // Eigenvalues rise.
+        const Eigen::SelfAdjointEigenSolver<matrix> of_c(wcw);
+        const std::vector<Eigen::Index> order = paired(n, static_cast<Eigen::Index>(dims));
+        matrix axes(n, n);
+        for (Eigen::Index i = 0; i < n; ++i)
+            axes.col(i) = of_c.eigenvectors().col(order[static_cast<std::size_t>(i)]);
+        const matrix axes_across = axes.transpose();
+        return {axes_across * w, inverse * axes};
     }
 
   private:
