@@ -117,40 +117,12 @@ struct attention_pass<I> {
     /// The converted block.
     CRUMB_INLINE kv_rows<float> block() const noexcept { return {converted, padded}; }
 
-    // With few queries memory is the limit, and the hardware does not foresee jumps from row to row: the
-    // values of a block are prefetched while its keys are read, the next keys while the values are; a few at
-    // a time, because what is read waits behind them.
+    // The values of a block are prefetched while its keys are read, the next keys while the values are.
     /// Whether so few instructions read a line that loads run far enough ahead by themselves.
     template <int Queries, class T>
     static constexpr bool foreseen = Queries == 1 && lanes == 16 && sizeof(*kv_rows<T>().data) > 1;
-    /// Asks for the lines of rows that begin in channels c .. c + Channels - 1, c a multiple of that.
-    template <std::size_t Channels, std::size_t Rows, class T>
-    static CRUMB_INLINE void prefetch(const T* const* r, std::size_t c) noexcept {
-        constexpr std::size_t line = 64 / sizeof(T);
-        if (Channels < line && c % line != 0)
-            return;
-        CRUMB_UNROLL
-        for (std::size_t j = 0; j < Rows; ++j) {
-            CRUMB_UNROLL
-            for (std::size_t at = 0; at < Channels; at += line)
-                __builtin_prefetch(r[j] + c + at, 0, attention_locality);
-        }
-    }
     template <class T>
-    static CRUMB_INLINE const T* data_of(const T* r) noexcept {
-        return r;
-    }
-    static CRUMB_INLINE const std::int8_t* data_of(const kv_byte_row& r) noexcept { return r.codes; }
-    /// Asks for the i-th of the pieces of `each` bytes that begin at `from`, or for nothing if that is null.
-    static CRUMB_INLINE void prefetch_piece(const std::byte* from, std::size_t i, std::size_t each) noexcept {
-        if (from != nullptr)
-            for (std::size_t at = i * each; at < (i + 1) * each; at += 64)
-                __builtin_prefetch(from + at, 0, attention_locality);
-    }
-    /// Bytes of a piece, if n pieces have `bytes` or a few more.
-    static CRUMB_INLINE std::size_t piece(std::size_t bytes, std::size_t n) noexcept {
-        return (bytes + n - 1) / n;
-    }
+    using prefetcher = row_prefetcher<std::remove_cvref_t<decltype(*kv_rows<T>().data)>>;
 
     // Channels c .. c + lanes - 1 of a row.
     template <class T>
@@ -194,24 +166,19 @@ struct attention_pass<I> {
     CRUMB_INLINE void score_tile(kv_rows<T> k, std::size_t i, std::size_t n,
                                  kv_rows<T> ahead) const noexcept {
         constexpr std::size_t tile = Queries, together = 4 * Queries <= sums ? 4 : sums / Queries;
-        const bool has_next = !foreseen<Queries, T> && ahead.data != nullptr;
-        const kv_rows<T> next = has_next ? ahead : k;
+        prefetcher<T> soon{foreseen<Queries, T> ? nullptr : ahead.data, ahead.stride, padded};
         for (std::size_t t = 0; t < n; t += together) {
             decltype(k.row(0)) key[together];
-            decltype(data_of(k.row(0))) soon[together];
             CRUMB_UNROLL
-            for (std::size_t j = 0; j < together; ++j) {
+            for (std::size_t j = 0; j < together; ++j)
                 key[j] = k.row(t + j < n ? t + j : n - 1);
-                soon[j] = data_of(next.row(t + j < n ? t + j : n - 1));
-            }
             f32 dot[tile * together];
             CRUMB_UNROLL
             for (std::size_t j = 0; j < tile * together; ++j)
                 dot[j] = I::zero();
             const float* query = q + i * padded;
             for (std::size_t c = 0; c < padded; c += lanes) {
-                if (has_next)
-                    prefetch<lanes, together>(soon, c);
+                soon.template step<int(lanes * together)>();
                 f32 keys[together];
                 CRUMB_UNROLL
                 for (std::size_t j = 0; j < together; ++j)
@@ -325,7 +292,9 @@ struct attention_pass<I> {
     CRUMB_INLINE void add_tile(kv_rows<T> v, std::size_t i, std::size_t t, std::size_t n,
                                kv_rows<T> ahead) const noexcept {
         const std::size_t common = visible(i, t, n);
-        add_tokens<Queries, sums / Queries>(v, i, 0, 0, common, foreseen<Queries, T> ? kv_rows<T>{} : ahead);
+        add_tokens<Queries, sums / Queries>(
+            v, i, 0, 0, common,
+            prefetcher<T>{foreseen<Queries, T> ? nullptr : ahead.data, ahead.stride, padded});
         if constexpr (Queries > 1) {
             for (std::size_t a = 1; a < std::size_t{Queries}; ++a)
                 if (common < visible(i + a, t, n))
@@ -337,22 +306,20 @@ struct attention_pass<I> {
     template <class T>
     CRUMB_NOINLINE void add_rest(const kv_rows<T>& v, std::size_t i, std::size_t first,
                                  std::size_t last) const noexcept {
-        attention_pass(*this).template add_tokens<1, sums / 2>(v, i, 0, first, last, kv_rows<T>{});
+        attention_pass(*this).template add_tokens<1, sums / 2>(v, i, 0, first, last,
+                                                               prefetcher<T>{nullptr, 0, 0});
     }
 
     template <int Queries, int Vectors, class T>
     CRUMB_INLINE void add_tokens(kv_rows<T> v, std::size_t i, std::size_t c, std::size_t first,
-                                 std::size_t last, kv_rows<T> ahead) const noexcept {
+                                 std::size_t last, prefetcher<T> soon) const noexcept {
         if (first >= last)
             return;
         for (; c + Vectors * lanes <= padded; c += Vectors * lanes) {
             f32 sum[unsigned(Queries * Vectors)];
             each<Queries, Vectors>(sum, o + i * padded + c, false);
             for (std::size_t t = first; t < last; ++t) {
-                if (ahead.data != nullptr) {
-                    const auto soon = data_of(ahead.row(t));
-                    prefetch<Vectors * lanes, 1>(&soon, c);
-                }
+                soon.template step<int(Vectors * lanes)>();
                 const auto value = v.row(t);
                 const float* weight = scores + i * stride + t;
                 CRUMB_UNROLL
@@ -366,7 +333,7 @@ struct attention_pass<I> {
             each<Queries, Vectors>(sum, o + i * padded + c, true);
         }
         if constexpr (Vectors > 1)
-            add_tokens<Queries, Vectors / 2>(v, i, c, first, last, ahead);
+            add_tokens<Queries, Vectors / 2>(v, i, c, first, last, soon);
     }
 
     template <int Queries, int Vectors>

@@ -4,14 +4,12 @@
 #include <crumb/core/half.hpp>
 #include <crumb/core/view.hpp>
 #include <crumb/format/kv_part.hpp>
+#include <crumb/kernel/attention/prefetch.hpp>
 
 namespace crumb::inline CRUMB_ABI::kernel {
 
 /// Tokens that are scored before the running maximum is updated.
 inline constexpr std::size_t attention_block = 64;
-/// The cache that keys, values and codes are prefetched into, as `__builtin_prefetch` names it: the second.
-/// The first has too few lines on their way to keep memory busy (on Zen 4 half the bandwidth of the second).
-inline constexpr int attention_locality = 2;
 /// Queries that share a pass over keys and values, unless one group is larger.
 inline constexpr std::size_t attention_queries = 64;
 

@@ -275,7 +275,7 @@ struct kv_attention_run<I> {
         void bytes(const kv_parts& here, std::size_t t, std::size_t first, std::size_t stop,
                    const kv_parts& next) const noexcept {
             const std::size_t scales =
-                base::piece(cache.keys().codes_offset(), kv_part_tokens / attention_block);
+                piece_bytes(cache.keys().codes_offset(), kv_part_tokens / attention_block);
             for (std::size_t from = first; from < stop; from += attention_block) {
                 const std::size_t n = stop - from < attention_block ? stop - from : attention_block;
                 const kv_rows<kv_bytes> k = byte_rows(here.keys, true, from - t, n);
@@ -287,9 +287,9 @@ struct kv_attention_run<I> {
                                                  : nullptr;
                 const std::size_t b = (from - t) / attention_block;
                 base::score(k, from, n, v);
-                base::prefetch_piece(next.keys, b, scales);
+                prefetch_piece(next.keys, b, scales);
                 base::weigh(from, n);
-                base::prefetch_piece(next.values, b, scales);
+                prefetch_piece(next.values, b, scales);
                 base::add(v, from, n, ahead);
             }
         }

@@ -73,7 +73,7 @@ struct kv_integers<isa::CRUMB_THIS_ISA, B> {
     /// read after them, or nothing.
     void attend(const kv_parts& here, std::size_t t, std::size_t first, std::size_t stop,
                 const kv_parts& next) const noexcept {
-        const std::size_t scale_bytes = pass.piece(cache.keys().codes_offset(), kv_part_tokens / block);
+        const std::size_t scale_bytes = piece_bytes(cache.keys().codes_offset(), kv_part_tokens / block);
         for (std::size_t from = first; from < stop; from += block) {
             const std::size_t n = stop - from < block ? stop - from : block, b = (from - t) / block;
             load_scales(here.keys, from - t, n, key_scales);
@@ -89,13 +89,13 @@ struct kv_integers<isa::CRUMB_THIS_ISA, B> {
                               *values_ahead = keys_ahead != nullptr ? codes(later.values, at_token) : nullptr;
             for_tiles(
                 [&]<int Queries>(std::size_t i) { score<Queries>(k, i, n, i == 0 ? keys_ahead : nullptr); });
-            pass.prefetch_piece(next.keys, b, scale_bytes);
+            prefetch_piece(next.keys, b, scale_bytes);
             if (args.errors != nullptr)
                 weigh_counting(from, n);
             else
                 pass.weigh(from, n);
             round_weights(n);
-            pass.prefetch_piece(next.values, b, scale_bytes);
+            prefetch_piece(next.values, b, scale_bytes);
             for_tiles(
                 [&]<int Queries>(std::size_t i) { add<Queries>(v, i, n, i == 0 ? values_ahead : nullptr); });
         }

@@ -47,7 +47,7 @@ struct kv_nibble_scores<isa::CRUMB_THIS_ISA, N> {
                const std::byte* ahead) const noexcept {
         numbers of[few_queries];
         const std::size_t rows = args.head_size / 4,
-                          each = pass.piece(cache.values().bytes(), 2 * kv_part_tokens / unit * rows);
+                          each = piece_bytes(cache.values().bytes(), 2 * kv_part_tokens / unit * rows);
         for (std::size_t u = first / unit, made = ~std::size_t{0}; u * unit < stop; ++u) {
             if (made != u * unit / stretch) {
                 made = u * unit / stretch;

@@ -100,7 +100,7 @@ struct kv_nibbles<isa::CRUMB_THIS_ISA, N> : kv_nibble_scores<isa::CRUMB_THIS_ISA
     void add(const std::byte* part, std::size_t stop, const std::byte* ahead) const noexcept {
         constexpr std::size_t group_bytes = kv_group_channels * row_bytes;
         const kv_part_layout& l = cache.values();
-        const std::size_t each = pass.piece(cache.keys().bytes(), l.head_size());
+        const std::size_t each = piece_bytes(cache.keys().bytes(), l.head_size());
         float factor[few_queries], lost[few_queries] = {};
         for (std::size_t i = 0; i < pass.queries; ++i) {
             // A query that has seen no token yet has no weights either.

@@ -29,14 +29,14 @@ struct kv_means<I> {
     CRUMB_NOINLINE void add_levels(const std::byte* part, const float* s, std::size_t i, std::size_t begin,
                                    std::size_t end, const std::byte* ahead) const noexcept {
         float of_blocks[unsigned(Queries)][blocks];
-        const std::size_t head = pass.piece(cache.keys().codes_offset(), blocks);
+        const std::size_t head = piece_bytes(cache.keys().codes_offset(), blocks);
         const float* q = pass.q + i * pass.padded;
         for (std::size_t b = begin; b < end; b += 4) {
             const half* means[4];
             f32 dots[unsigned(4 * Queries)];
             CRUMB_UNROLL
             for (std::size_t j = 0; j < 4; ++j) {
-                pass.prefetch_piece(ahead, b + j, head);
+                prefetch_piece(ahead, b + j, head);
                 means[j] = mean(part, cache.keys(), b + j < end ? b + j : end - 1);
             }
             CRUMB_UNROLL
@@ -77,7 +77,7 @@ struct kv_means<I> {
     template <int Queries>
     CRUMB_NOINLINE void add(const std::byte* part, const kv_part_weights& weights, std::size_t i,
                             std::size_t begin, std::size_t end, const std::byte* ahead) const noexcept {
-        const std::size_t head = pass.piece(cache.values().codes_offset(), pass.vectors);
+        const std::size_t head = piece_bytes(cache.values().codes_offset(), pass.vectors);
         float sums[unsigned(Queries)][blocks];
         for (std::size_t a = 0; a < std::size_t{Queries}; ++a) {
             const float* p = weights.row(i + a);
@@ -100,7 +100,7 @@ struct kv_means<I> {
         }
         float* o = pass.o + i * pass.padded;
         for (std::size_t c = 0; c < head_size; c += lanes) {
-            pass.prefetch_piece(ahead, c / lanes, head);
+            prefetch_piece(ahead, c / lanes, head);
             f32 y[unsigned(Queries)];
             CRUMB_UNROLL
             for (std::size_t a = 0; a < std::size_t{Queries}; ++a)

@@ -111,7 +111,7 @@ struct kv_uniform<I> {
             // Bytes of the values per channel, less than a line, to have prefetched all of them by the last
             // block.
             const std::size_t each =
-                pass.piece(cache.values().bytes(), kv_part_tokens / kv_block_tokens * l.head_size());
+                piece_bytes(cache.values().bytes(), kv_part_tokens / kv_block_tokens * l.head_size());
             const std::byte* from = ahead + b * l.head_size() * each;
             for_tiles([&]<int Queries>(std::size_t i) {
                 score_tile<Bits, Queries>(part, i, b, i == 0 ? from : nullptr, each);
@@ -217,7 +217,7 @@ struct kv_uniform<I> {
     template <int Bits>
     CRUMB_INLINE void add(const std::byte* part, const std::byte* ahead, std::size_t stop) const noexcept {
         const kv_part_layout& l = cache.values();
-        const std::size_t each = pass.piece(cache.keys().bytes(), l.head_size());
+        const std::size_t each = piece_bytes(cache.keys().bytes(), l.head_size());
         for (std::size_t g = 0; g < l.groups(); ++g) {
             for_tiles([&]<int Queries>(std::size_t i) {
                 kv_uniform(*this).template add_group<Bits, Queries>(part, g, i, i == 0 ? ahead : nullptr,
@@ -250,7 +250,7 @@ struct kv_uniform<I> {
             for (std::size_t b = 0; b < blocks; ++b) {
                 // A piece per channel, shared by the blocks of a whole part.
                 for (std::size_t k = b * together / 4; k < (b + 1) * together / 4 && c + k < end; ++k)
-                    pass.prefetch_piece(ahead, c + k, each);
+                    prefetch_piece(ahead, c + k, each);
                 add_registers<Bits, Queries, 0>(x, factors + b * kv_block_tokens, sum);
                 CRUMB_UNROLL
                 for (std::size_t k = 0; k < together; ++k)
