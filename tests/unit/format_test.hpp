@@ -2,10 +2,10 @@
 //
 //     template <class F> struct Packed {};
 //     FORMAT_TEST_SUITE(Packed, formats);
-//     FORMAT_TEST(Packed, IsSpaceNeutral) { ... `TypeParam` is one of the formats, `this` a Packed<TypeParam>
-//     ... }
+//     FORMAT_TEST(Packed, IsSpaceNeutral) { ... }
 //
-// As TYPED_TEST, but without classes of GoogleTest per format, which took a quarter of the compiler's time.
+// The body is that of a member of Packed<TypeParam>. As TYPED_TEST, but without classes of GoogleTest per
+// format, which took a quarter of the compiler's time.
 #pragma once
 
 #include <crumb/format/list.hpp>

@@ -127,11 +127,7 @@ class kv_codebook_trainer {
         const Eigen::Map<const matrix_rows> x(block.data(), index(kv_mean_tokens), index(size_));
         if (!o_.turned)
             return x;
-        const Eigen::MatrixXd turned =
-            Eigen::MatrixXd(
-                Eigen::Map<const matrix_rows>(turn_of(false), index(size_), index(size_)).cast<double>()) *
-            Eigen::MatrixXd(x.transpose().cast<double>());
-        return turned.transpose().cast<float>();
+        return x * Eigen::Map<const matrix_rows>(turn_of(false), index(size_), index(size_)).transpose();
     }
     float* turn_of(bool back) const noexcept {
         return out_.turns.data() + (2 * n_ + (back ? 1 : 0)) * size_ * size_;
@@ -257,12 +253,7 @@ class kv_codebook_trainer {
         if (!centers)
             return centers.error();
         const Eigen::Map<const matrix_rows> c(centers->data(), index(out_.codec.entries()), index(dims));
-        Eigen::MatrixXd back = c.cast<double>().transpose();
-        for (Eigen::Index a = index(dims); a-- > 0;) {
-            for (Eigen::Index b = a + 1; b < index(dims); ++b)
-                back.row(a) -= w(a, b) * back.row(b);
-            back.row(a) /= w(a, a);
-        }
+        const Eigen::MatrixXd back = w.triangularView<Eigen::Upper>().solve(c.cast<double>().transpose());
         for (std::size_t i = 0; i < dims; ++i)
             store_kv_entries(out_, n_ * size_ + j * dims + i, back.row(index(i)).transpose());
         return {};
