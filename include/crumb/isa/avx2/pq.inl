@@ -100,6 +100,8 @@ struct pq_avx2 {
     static CRUMB_INLINE void widen(sums& s, reg x) noexcept {
         s.all = _mm256_add_epi16(s.all, x);
         s.odd = _mm256_add_epi16(s.odd, _mm256_srli_epi16(x, 8));
+        // GCC would keep a copy of every sum for what follows the loop.
+        __asm__("" : "+x"(s.all), "+x"(s.odd));
     }
     /// The first half of the lanes goes to `low`, the other to `high`.
     static CRUMB_INLINE void store(const sums& s, std::uint16_t* low, std::uint16_t* high) noexcept {

@@ -220,17 +220,21 @@ struct pq_score_run<I> {
                                std::size_t u, prefetcher& next,
                                std::uint16_t (*out)[kv_part_tokens]) noexcept {
             prefetcher ahead = next;
+            const std::uint8_t* from[unsigned(Tables)];
+            CRUMB_UNROLL
+            for (std::size_t q = 0; q < std::size_t{Tables}; ++q)
+                from[q] = tables[q];
             sums s[std::size_t{Tables} * Units * L::sets];
             CRUMB_UNROLL
             for (std::size_t i = 0; i < std::size_t{Tables} * Units * L::sets; ++i)
                 s[i] = P::start();
             std::size_t i = 0;
             for (; i + rows_per_add <= rows; i += rows_per_add) {
-                accumulate_rows<Tables, Units, rows_per_add, Each / Units>(codes, i, tables, u, ahead, s);
+                accumulate_rows<Tables, Units, rows_per_add, Each / Units>(codes, i, from, u, ahead, s);
                 ahead.at += rows_per_add * Each;
             }
             if (i < rows) {
-                accumulate_rows<Tables, Units, 1, Each / Units>(codes, i, tables, u, ahead, s);
+                accumulate_rows<Tables, Units, 1, Each / Units>(codes, i, from, u, ahead, s);
                 ahead.at += Each;
             }
             next = ahead;
