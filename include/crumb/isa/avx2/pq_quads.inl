@@ -76,6 +76,15 @@ struct pq_quads_avx2 {
             }
         }
     }
+    /// The entries of four channels of eight codes, those of four codes at `first`, the others at `second`.
+    static CRUMB_INLINE void load_eight(const std::uint8_t* table, const std::uint8_t* code,
+                                        std::uint8_t* first, std::uint8_t* second) noexcept {
+        // Loads limit this: a code's own is saved by a shift.
+        std::uint64_t codes;
+        __builtin_memcpy(&codes, code, sizeof codes);
+        load_four(table, codes, first);
+        load_four(table, codes >> 32, second);
+    }
     /// Four channels of each of four tokens, to four tokens of each of four channels.
     static CRUMB_INLINE __m256i by_channels(__m256i x) noexcept {
         return _mm256_shuffle_epi8(x, _mm256_setr_epi32(0x0c080400, 0x0d090501, 0x0e0a0602, 0x0f0b0703,
@@ -85,6 +94,21 @@ struct pq_quads_avx2 {
         return load_query(reinterpret_cast<const std::int8_t*>(four));
     }
     static CRUMB_INLINE f32 to_f32(__m256i s) noexcept { return _mm256_cvtepi32_ps(s); }
+
+  private:
+    static CRUMB_INLINE void load_four(const std::uint8_t* table, std::uint64_t codes,
+                                       std::uint8_t* to) noexcept {
+        const auto entry = [&](int i) {
+            std::int32_t x;
+            __builtin_memcpy(&x, table + (codes >> (8 * i) & 255) * 4, sizeof x);
+            return x;
+        };
+        __m128i x = _mm_cvtsi32_si128(entry(0));
+        x = _mm_insert_epi32(x, entry(1), 1);
+        x = _mm_insert_epi32(x, entry(2), 2);
+        x = _mm_insert_epi32(x, entry(3), 3);
+        _mm_storeu_si128(reinterpret_cast<__m128i*>(to), x);
+    }
 };
 
 } // namespace crumb::inline CRUMB_ABI::kernel

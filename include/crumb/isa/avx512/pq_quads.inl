@@ -6,6 +6,8 @@
 #if !defined(CRUMB_THIS_ISA)
 #define CRUMB_EDITED_ISA avx512_vnni
 #include <crumb/isa/editor.hpp>
+
+#include <crumb/isa/avx2/pq_quads.inl>
 #endif
 
 namespace crumb::inline CRUMB_ABI::kernel {
@@ -99,6 +101,10 @@ struct pq_quads_512 {
                 _mm_storeu_si128(to + 3, _mm_unpackhi_epi16(b, d));
             }
         }
+    }
+    static CRUMB_INLINE void load_eight(const std::uint8_t* table, const std::uint8_t* code,
+                                        std::uint8_t* first, std::uint8_t* second) noexcept {
+        pq_quads_avx2::load_eight(table, code, first, second);
     }
     /// Four channels of each of four tokens, to four tokens of each of four channels.
     static CRUMB_INLINE __m512i by_channels(__m512i x) noexcept {

@@ -7,6 +7,8 @@
 #define CRUMB_EDITED_ISA avx512_vbmi
 #include <crumb/isa/editor.hpp>
 
+#include <crumb/isa/avx2/pq_quads.inl>
+
 #include <crumb/isa/avx512/pq_quads.inl>
 #include <crumb/isa/avx512/pq_tables.inl>
 

@@ -36,6 +36,20 @@ struct pq_join_run<I> {
         }
     }
 
+    /// The entries of eight codes, a quad of channels apart: those of four codes at `first`, the others at
+    /// `second`.
+    template <std::size_t Dims, class Primitives = P>
+    static CRUMB_INLINE void expand(const std::uint8_t* table, const std::uint8_t* code, std::uint8_t* first,
+                                    std::uint8_t* second) noexcept {
+        if constexpr (Dims == 4) {
+            Primitives::quads::load_eight(table, code, first, second);
+        } else {
+            CRUMB_UNROLL
+            for (std::size_t k = 0; k < 8; ++k)
+                __builtin_memcpy((k < 4 ? first : second) + k % 4 * 4, table + code[k] * Dims, Dims);
+        }
+    }
+
   private:
     template <class Primitives>
     static constexpr bool joins() noexcept {
@@ -73,9 +87,10 @@ struct pq_join_run<I> {
                             if (t % 64 == 0)
                                 __builtin_prefetch(ahead + row * kv_part_tokens + t, 0, attention_locality);
                             CRUMB_UNROLL
-                            for (std::size_t k = 0; k < 16; ++k)
-                                __builtin_memcpy(to + (t + k / 4 * 4) * channels + k % 4 * 4,
-                                                 entries + from[t + k] * Dims, Dims);
+                            for (std::size_t k = 0; k < 16; k += 8) {
+                                std::uint8_t* at_token = to + (t + k) * channels;
+                                expand<Dims>(entries, from + t + k, at_token, at_token + 4 * channels);
+                            }
                         }
                     }
                 }

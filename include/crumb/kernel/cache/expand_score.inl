@@ -198,9 +198,11 @@ struct pq_expand_run<I> {
                         std::uint8_t* to = kept + quad * block_bytes + r * Dims;
                         for (std::size_t t = 0; t < kv_block_tokens; t += 16) {
                             CRUMB_UNROLL
-                            for (std::size_t k = 0; k < 16; ++k)
-                                __builtin_memcpy(to + (Q::place(t) + Q::place(k)) * 4,
-                                                 table + code[t + k] * Dims, Dims);
+                            for (std::size_t k = 0; k < 16; k += 8) {
+                                std::uint8_t* at = to + Q::place(t) * 4;
+                                pq_join_run<I>::template expand<Dims>(
+                                    table, code + t + k, at + Q::place(k) * 4, at + Q::place(k + 4) * 4);
+                            }
                         }
                     }
                 }
