@@ -12,7 +12,7 @@
 // What it has of its own, by system; defined in this folder.
 namespace crumb::inline CRUMB_ABI::kernel {
 struct byte_products_avx2;
-struct nibble_products_avx2;
+struct field_products_avx2;
 struct pq_avx2;
 struct four_rows_avx2;
 } // namespace crumb::inline CRUMB_ABI::kernel
@@ -329,9 +329,9 @@ struct avx2 {
         }
     };
 
-    using pq = kernel::pq_avx2;                           ///< primitives of scans of product-quantized codes
-    using byte_products = kernel::byte_products_avx2;     ///< of bytes with integers of 16 bits
-    using nibble_products = kernel::nibble_products_avx2; ///< of codes of 4 bits with bytes
+    using pq = kernel::pq_avx2;                         ///< primitives of scans of product-quantized codes
+    using byte_products = kernel::byte_products_avx2;   ///< of bytes with integers of 16 bits
+    using field_products = kernel::field_products_avx2; ///< of codes of 2 and 4 bits with bytes
     using four_rows = kernel::four_rows_avx2;
 
   private:

@@ -5,7 +5,7 @@ CRUMB_TARGET_BEGIN(CRUMB_TARGET_AVX2)
 
 #if CRUMB_SYSTEM == CRUMB_SYSTEM_CACHE
 #include <crumb/isa/avx2/byte_products.inl>
-#include <crumb/isa/avx2/nibble_products.inl>
+#include <crumb/isa/avx2/field_products.inl>
 #include <crumb/isa/avx2/pq_quads.inl>
 #include <crumb/isa/avx2/pq_words.inl>
 

@@ -11,7 +11,7 @@ namespace crumb::inline CRUMB_ABI::kernel {
 
 struct byte_products_avx2 {
     static constexpr std::size_t from = 1;
-    static constexpr std::size_t sets = 1;
+    static constexpr std::size_t width = 32, sets = 1, tokens = 2;
     using reg = __m256i;
     using acc = __m256i;
     using f32 = __m256;
@@ -28,11 +28,11 @@ struct byte_products_avx2 {
     static CRUMB_INLINE f32 to_f32(acc sum) noexcept { return _mm256_cvtepi32_ps(sum); }
 
     // ---- scores ----
-    static CRUMB_INLINE void by_quads(const reg* tokens, reg* quads) noexcept {
-        const __m256i a = _mm256_unpacklo_epi32(tokens[0], tokens[1]),
-                      b = _mm256_unpacklo_epi32(tokens[2], tokens[3]),
-                      c = _mm256_unpackhi_epi32(tokens[0], tokens[1]),
-                      d = _mm256_unpackhi_epi32(tokens[2], tokens[3]);
+    static CRUMB_INLINE void by_quads(const reg* rows, reg* quads) noexcept {
+        const __m256i a = _mm256_unpacklo_epi32(rows[0], rows[1]),
+                      b = _mm256_unpacklo_epi32(rows[2], rows[3]),
+                      c = _mm256_unpackhi_epi32(rows[0], rows[1]),
+                      d = _mm256_unpackhi_epi32(rows[2], rows[3]);
         quads[0] = _mm256_unpacklo_epi64(a, b);
         quads[1] = _mm256_unpackhi_epi64(a, b);
         quads[2] = _mm256_unpacklo_epi64(c, d);

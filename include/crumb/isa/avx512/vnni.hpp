@@ -10,7 +10,7 @@
 // What it has of its own, by system; defined in this folder.
 namespace crumb::inline CRUMB_ABI::kernel {
 struct byte_products_512;
-struct nibble_products_512;
+struct field_products_512;
 struct pq_avx512;
 struct four_rows_avx512;
 } // namespace crumb::inline CRUMB_ABI::kernel
@@ -291,9 +291,9 @@ struct avx512_vnni : avx512_floats {
         }
     };
 
-    using pq = kernel::pq_avx512;                        ///< primitives of scans of product-quantized codes
-    using byte_products = kernel::byte_products_512;     ///< of bytes with integers of 16 bits
-    using nibble_products = kernel::nibble_products_512; ///< of codes of 4 bits with bytes
+    using pq = kernel::pq_avx512;                      ///< primitives of scans of product-quantized codes
+    using byte_products = kernel::byte_products_512;   ///< of bytes with integers of 16 bits
+    using field_products = kernel::field_products_512; ///< of codes of 2 and 4 bits with bytes
     using four_rows = kernel::four_rows_avx512;
 
   private:

@@ -6,7 +6,7 @@ CRUMB_IGNORE_UNDEFINED_BEGIN
 
 #if CRUMB_SYSTEM == CRUMB_SYSTEM_CACHE
 #include <crumb/isa/avx512/byte_products.inl>
-#include <crumb/isa/avx512/nibble_products.inl>
+#include <crumb/isa/avx512/field_products.inl>
 #include <crumb/isa/avx512/pq_quads.inl>
 #include <crumb/isa/avx512/pq_tables.inl>
 

@@ -8,6 +8,8 @@
 // What it has of its own, by system; defined in this folder.
 namespace crumb::inline CRUMB_ABI::kernel {
 struct pq_dotprod;
+struct byte_products_dotprod;
+struct field_products_dotprod;
 /// Assembly in the place of a tile's `single`, or of some heights of its `block`.
 template <class Isa, class Format, class Tile>
 struct single_asm;
@@ -47,7 +49,9 @@ struct neon_dotprod : neon {
     using tile = intrinsics_tile<Format>;
 #endif
 
-    using pq = kernel::pq_dotprod; ///< primitives of scans of product-quantized codes
+    using pq = kernel::pq_dotprod;                         ///< primitives of scans of product-quantized codes
+    using byte_products = kernel::byte_products_dotprod;   ///< of bytes with integers of 15 bits
+    using field_products = kernel::field_products_dotprod; ///< of codes of 2 and 4 bits with bytes
 
     template <class Operands>
     struct product : Operands {

@@ -5,6 +5,8 @@ CRUMB_KEEP_ORDER_BEGIN
 #define CRUMB_THIS_ISA neon_dotprod
 
 #if CRUMB_SYSTEM == CRUMB_SYSTEM_CACHE
+#include <crumb/isa/neon/byte_products.inl>
+#include <crumb/isa/neon/field_products.inl>
 #include <crumb/isa/neon/pq_dotprod.inl>
 #endif
 #include <crumb/kernel/drivers.inl>

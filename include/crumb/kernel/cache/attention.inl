@@ -24,9 +24,9 @@
 
 #include <crumb/kernel/cache/scan.inl>
 
+#include <crumb/kernel/cache/fields.inl>
 #include <crumb/kernel/cache/integers.inl>
 #include <crumb/kernel/cache/matrices.inl>
-#include <crumb/kernel/cache/nibbles.inl>
 #include <crumb/kernel/cache/uniform.inl>
 
 #include <crumb/kernel/cache/skip.inl>
@@ -157,9 +157,9 @@ struct kv_attention_run<I> {
         /// Calls f with the products of integers, on an ISA that has them.
         template <class F, class Isa = I>
         CRUMB_INLINE void with_integers([[maybe_unused]] F&& f) const noexcept {
-            if constexpr (has_nibble_products<Isa>)
+            if constexpr (has_field_products<Isa>)
                 if (cache.keys().codec().kind == kv_kind::uniform)
-                    return f(kv_nibbles<I, typename Isa::nibble_products>{*this, args, place});
+                    return f(kv_fields<I, typename Isa::field_products>{*this, args, place});
             if constexpr (has_byte_products<Isa>)
                 f(kv_integers<I, typename Isa::byte_products>{*this, args, place});
         }
@@ -228,7 +228,9 @@ struct kv_attention_run<I> {
             case kv_route::integers:
                 return with_integers([&](const auto& x) { x.attend(here, t, first, stop, next); });
             case kv_route::channels:
-                return kv_uniform<I>(*this, args).attend(here, t, first - t, stop - t, next);
+                if constexpr (!has_field_products<I>)
+                    kv_uniform<I>(*this, args).attend(here, t, first - t, stop - t, next);
+                return;
             case kv_route::tables:
             case kv_route::expanded:
                 return scan().attend(here, t, first - t, stop - t, next);

@@ -18,13 +18,13 @@
 
 #include <crumb/kernel/cache/decode.inl>
 #include <crumb/kernel/cache/encode.inl>
+#include <crumb/kernel/cache/field_scores.inl>
 #include <crumb/kernel/cache/integers.inl>
 #include <crumb/kernel/cache/matrices.inl>
-#include <crumb/kernel/cache/nibble_scores.inl>
 #include <crumb/kernel/cache/scan.inl>
 #include <crumb/kernel/cache/uniform.inl>
 
-#include <crumb/kernel/cache/nibbles.inl>
+#include <crumb/kernel/cache/fields.inl>
 #include <crumb/kernel/cache/skip.inl>
 
 #include <crumb/kernel/cache/attention.inl>

@@ -22,7 +22,7 @@ struct pq_expand_run<I> {
         if (codec.kind == kv_kind::q8_0)
             return of_bytes<I>();
         if (codec.kind == kv_kind::uniform)
-            return {codec.bits == 4 ? of_nibbles<I>() : 0, false};
+            return of_fields<I>();
         if constexpr (has_quads<Primitives>)
             return Primitives::quads::expansion_of(pq_kind_of(codec), codec.dims);
         else
@@ -45,11 +45,8 @@ struct pq_expand_run<I> {
     }
 
     template <class Isa>
-    static constexpr std::size_t of_nibbles() noexcept {
-        if constexpr (has_nibble_products<Isa>)
-            return Isa::nibble_products::from;
-        else
-            return 0;
+    static constexpr pq_expansion of_fields() noexcept {
+        return {has_field_products<Isa> ? 1u : 0u, false};
     }
 
     static constexpr std::size_t tile = 4; ///< planes that share a pass

@@ -1,7 +1,8 @@
 // Parts of bytes with a scale per token and 32 channels (`q8_0`) in a pass of attention, multiplied as
-// integers: queries and weights times scales are rounded to 15 bits. Loops:
+// integers: queries and weights times scales are rounded to 15 bits, as words of 16 bits or in two planes of
+// bytes, 128 high + low. Loops:
 //     scores   tiles of queries > 4 or 8 tokens > registers of bytes
-//     sums     tiles of queries > registers of channels > pairs of tokens
+//     sums     tiles of queries > registers of channels > tokens, 2 or 16 at a time
 #if !defined(CRUMB_THIS_ISA)
 #include <crumb/isa/editor.hpp>
 
@@ -21,11 +22,12 @@ struct kv_integers<isa::CRUMB_THIS_ISA, B> {
     using f32 = typename I::f32;
     using reg = typename B::reg;
     using acc = typename B::acc;
-    static constexpr std::size_t lanes = M::lanes, width = static_cast<std::size_t>(I::width);
+    static constexpr std::size_t lanes = M::lanes, width = B::width;
     static constexpr std::size_t block = attention_block;
     static constexpr std::size_t sets = B::sets; ///< of four tokens that are scored together
-    static constexpr float whole = 127 * 128;    ///< largest weight
-    static constexpr float most_code = 128;      ///< largest magnitude of a code
+    static constexpr bool words = B::tokens == 2;
+    static constexpr float whole = 127 * 128; ///< largest weight
+    static constexpr float most_code = 128;   ///< largest magnitude of a code
 
     const attention_pass<I>& pass;
     const kv_layer_view& cache;
@@ -38,7 +40,7 @@ struct kv_integers<isa::CRUMB_THIS_ISA, B> {
     float *key_scales, *value_scales; ///< of a block, [groups][block]
     float* free;                      ///< as many
     float* steps;                     ///< of weights, [queries][groups]
-    std::int16_t* weights;            ///< [queries][groups][block]
+    std::int16_t* weights;            ///< [queries][groups][block], or a plane of bytes after the other
     std::int8_t* rest;                ///< rows of a last tile of tokens
 
     /// `place`: the number of the pass's head among those that go through the parts together.
@@ -161,11 +163,16 @@ struct kv_integers<isa::CRUMB_THIS_ISA, B> {
             f.template operator()<1>(i);
     }
 
-    /// Per register of bytes and k: channels 16 l + 4 k and 16 l + 4 k + 2 in the four lanes from 4 l on,
-    /// then those behind them.
+    /// A query as it is multiplied: two planes, or words, per register of bytes and k channels 16 l + 4 k and
+    /// 16 l + 4 k + 2 in the four lanes from 4 l on, then those behind them.
     void spread(const pq_query& q, std::int16_t* out) const noexcept {
         const auto* low = reinterpret_cast<const std::int8_t*>(q.low);
         const auto* high = reinterpret_cast<const std::int8_t*>(q.high);
+        if constexpr (!words) {
+            __builtin_memcpy(out, high, args.head_size);
+            __builtin_memcpy(reinterpret_cast<std::int8_t*>(out) + args.head_size, low, args.head_size);
+            return;
+        }
         for (std::size_t z = 0; z < args.head_size; z += width)
             for (std::size_t k = 0; k < 4; ++k)
                 for (std::size_t odd = 0; odd < 2; ++odd, out += width / 2)
@@ -245,25 +252,12 @@ struct kv_integers<isa::CRUMB_THIS_ISA, B> {
                     B::by_quads(x, quads + s);
                 }
                 acc dot[tile * sets];
-                CRUMB_UNROLL
-                for (std::size_t j = 0; j < tile * sets; ++j)
-                    dot[j] = B::zero();
-                CRUMB_UNROLL
-                for (std::size_t q = 0; q < 4; ++q) {
+                if constexpr (words) {
+                    multiply_words<tile>(quads, query, z, dot);
+                } else {
                     CRUMB_UNROLL
-                    for (std::size_t odd = 0; odd < 2; ++odd) {
-                        reg x[sets];
-                        CRUMB_UNROLL
-                        for (std::size_t s = 0; s < sets; ++s)
-                            x[s] = odd ? B::odd(quads[4 * s + q]) : B::even(quads[4 * s + q]);
-                        CRUMB_UNROLL
-                        for (std::size_t a = 0; a < tile; ++a) {
-                            const reg y = B::load(query[a] + 4 * z + (2 * q + odd) * (width / 2));
-                            CRUMB_UNROLL
-                            for (std::size_t s = 0; s < sets; ++s)
-                                B::dot(dot[a * sets + s], x[s], y);
-                        }
-                    }
+                    for (std::size_t a = 0; a < tile; ++a)
+                        dot[a] = B::multiply(quads, reinterpret_cast<const std::int8_t*>(query[a]) + z, size);
                 }
                 CRUMB_UNROLL
                 for (std::size_t s = 0; s < sets; ++s) {
@@ -276,6 +270,32 @@ struct kv_integers<isa::CRUMB_THIS_ISA, B> {
             CRUMB_UNROLL
             for (std::size_t a = 0; a < tile; ++a)
                 B::store(sum + a * sets, queries[i + a].step, pass.scores + (i + a) * pass.stride + t);
+        }
+    }
+
+    /// The products of a register of bytes of four tokens, or of as many sets, with some queries.
+    template <std::size_t Queries>
+    static CRUMB_INLINE void multiply_words(const reg* quads, const std::int16_t* const* query, std::size_t z,
+                                            acc* dot) noexcept {
+        CRUMB_UNROLL
+        for (std::size_t j = 0; j < Queries * sets; ++j)
+            dot[j] = B::zero();
+        CRUMB_UNROLL
+        for (std::size_t q = 0; q < 4; ++q) {
+            CRUMB_UNROLL
+            for (std::size_t odd = 0; odd < 2; ++odd) {
+                reg x[sets];
+                CRUMB_UNROLL
+                for (std::size_t s = 0; s < sets; ++s)
+                    x[s] = odd ? B::odd(quads[4 * s + q]) : B::even(quads[4 * s + q]);
+                CRUMB_UNROLL
+                for (std::size_t a = 0; a < Queries; ++a) {
+                    const reg y = B::load(query[a] + 4 * z + (2 * q + odd) * (width / 2));
+                    CRUMB_UNROLL
+                    for (std::size_t s = 0; s < sets; ++s)
+                        B::dot(dot[a * sets + s], x[s], y);
+                }
+            }
         }
     }
 
@@ -303,8 +323,17 @@ struct kv_integers<isa::CRUMB_THIS_ISA, B> {
             for (std::size_t g = 0; g < groups; ++g) {
                 steps[i * groups + g] = most * steps[g];
                 for (std::size_t t = 0; t < block; t += 16)
-                    B::round(p + t, value_scales + g * block + t, weights + (i * groups + g) * block + t);
+                    round_16(p + t, value_scales + g * block + t, weights + (i * groups + g) * block, t);
             }
+        }
+    }
+    static CRUMB_INLINE void round_16(const float* p, const float* d, std::int16_t* to,
+                                      std::size_t t) noexcept {
+        if constexpr (words) {
+            B::round(p, d, to + t);
+        } else {
+            auto* const planes = reinterpret_cast<std::int8_t*>(to);
+            B::round(p, d, planes + t, planes + block + t);
         }
     }
     /// The largest magnitude in a block.
@@ -322,40 +351,61 @@ struct kv_integers<isa::CRUMB_THIS_ISA, B> {
     template <int Queries>
     CRUMB_INLINE void add_tile(const std::int8_t* v, std::size_t i, std::size_t n,
                                const std::int8_t* ahead) const noexcept {
-        constexpr std::size_t tile = Queries, channels = 2 * lanes;
-        const std::size_t size = args.head_size;
+        constexpr std::size_t tile = Queries, channels = 2 * lanes, tokens = B::tokens, sums = words ? 2 : 4;
+        const std::size_t size = args.head_size, last = n - n % tokens;
+        // What lies behind the last token may belong to another part.
+        if (last != n) {
+            __builtin_memcpy(rest, v + last * size, (n - last) * size);
+            __builtin_memset(rest + (n - last) * size, 0, (last + tokens - n) * size);
+        }
         // Asking for what is read anyway costs less than a branch.
         const std::int8_t* next = ahead != nullptr ? ahead : v;
-        const std::size_t each = ahead != nullptr ? 2 * channels : 0;
+        const std::size_t each = ahead != nullptr ? tokens * channels : 0;
         for (std::size_t c = 0; c < size; c += channels) {
             const std::size_t g = c / kv_group_channels;
-            acc sum[2 * tile];
+            acc sum[sums * tile];
             CRUMB_UNROLL
-            for (std::size_t j = 0; j < 2 * tile; ++j)
+            for (std::size_t j = 0; j < sums * tile; ++j)
                 sum[j] = B::zero();
             const std::int16_t* w = weights + (i * groups + g) * block;
-            const std::int8_t* row = v + c;
-            // The last token of an odd number goes with itself, whose second weight is 0.
-            for (std::size_t t = 0; t < n; t += 2, row += 2 * size, next += each) {
-                __builtin_prefetch(next, 0, attention_locality);
-                reg low, high;
-                B::interleave(B::widen(row), B::widen(row + (t + 1 < n ? size : 0)), low, high);
+            for (std::size_t t = 0; t < n; t += tokens, next += each) {
                 CRUMB_UNROLL
-                for (std::size_t a = 0; a < tile; ++a) {
-                    const reg x = B::load_weights(w + a * groups * block + t);
-                    B::dot(sum[2 * a], low, x);
-                    B::dot(sum[2 * a + 1], high, x);
-                }
+                for (std::size_t b = 0; b < tokens * channels; b += 64)
+                    __builtin_prefetch(next + b, 0, attention_locality);
+                const std::int8_t* row = (t < last ? v + t * size : rest) + c;
+                if constexpr (words)
+                    add_words<tile>(row, w + t, sum);
+                else
+                    B::template add<tile>(row, size, reinterpret_cast<const std::int8_t*>(w) + t, block,
+                                          2 * groups * block, sum);
             }
             CRUMB_UNROLL
             for (std::size_t a = 0; a < tile; ++a) {
-                f32 low = B::to_f32(sum[2 * a]), high = B::to_f32(sum[2 * a + 1]);
-                B::in_order(low, high);
+                f32 low, high;
+                if constexpr (words) {
+                    low = B::to_f32(sum[2 * a]);
+                    high = B::to_f32(sum[2 * a + 1]);
+                    B::in_order(low, high);
+                } else {
+                    B::finish(sum + 4 * a, low, high);
+                }
                 const f32 step = I::set1(steps[(i + a) * groups + g]);
                 float* o = pass.o + (i + a) * pass.padded + c;
                 I::store(o, I::fma(step, low, I::load(o)));
                 I::store(o + lanes, I::fma(step, high, I::load(o + lanes)));
             }
+        }
+    }
+    /// Adds two tokens times the weights of some queries.
+    template <std::size_t Queries>
+    CRUMB_INLINE void add_words(const std::int8_t* row, const std::int16_t* w, acc* sum) const noexcept {
+        reg low, high;
+        B::interleave(B::widen(row), B::widen(row + args.head_size), low, high);
+        CRUMB_UNROLL
+        for (std::size_t a = 0; a < Queries; ++a) {
+            const reg x = B::load_weights(w + a * groups * block);
+            B::dot(sum[2 * a], low, x);
+            B::dot(sum[2 * a + 1], high, x);
         }
     }
 };

@@ -112,26 +112,33 @@ struct kv_attention_args : attention_query_args {
     kv_skip_report* skipped = nullptr; ///< with skip_scratch: per kv head, or null
 };
 
-/// Whether an ISA multiplies bytes with integers of 16 bits. What `byte_products` has: `from`, queries per kv
-/// head and row from which that pays; `sets` of four tokens that are scored together;
+/// Whether an ISA multiplies bytes with integers of 15 bits. What `byte_products` has: `from`, queries per kv
+/// head and row from which that pays; the `width` of a register in bytes; `sets` of four tokens that are
+/// scored together; `tokens` whose values are added together, 2 of them if integers are words of 16 bits;
 ///     by_quads      register k of four tokens: in lane 4 l + j four channels from 16 l + 4 k on
 ///                   of token j
-///     even, odd     every second byte as 16 bits
-///     dot           adds two products of 16 bits to each lane
 ///     scales        of four tokens, for the groups of channels of a register of bytes, from [groups][64]
 ///     store         step * (sums over all lanes of a token), of `sets` registers
+///     round         16 products of floats to integers, ties to even
+/// for words
+///     even, odd     every second byte as 16 bits
+///     dot           adds two products of 16 bits to each lane
 ///     widen         bytes as a register of 16 bits
 ///     interleave    those of two tokens beside each other
 ///     in_order      sums of what `interleave` made, in the order of channels
 ///     load_weights  those of two tokens, repeated
-///     round         16 products of floats to integers, ties to even
+/// and for planes of bytes, 128 high + low
+///     multiply      of registers of `by_quads` with a query, whose low plane lies so many bytes behind
+///     add           adds `tokens` tokens times some queries' weights to four sums each
+///     finish        those sums in the order of channels
 template <class Isa>
 concept has_byte_products = requires { typename Isa::byte_products; };
 
-/// Whether an ISA multiplies codes of 4 bits with bytes. What `nibble_products` has: `from`, queries per kv
-/// head and row from which that pays; the `width` of registers in bytes; a `tile` of planes of factors that
-/// share a pass; quads of channels whose products a sum takes `at_once`;
-///     nibbles    the low or the high halves of bytes
+/// Whether an ISA multiplies codes of 2 and 4 bits with bytes. What `field_products` has: the `width` of
+/// registers in bytes; a `tile` of planes of factors or weights that share a pass, over so many `channels` of
+/// values; quads of channels whose products a sum takes `at_once`;
+///     codes      register R of the codes of a half, 32 tokens, of each block of a unit, as bytes; a unit is
+///                a block of 64 tokens, or two where a register holds more than 32 codes
 ///     by_quads   codes of four channels beside each other, four tokens in 16 bytes: of registers of tokens
 ///                0 .. 15 and so on, in register k tokens 4 k .. 4 k + 3 of each 16
 ///     factors    of a quad for all tokens; for those of the second half of 64 bytes from elsewhere
@@ -141,7 +148,7 @@ concept has_byte_products = requires { typename Isa::byte_products; };
 ///     place      where `round` puts the factors of a quad
 ///     round      rounds `width` channels to a plane, or to two: 128 high + low; adds up the integers
 template <class Isa>
-concept has_nibble_products = requires { typename Isa::nibble_products; };
+concept has_field_products = requires { typename Isa::field_products; };
 
 template <class Isa>
 struct kv_encode_run;
@@ -154,9 +161,9 @@ struct kv_uniform;
 template <class Isa, class Products>
 struct kv_integers;
 template <class Isa, class Products>
-struct kv_nibble_scores;
+struct kv_field_scores;
 template <class Isa, class Products>
-struct kv_nibbles;
+struct kv_fields;
 template <class Isa>
 struct kv_means;
 template <class Isa>

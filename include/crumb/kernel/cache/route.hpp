@@ -9,7 +9,7 @@ namespace crumb::inline CRUMB_ABI::kernel {
 /// How a step attends to codes.
 enum class kv_mode : std::uint8_t {
     fast, ///< pq: tables of inner products and weights in planes of 7 bits; q8_0: queries and weights of 15
-          ///< bits; uniform: scales times queries, of 4 bits in planes of 7 bits
+          ///< bits; uniform: scales times queries, as floats or in planes of 7 bits
     exact ///< codes are decoded to floats
 };
 
@@ -18,9 +18,10 @@ enum class kv_route : std::uint8_t {
     floats,   ///< as they lie
     halves,   ///< as they lie
     bytes,    ///< `q8_0` as it lies, converted to floats
-    integers, ///< codes as they lie times integers: `q8_0` queries and weights of 15 bits, `uniform` of 4
-              ///< bits both times scales, in planes of 7 bits
-    channels, ///< `uniform` channel by channel, its scales multiplied to queries and weights
+    integers, ///< codes as they lie times integers: `q8_0` queries and weights of 15 bits, `uniform` both
+              ///< times scales, in planes of 7 bits
+    channels, ///< `uniform` channel by channel, its scales multiplied to queries and weights: on an ISA
+              ///< without products of integers
     tables,   ///< `pq` by sums of looked-up products (scores) and entries (outputs)
     expanded, ///< `pq`: codes become bytes in registers or the first cache, which all queries multiply
     decoded,  ///< any codes: a block of tokens at a time becomes floats
@@ -56,9 +57,10 @@ constexpr kv_route kv_route_of(const kv_codec& codec, std::size_t head_size, std
         // Rows that end within a register are converted first.
         return head_size % 16 == 0 && group * rows <= converted_above ? kv_route::bytes : kv_route::decoded;
     case kv_kind::uniform:
-        if (few && expand_from != 0 && group >= expand_from && head_size % 64 == 0 && head_size <= 512)
-            return kv_route::integers;
-        return few ? kv_route::channels : kv_route::decoded;
+        if (few && expand_from == 0)
+            return kv_route::channels;
+        // Rows that end within a register of floats are decoded.
+        return few && head_size % 16 == 0 ? kv_route::integers : kv_route::decoded;
     case kv_kind::pq:
         break;
     }

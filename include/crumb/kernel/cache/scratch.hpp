@@ -7,6 +7,9 @@
 
 namespace crumb::inline CRUMB_ABI::kernel {
 
+/// Channels that a plane of factors is filled up to a multiple of: whole registers of any ISA.
+inline constexpr std::size_t kv_factor_channels = 64;
+
 /// What a pass keeps of a query that scans codes.
 struct kv_scan_state {
     float reference = 0; ///< score that the sums of values are relative to; -infinity: nothing summed yet
@@ -31,7 +34,7 @@ class kv_scratch {
         : route_(route), joined_(joined && route == kv_route::expanded),
           floats_{queries, round_up(head_size, 16),
                   is_scan(route_) || route_ == kv_route::channels || route_ == kv_route::matrices ||
-                          nibbles(codec)
+                          fields(codec)
                       ? kv_part_tokens
                       : attention_block} {
         std::size_t end = 0;
@@ -40,7 +43,7 @@ class kv_scratch {
             end += round_up(bytes, alignment);
             return at;
         };
-        const bool scans = is_scan(route_), codes = nibbles(codec);
+        const bool scans = is_scan(route_), codes = fields(codec);
         (void)take(floats_.state_size() * sizeof(float));
         if (route_ == kv_route::integers && !codes) {
             // Besides the integers, these as a kernel multiplies them.
@@ -78,7 +81,7 @@ class kv_scratch {
         end = 0;
         (void)take(floats_.work_size() * sizeof(float));
         if (codes)
-            factors_ = take(queries * 2 * floats_.padded * sizeof(float));
+            factors_ = take(queries * 2 * (128 / kv_mean_tokens) * round_up(head_size, kv_factor_channels));
         if (route_ == kv_route::channels)
             factors_ = take(queries * (2 * floats_.padded + kv_part_tokens) * sizeof(float));
         if (scans || codes) {
@@ -159,12 +162,13 @@ class kv_scratch {
         return reinterpret_cast<float*>(at(work, numbers_)) + i * kv_part_tokens;
     }
     pq_plane* planes(float* work) const noexcept { return reinterpret_cast<pq_plane*>(at(work, planes_)); }
-    /// Of scores 2 * padded floats per query, of values 256 where channels are read one by one.
+    /// Integers: two planes of bytes per query and block of a stretch of 128 tokens. Channel by channel: 2 *
+    /// padded floats per query of scores, then 256 of values.
     float* factors(float* work) const noexcept { return reinterpret_cast<float*>(at(work, factors_)); }
 
   private:
-    /// Whether codes of 4 bits are multiplied as they lie.
-    constexpr bool nibbles(const kv_codec& codec) const noexcept {
+    /// Whether uniform codes are multiplied as they lie.
+    constexpr bool fields(const kv_codec& codec) const noexcept {
         return route_ == kv_route::integers && codec.kind == kv_kind::uniform;
     }
     static std::byte* at(float* memory, std::size_t bytes) noexcept {

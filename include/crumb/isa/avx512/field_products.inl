@@ -1,4 +1,4 @@
-// Products of codes of 4 bits with bytes by vpdpbusd. No loops but over registers.
+// Products of codes of 2 and 4 bits with bytes by vpdpbusd. No loops but over registers.
 #include <crumb/config.hpp>
 
 #if CRUMB_BUILDS_X86
@@ -9,10 +9,10 @@
 
 namespace crumb::inline CRUMB_ABI::kernel {
 
-struct nibble_products_512 {
-    static constexpr std::size_t from = 1, width = 64;
-    static constexpr std::size_t tile = 4;
-    static constexpr std::size_t at_once = 128;
+struct field_products_512 {
+    static constexpr std::size_t width = 64;
+    static constexpr std::size_t tile = 4, channels = 1;
+    static constexpr std::size_t at_once(int) noexcept { return 128; }
     using reg = __m512i;
     using acc = __m512i;
     using f32 = __m512;
@@ -20,9 +20,20 @@ struct nibble_products_512 {
     // ---- codes ----
     static CRUMB_INLINE reg load(const void* p) noexcept { return _mm512_loadu_si512(p); }
     static CRUMB_INLINE void store(void* p, reg x) noexcept { _mm512_storeu_si512(p, x); }
-    template <int Set>
-    static CRUMB_INLINE reg nibbles(reg raw) noexcept {
-        return _mm512_and_si512(Set == 0 ? raw : _mm512_srli_epi16(raw, 4), _mm512_set1_epi8(15));
+    template <int Bits, int Half, int>
+    static CRUMB_INLINE reg codes(const std::uint8_t* unit) noexcept {
+        if constexpr (Bits == 4) {
+            const __m512i raw = load(unit);
+            return _mm512_and_si512(Half == 0 ? raw : _mm512_srli_epi16(raw, 4), _mm512_set1_epi8(15));
+        } else {
+            // Of each block tokens 0 .. 15 of the half, then the others, two bits above them.
+            const __m512i both = _mm512_castsi256_si512(
+                              _mm256_loadu_si256(reinterpret_cast<const __m256i*>(unit))),
+                          raw = _mm512_shuffle_i64x2(both, both, 0x50);
+            constexpr int a = 4 * Half, b = a + 2;
+            const __m512i shifts = _mm512_setr_epi32(a, a, a, a, b, b, b, b, a, a, a, a, b, b, b, b);
+            return _mm512_and_si512(_mm512_srlv_epi32(raw, shifts), _mm512_set1_epi8(3));
+        }
     }
     static CRUMB_INLINE void by_quads(const reg* c, reg* out) noexcept {
         const __m512i a = _mm512_unpacklo_epi8(c[0], c[1]), b = _mm512_unpackhi_epi8(c[0], c[1]);

@@ -1,7 +1,8 @@
-// Scores of codes of 4 bits with a scale and an origin (`kivi4`): queries times scales are rounded to planes
-// of 7 bits. Loops:
+// Scores of codes with a scale and an origin (KIVI): queries times scales are rounded to planes of 7 bits.
+// Loops:
 //     factors    queries > mean blocks of 128 tokens > registers of channels
-//     scores     units of 64 or 128 tokens > halves of bytes > tiles of planes > quads of channels
+//     scores     units of 64 or 128 tokens > halves of blocks > registers of tokens > tiles of planes > quads
+//                of channels
 #if !defined(CRUMB_THIS_ISA)
 #include <crumb/isa/editor.hpp>
 
@@ -13,49 +14,52 @@
 namespace crumb::inline CRUMB_ABI::kernel {
 
 template <class N>
-struct kv_nibble_scores<isa::CRUMB_THIS_ISA, N> {
+struct kv_field_scores<isa::CRUMB_THIS_ISA, N> {
     using I = isa::CRUMB_THIS_ISA;
     using f32 = typename I::f32;
     using reg = typename N::reg;
     using acc = typename N::acc;
     static constexpr std::size_t lanes = math<I>::lanes, width = N::width, tile = N::tile;
-    static constexpr std::size_t unit = 2 * width; ///< tokens whose codes lie in a register
+    /// Tokens of a unit, one or two blocks of codes; registers of the codes of a half of its blocks.
+    static constexpr std::size_t unit = 2 * width < kv_block_tokens ? kv_block_tokens : 2 * width,
+                                 registers = unit / 2 / width;
     /// Tokens whose factors are made together, and their blocks of keys with scales of their own.
     static constexpr std::size_t stretch = 128, means = stretch / kv_mean_tokens;
     static constexpr std::size_t max_quads = 128, quad_bytes = 4 * width;
-    static constexpr float middle = 8; ///< what codes are counted from
     static constexpr float levels = static_cast<float>(pq_max), fine = 127 * 128;
     static constexpr float tiny = 0x1p-90f; ///< factors below are taken for 0
-    static constexpr std::size_t row_bytes = kv_part_tokens / 2;
 
     const attention_pass<I>& pass;
     const kv_layer_view& cache;
     const kv_attention_args& args;
     const kv_scratch& at;
     std::size_t place;
-    float *own, *work; ///< of the head, and of all that go together
+    std::size_t factor_bytes; ///< of a plane of factors: channels, up to whole registers
+    float middle;             ///< what codes are counted from
+    float *own, *work;        ///< of the head, and of all that go together
     kv_scan_state* states;
 
     /// `place_`: the number of the pass's head among those that go through the parts together.
-    CRUMB_INLINE kv_nibble_scores(const attention_pass<I>& p, const kv_attention_args& a,
-                                  std::size_t place_) noexcept
-        : pass(p), cache(a.cache), args(a), at(a.memory), place(place_), own(at.state(a.scratch, place_)),
+    CRUMB_INLINE kv_field_scores(const attention_pass<I>& p, const kv_attention_args& a,
+                                 std::size_t place_) noexcept
+        : pass(p), cache(a.cache), args(a), at(a.memory), place(place_),
+          factor_bytes(round_up(a.head_size, kv_factor_channels)),
+          middle(a.cache.keys().codec().bits == 4 ? 8 : 2), own(at.state(a.scratch, place_)),
           work(at.work(a.scratch)), states(at.states(own)) {}
 
     /// Scores tokens first .. stop - 1 of a part of keys. `ahead`: a part of values to prefetch.
+    template <int Bits>
     void score(const std::byte* part, std::size_t first, std::size_t stop,
                const std::byte* ahead) const noexcept {
         numbers of[few_queries];
         const std::size_t rows = args.head_size / 4,
-                          each = piece_bytes(cache.values().bytes(), 2 * kv_part_tokens / unit * rows);
+                          each = piece_bytes(cache.values().bytes(), kv_part_tokens / width * rows);
         for (std::size_t u = first / unit, made = ~std::size_t{0}; u * unit < stop; ++u) {
             if (made != u * unit / stretch) {
                 made = u * unit / stretch;
                 make_factors(part, made, stop, of);
             }
-            const std::byte* from = ahead + 2 * u * rows * each;
-            score_set<0>(part, u, of, from, each);
-            score_set<1>(part, u, of, from + rows * each, each);
+            score_unit<Bits, 0>(part, u, of, ahead + 2 * registers * u * rows * each, each);
         }
         for (std::size_t i = 0; i < pass.queries; ++i)
             for (std::size_t t = 0; t < first; ++t)
@@ -66,14 +70,16 @@ struct kv_nibble_scores<isa::CRUMB_THIS_ISA, N> {
     static CRUMB_INLINE float inverse_of(float most, bool two) noexcept {
         return most >= tiny && most <= __FLT_MAX__ ? (two ? fine : levels) / most : 0.0f;
     }
-    /// d and z + 8 d of n numbers, and zeros up to `all`.
+    /// d and z + middle * d of n numbers, and zeros up to `all`.
     CRUMB_INLINE void convert(const half* d, const half* z, std::size_t n, std::size_t all, float* scales,
                               float* origins) const noexcept {
+        // A copy: stores of vectors may alias the members of *this.
+        const f32 from = I::set1(middle);
         std::size_t c = 0;
         for (; c < n; c += lanes) {
             const f32 x = I::load(d + c);
             I::store(scales + c, x);
-            I::store(origins + c, I::fma(x, I::set1(middle), I::load(z + c)));
+            I::store(origins + c, I::fma(x, from, I::load(z + c)));
         }
         for (; c < all; c += lanes) {
             I::store(scales + c, I::zero());
@@ -85,8 +91,8 @@ struct kv_nibble_scores<isa::CRUMB_THIS_ISA, N> {
     }
 
   private:
-    // q . k = sum over channels of (q d) (code - 8) + q . (z + 8 d), where d and z are those of the token's
-    // mean block.
+    // q . k = sum over channels of (q d) (code - m) + q . (z + m d), where d and z are those of the token's
+    // mean block and m is the middle of the codes.
 
     /// Steps and what is added to products, by mean block of a stretch.
     struct numbers {
@@ -94,8 +100,7 @@ struct kv_nibble_scores<isa::CRUMB_THIS_ISA, N> {
     };
     /// The factors q d of query i in the k-th mean block of a stretch, in planes one after the other.
     CRUMB_INLINE std::int8_t* factors(std::size_t i, std::size_t k) const noexcept {
-        return reinterpret_cast<std::int8_t*>(at.factors(work) + i * 2 * pass.padded) +
-               2 * k * args.head_size;
+        return reinterpret_cast<std::int8_t*>(at.factors(work)) + 2 * (means * i + k) * factor_bytes;
     }
 
     /// Rounds the factors of a stretch's mean blocks before `stop`. How many planes a query takes does not
@@ -148,13 +153,16 @@ struct kv_nibble_scores<isa::CRUMB_THIS_ISA, N> {
             const float by = inverse_of(most[k], Two);
             steps[k] = by == 0 ? 0 : most[k] / (Two ? fine : levels);
             acc sum = N::zero();
+            std::int8_t* const high = out + 2 * k * factor_bytes;
             for (std::size_t c = 0; c < size; c += width) {
                 f32 x[4];
                 CRUMB_UNROLL
-                for (std::size_t j = 0; j < 4; ++j)
-                    x[j] = I::mul(I::mul(I::load(q + c + j * lanes), I::load(d + k * size + c + j * lanes)),
-                                  I::set1(by));
-                N::template round<Two, false>(x, out + 2 * k * size + c, out + (2 * k + 1) * size + c, sum);
+                for (std::size_t j = 0; j < 4; ++j) {
+                    const std::size_t i = c + j * lanes;
+                    x[j] = i < size ? I::mul(I::mul(I::load(q + i), I::load(d + k * size + i)), I::set1(by))
+                                    : I::zero();
+                }
+                N::template round<Two, false>(x, high + c, high + factor_bytes + c, sum);
             }
             total[k] = I::to_f32(sum);
         }
@@ -164,7 +172,7 @@ struct kv_nibble_scores<isa::CRUMB_THIS_ISA, N> {
     CRUMB_INLINE bool choose(std::size_t i, float most) const noexcept {
         kv_scan_state& state = states[i];
         // Half a step of each factor, and what products of floats add; roundings of the sums.
-        const float half_step = 0.505f * middle, floats = 15 * 0x1p-20f,
+        const float half_step = 0.505f * middle, floats = 2 * middle * 0x1p-20f,
                     all = most * static_cast<float>(args.head_size),
                     coarse = all * (half_step / levels + floats);
         const bool one = coarse <= args.limits.score && args.limits.score > 0;
@@ -180,15 +188,23 @@ struct kv_nibble_scores<isa::CRUMB_THIS_ISA, N> {
         return one;
     }
 
-    /// Scores of the tokens whose codes are the low or the high halves of a unit's bytes.
-    template <int Set>
-    void score_set(const std::byte* part, std::size_t u, const numbers* of, const std::byte* ahead,
-                   std::size_t each) const noexcept {
+    /// Registers R and on of a unit's codes.
+    template <int Bits, int R>
+    CRUMB_INLINE void score_unit(const std::byte* part, std::size_t u, const numbers* of,
+                                 const std::byte* ahead, std::size_t each) const noexcept {
+        score_register<Bits, R>(part, u, of, ahead, each);
+        if constexpr (R + 1 < int{2 * registers})
+            score_unit<Bits, R + 1>(part, u, of, ahead + args.head_size / 4 * each, each);
+    }
+    template <int Bits, int R>
+    void score_register(const std::byte* part, std::size_t u, const numbers* of, const std::byte* ahead,
+                        std::size_t each) const noexcept {
+        constexpr std::size_t half_block = R / int{registers};
         const std::int8_t* planes[2 * few_queries + tile];
         std::size_t owner[2 * few_queries + tile], count = 0;
         constexpr std::size_t none = ~std::size_t{0};
         const std::uint8_t* counts = at.counts(work);
-        const std::size_t k = u * unit % stretch / kv_mean_tokens + Set;
+        const std::size_t k = u * unit % stretch / kv_mean_tokens + half_block;
         const auto take = [&](const std::int8_t* plane, std::size_t query) {
             planes[count] = plane;
             owner[count++] = query;
@@ -198,23 +214,23 @@ struct kv_nibble_scores<isa::CRUMB_THIS_ISA, N> {
                 if (counts[i] == n) {
                     take(factors(i, k), i);
                     if (n == 2)
-                        take(factors(i, k) + args.head_size, none);
+                        take(factors(i, k) + factor_bytes, none);
                 }
         const std::size_t used = count;
         while (count % tile != 0)
             take(planes[0], none);
         const std::uint8_t* rows =
-            reinterpret_cast<const std::uint8_t*>(part + cache.keys().codes_offset()) + u * width;
-        float* to = pass.scores + u * unit + Set * kv_mean_tokens;
+            reinterpret_cast<const std::uint8_t*>(part + cache.keys().codes_offset()) + u * (unit * Bits / 8);
+        float* to = pass.scores + u * unit + half_block * kv_mean_tokens + R % int{registers} * width;
         alignas(64) std::uint8_t kept[max_quads * quad_bytes];
         acc sum[4 * tile];
         std::uint8_t* const keep = used > tile ? kept : nullptr;
         if (used == 1)
-            multiply<1, Set, true>(rows, planes, keep, sum, ahead, each);
+            multiply<Bits, R, 1, true>(rows, planes, keep, sum, ahead, each);
         else if (tile > 2 && used == 2)
-            multiply<2, Set, true>(rows, planes, keep, sum, ahead, each);
+            multiply<Bits, R, 2, true>(rows, planes, keep, sum, ahead, each);
         else
-            multiply<tile, Set, true>(rows, planes, keep, sum, ahead, each);
+            multiply<Bits, R, tile, true>(rows, planes, keep, sum, ahead, each);
         for (std::size_t p = 0;;) {
             CRUMB_UNROLL
             for (std::size_t j = 0; j < tile; ++j) {
@@ -231,25 +247,29 @@ struct kv_nibble_scores<isa::CRUMB_THIS_ISA, N> {
             }
             if ((p += tile) >= used)
                 break;
-            multiply<tile, Set, false>(rows, planes + p, kept, sum, nullptr, 0);
+            multiply<Bits, R, tile, false>(rows, planes + p, kept, sum, nullptr, 0);
         }
     }
     /// Sums of codes times factors of some planes. The first planes expand the codes of a quad of channels,
     /// and keep them if there are others.
-    template <std::size_t Planes, int Set, bool First>
+    template <int Bits, int R, std::size_t Planes, bool First>
     CRUMB_NOINLINE void multiply(const std::uint8_t* rows, const std::int8_t* const* planes,
                                  std::uint8_t* kept, acc* out, const std::byte* ahead,
                                  std::size_t each) const noexcept {
-        const std::size_t quads = args.head_size / 4, to_second = 4 * args.head_size;
+        constexpr std::size_t row_bytes = kv_part_tokens * Bits / 8;
+        const std::size_t quads = args.head_size / 4, to_second = 4 * factor_bytes;
         const std::int8_t* from[Planes];
         CRUMB_UNROLL
         for (std::size_t p = 0; p < Planes; ++p)
             from[p] = planes[p];
-        CRUMB_UNROLL
-        for (std::size_t k = 0; k < 4 * Planes; ++k)
-            out[k] = N::zero();
+        constexpr std::size_t at_once = N::at_once(Bits);
+        if constexpr (at_once < max_quads) {
+            CRUMB_UNROLL
+            for (std::size_t k = 0; k < 4 * Planes; ++k)
+                out[k] = N::zero();
+        }
         for (std::size_t quad = 0; quad < quads;) {
-            const std::size_t end = quads - quad < N::at_once ? quads : quad + N::at_once;
+            const std::size_t end = quads - quad < at_once ? quads : quad + at_once;
             acc sum[4 * Planes];
             CRUMB_UNROLL
             for (std::size_t k = 0; k < 4 * Planes; ++k)
@@ -263,7 +283,8 @@ struct kv_nibble_scores<isa::CRUMB_THIS_ISA, N> {
                     reg x[4];
                     CRUMB_UNROLL
                     for (std::size_t j = 0; j < 4; ++j)
-                        x[j] = N::template nibbles<Set>(N::load(rows + (4 * quad + j) * row_bytes));
+                        x[j] = N::template codes<Bits, R / int{registers}, R % int{registers}>(
+                            rows + (4 * quad + j) * row_bytes);
                     N::by_quads(x, codes);
                     if (kept != nullptr) {
                         CRUMB_UNROLL
@@ -285,7 +306,7 @@ struct kv_nibble_scores<isa::CRUMB_THIS_ISA, N> {
             }
             CRUMB_UNROLL
             for (std::size_t k = 0; k < 4 * Planes; ++k)
-                out[k] = N::plus(out[k], N::widen(sum[k]));
+                out[k] = at_once < max_quads ? N::plus(out[k], N::widen(sum[k])) : sum[k];
         }
     }
 };

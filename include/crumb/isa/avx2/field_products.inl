@@ -1,4 +1,4 @@
-// Products of codes of 4 bits with bytes by vpmaddubsw. No loops but over registers.
+// Products of codes of 2 and 4 bits with bytes by vpmaddubsw. No loops but over registers.
 #include <crumb/config.hpp>
 
 #if CRUMB_BUILDS_X86
@@ -9,11 +9,11 @@
 
 namespace crumb::inline CRUMB_ABI::kernel {
 
-struct nibble_products_avx2 {
-    static constexpr std::size_t from = 1, width = 32;
-    static constexpr std::size_t tile = 2;
-    /// 16 products of codes of up to 15 with bytes of up to 127 are below 2^15.
-    static constexpr std::size_t at_once = 8;
+struct field_products_avx2 {
+    static constexpr std::size_t width = 32;
+    static constexpr std::size_t tile = 2, channels = 1;
+    /// Two products of codes with bytes of up to 127 per quad, in 16 bits.
+    static constexpr std::size_t at_once(int bits) noexcept { return (32767u / 254) / ((1u << bits) - 1); }
     using reg = __m256i;
     using acc = __m256i;
     using f32 = __m256;
@@ -25,9 +25,19 @@ struct nibble_products_avx2 {
     static CRUMB_INLINE void store(void* p, reg x) noexcept {
         _mm256_storeu_si256(static_cast<__m256i*>(p), x);
     }
-    template <int Set>
-    static CRUMB_INLINE reg nibbles(reg raw) noexcept {
-        return _mm256_and_si256(Set == 0 ? raw : _mm256_srli_epi16(raw, 4), _mm256_set1_epi8(15));
+    template <int Bits, int Half, int>
+    static CRUMB_INLINE reg codes(const std::uint8_t* unit) noexcept {
+        if constexpr (Bits == 4) {
+            const __m256i raw = load(unit);
+            return _mm256_and_si256(Half == 0 ? raw : _mm256_srli_epi16(raw, 4), _mm256_set1_epi8(15));
+        } else {
+            // Tokens 0 .. 15 of the half in the low lane, the others, two bits above them, in the high one.
+            const __m256i raw =
+                _mm256_broadcastsi128_si256(_mm_loadu_si128(reinterpret_cast<const __m128i*>(unit)));
+            constexpr int a = 4 * Half, b = a + 2;
+            return _mm256_and_si256(_mm256_srlv_epi32(raw, _mm256_setr_epi32(a, a, a, a, b, b, b, b)),
+                                    _mm256_set1_epi8(3));
+        }
     }
     static CRUMB_INLINE void by_quads(const reg* c, reg* out) noexcept {
         const __m256i a = _mm256_unpacklo_epi8(c[0], c[1]), b = _mm256_unpackhi_epi8(c[0], c[1]);

@@ -1,6 +1,6 @@
-// Parts of codes of 4 bits with a scale and an origin (`kivi4`) in a pass of attention, multiplied as
-// integers: weights times scales are rounded to planes of 7 bits, as queries times scales are. Loops besides
-// those of the scores:
+// Parts of codes with a scale and an origin (KIVI) in a pass of attention, multiplied as integers: weights
+// times scales are rounded to planes of 7 bits, as queries times scales are. Loops besides those of the
+// scores:
 //     weights    groups of 32 channels > queries > registers of tokens
 //     sums       groups of 32 channels > tiles of planes > channels > registers of tokens
 #if !defined(CRUMB_THIS_ISA)
@@ -19,20 +19,20 @@
 #include <crumb/kernel/cache/scan_means.inl>
 #include <crumb/kernel/cache/scan_rounding.inl>
 
-#include <crumb/kernel/cache/nibble_scores.inl>
+#include <crumb/kernel/cache/field_scores.inl>
 #include <crumb/kernel/cache/scan.inl>
 #endif
 
 namespace crumb::inline CRUMB_ABI::kernel {
 
 template <class N>
-struct kv_nibbles<isa::CRUMB_THIS_ISA, N> : kv_nibble_scores<isa::CRUMB_THIS_ISA, N> {
+struct kv_fields<isa::CRUMB_THIS_ISA, N> : kv_field_scores<isa::CRUMB_THIS_ISA, N> {
     using I = isa::CRUMB_THIS_ISA;
     using M = math<I>;
     using f32 = typename I::f32;
     using reg = typename N::reg;
     using acc = typename N::acc;
-    using base = kv_nibble_scores<I, N>;
+    using base = kv_field_scores<I, N>;
     using base::args;
     using base::at;
     using base::cache;
@@ -46,7 +46,7 @@ struct kv_nibbles<isa::CRUMB_THIS_ISA, N> : kv_nibble_scores<isa::CRUMB_THIS_ISA
     using base::own;
     using base::pass;
     using base::place;
-    using base::row_bytes;
+    using base::registers;
     using base::states;
     using base::tile;
     using base::unit;
@@ -54,8 +54,8 @@ struct kv_nibbles<isa::CRUMB_THIS_ISA, N> : kv_nibble_scores<isa::CRUMB_THIS_ISA
     using base::work;
 
     /// `place_`: the number of the pass's head among those that go through the parts together.
-    CRUMB_INLINE kv_nibbles(const attention_pass<I>& p, const kv_attention_args& a,
-                            std::size_t place_) noexcept
+    CRUMB_INLINE kv_fields(const attention_pass<I>& p, const kv_attention_args& a,
+                           std::size_t place_) noexcept
         : base(p, a, place_) {}
 
     CRUMB_INLINE void begin() const noexcept { restart(); }
@@ -65,9 +65,10 @@ struct kv_nibbles<isa::CRUMB_THIS_ISA, N> : kv_nibble_scores<isa::CRUMB_THIS_ISA
     /// read after them, or nothing.
     void attend(const kv_parts& here, std::size_t t, std::size_t first, std::size_t stop,
                 const kv_parts& next) const noexcept {
-        base::score(here.keys, first - t, stop - t, here.values);
-        pass.weigh(t, stop - t);
-        add(here.values, stop - t, next.keys);
+        if (cache.keys().codec().bits == 4)
+            attend_to<4>(here, t, first, stop, next);
+        else
+            attend_to<2>(here, t, first, stop, next);
     }
 
     /// Adds what was summed to the pass's results.
@@ -94,11 +95,20 @@ struct kv_nibbles<isa::CRUMB_THIS_ISA, N> : kv_nibble_scores<isa::CRUMB_THIS_ISA
   private:
     CRUMB_INLINE kv_scan<I> scan() const noexcept { return {pass, args, place}; }
 
+    template <int Bits>
+    void attend_to(const kv_parts& here, std::size_t t, std::size_t first, std::size_t stop,
+                   const kv_parts& next) const noexcept {
+        base::template score<Bits>(here.keys, first - t, stop - t, here.values);
+        pass.weigh(t, stop - t);
+        add<Bits>(here.values, stop - t, next.keys);
+    }
+
     // ---- values ----
-    // o = sum over tokens of (p d) (code - 8) + p . (z + 8 d), where d and z are those of the channel's
-    // group.
+    // o = sum over tokens of (p d) (code - m) + p . (z + m d), where d and z are those of the channel's group
+    // and m is the middle of the codes.
+    template <int Bits>
     void add(const std::byte* part, std::size_t stop, const std::byte* ahead) const noexcept {
-        constexpr std::size_t group_bytes = kv_group_channels * row_bytes;
+        constexpr std::size_t group_bytes = kv_group_channels * kv_part_tokens * Bits / 8;
         const kv_part_layout& l = cache.values();
         const std::size_t each = piece_bytes(cache.keys().bytes(), l.head_size());
         float factor[few_queries], lost[few_queries] = {};
@@ -111,16 +121,17 @@ struct kv_nibbles<isa::CRUMB_THIS_ISA, N> : kv_nibble_scores<isa::CRUMB_THIS_ISA
         }
         const auto* codes = reinterpret_cast<const std::uint8_t*>(part + l.codes_offset());
         for (std::size_t g = 0; g < l.groups(); ++g, codes += group_bytes) {
-            const std::size_t planes = round_weights(part, g, stop, factor, lost);
+            const std::size_t left = l.head_size() - g * kv_group_channels,
+                              channels = left < kv_group_channels ? left : kv_group_channels,
+                              planes = round_weights(part, g, channels, stop, factor, lost);
             const std::byte* next = ahead != nullptr ? ahead + g * kv_group_channels * each : nullptr;
             for (std::size_t p = 0; p < planes; next = nullptr) {
-                const std::size_t left = planes - p;
-                if (tile > 2 && left > 2)
-                    p += add_planes<tile>(codes, p, planes, next, each);
-                else if (left > 1)
-                    p += add_planes<2>(codes, p, planes, next, each);
+                if (tile > 2 && planes - p > 2)
+                    p += add_planes<Bits, tile>(codes, channels, p, planes, next, each);
+                else if (planes - p > 1)
+                    p += add_planes<Bits, 2>(codes, channels, p, planes, next, each);
                 else
-                    p += add_planes<1>(codes, p, planes, next, each);
+                    p += add_planes<Bits, 1>(codes, channels, p, planes, next, each);
             }
         }
         for (std::size_t i = 0; i < pass.queries; ++i)
@@ -128,15 +139,15 @@ struct kv_nibbles<isa::CRUMB_THIS_ISA, N> : kv_nibble_scores<isa::CRUMB_THIS_ISA
     }
     /// Weights times scales of a group for all queries, rounded, and what is not times codes to the results;
     /// the number of planes. `lost`: the largest of what rounding may change, of all groups.
-    std::size_t round_weights(const std::byte* part, std::size_t g, std::size_t stop, const float* factor,
-                              float* lost) const noexcept {
+    std::size_t round_weights(const std::byte* part, std::size_t g, std::size_t channels, std::size_t stop,
+                              const float* factor, float* lost) const noexcept {
         const half* d = halves(part) + g * kv_part_tokens;
         const half* z = halves(part + cache.values().origins_offset()) + g * kv_part_tokens;
         float *scales = pass.converted, *origins = scales + kv_part_tokens;
         convert(d, z, stop, kv_part_tokens, scales, origins);
         std::size_t count = 0;
         const auto take = [&]<std::size_t Queries>(std::size_t first) {
-            count = round_tile<Queries>(first, g, stop, factor, lost, count);
+            count = round_tile<Queries>(first, g, channels, stop, factor, lost, count);
         };
         std::size_t i = 0;
         for (; i + 4 <= pass.queries; i += 4)
@@ -146,10 +157,12 @@ struct kv_nibbles<isa::CRUMB_THIS_ISA, N> : kv_nibble_scores<isa::CRUMB_THIS_ISA
         return count;
     }
     template <std::size_t Queries>
-    CRUMB_INLINE std::size_t round_tile(std::size_t first, std::size_t g, std::size_t stop,
-                                        const float* factor, float* lost, std::size_t count) const noexcept {
+    CRUMB_INLINE std::size_t round_tile(std::size_t first, std::size_t g, std::size_t channels,
+                                        std::size_t stop, const float* factor, float* lost,
+                                        std::size_t count) const noexcept {
         const float *scales = pass.converted, *origins = scales + kv_part_tokens,
                     *p = pass.scores + first * pass.stride;
+        const std::size_t stride = pass.stride;
         f32 tops[4], totals[4], dots[4];
         CRUMB_UNROLL
         for (std::size_t a = 0; a < 4; ++a)
@@ -158,7 +171,7 @@ struct kv_nibbles<isa::CRUMB_THIS_ISA, N> : kv_nibble_scores<isa::CRUMB_THIS_ISA
             const f32 scale = I::load(scales + t), origin = I::load(origins + t);
             CRUMB_UNROLL
             for (std::size_t a = 0; a < Queries; ++a) {
-                const f32 weight = I::load(p + a * pass.stride + t), x = I::mul(weight, scale);
+                const f32 weight = I::load(p + a * stride + t), x = I::mul(weight, scale);
                 tops[a] = I::max(tops[a], x);
                 totals[a] = I::add(totals[a], x);
                 dots[a] = I::fma(weight, origin, dots[a]);
@@ -184,7 +197,7 @@ struct kv_nibbles<isa::CRUMB_THIS_ISA, N> : kv_nibble_scores<isa::CRUMB_THIS_ISA
                 count += one ? 1 : 2;
             }
             float* o = pass.o + i * pass.padded + g * kv_group_channels;
-            for (std::size_t c = 0; c < kv_group_channels; c += lanes)
+            for (std::size_t c = 0; c < channels; c += lanes)
                 I::store(o + c, I::add(I::load(o + c), I::set1(bases[a])));
         }
         return count;
@@ -198,8 +211,9 @@ struct kv_nibbles<isa::CRUMB_THIS_ISA, N> : kv_nibble_scores<isa::CRUMB_THIS_ISA
         std::int8_t *high = at.weights(work, 2 * i), *low = at.weights(work, 2 * i + 1);
         acc total = N::zero();
         for (std::size_t r = 0; r < kv_part_tokens / width; ++r) {
-            // Registers of codes are low and high halves of a unit's bytes by turns.
-            const std::size_t t = r / 2 * unit + r % 2 * kv_mean_tokens;
+            // In the order in which the codes of a channel are multiplied.
+            const std::size_t t = r / (2 * registers) * unit +
+                                  r % (2 * registers) / registers * kv_mean_tokens + r % registers * width;
             f32 x[4];
             CRUMB_UNROLL
             for (std::size_t j = 0; j < 4; ++j)
@@ -215,11 +229,12 @@ struct kv_nibbles<isa::CRUMB_THIS_ISA, N> : kv_nibble_scores<isa::CRUMB_THIS_ISA
             take(low, step);
         return I::sum(I::to_f32(total));
     }
-    /// Adds codes of a group times some planes of weights; the number of planes that a pass takes.
-    template <std::size_t Planes>
-    CRUMB_NOINLINE std::size_t add_planes(const std::uint8_t* codes, std::size_t p, std::size_t count,
-                                          const std::byte* ahead, std::size_t each) const noexcept {
-        constexpr std::size_t units = kv_part_tokens / unit;
+    /// Adds codes of a group's channels times some planes of weights; the number of planes that a pass takes.
+    template <int Bits, std::size_t Planes>
+    CRUMB_NOINLINE std::size_t add_planes(const std::uint8_t* codes, std::size_t channels, std::size_t p,
+                                          std::size_t count, const std::byte* ahead,
+                                          std::size_t each) const noexcept {
+        constexpr std::size_t row_bytes = kv_part_tokens * Bits / 8, together = N::channels;
         pq_plane planes[Planes];
         CRUMB_UNROLL
         for (std::size_t j = 0; j < Planes; ++j) {
@@ -231,29 +246,46 @@ struct kv_nibbles<isa::CRUMB_THIS_ISA, N> : kv_nibble_scores<isa::CRUMB_THIS_ISA
         // Asking for what is read anyway costs less than a branch.
         const std::byte* next = ahead != nullptr ? ahead : reinterpret_cast<const std::byte*>(codes);
         each = ahead != nullptr ? each : 0;
-        for (std::size_t c = 0; c < kv_group_channels; ++c, codes += row_bytes, next += each) {
-            for (std::size_t b = 0; b < each; b += 64)
+        for (std::size_t c = 0; c < channels; c += together, codes += together * row_bytes) {
+            for (std::size_t b = 0; b < together * each; b += 64)
                 __builtin_prefetch(next + b, 0, attention_locality);
-            acc sum[Planes];
+            next += together * each;
+            acc sum[Planes * together];
             CRUMB_UNROLL
-            for (std::size_t j = 0; j < Planes; ++j)
+            for (std::size_t j = 0; j < Planes * together; ++j)
                 sum[j] = N::zero();
             CRUMB_UNROLL
-            for (std::size_t u = 0; u < units; ++u) {
-                const reg raw = N::load(codes + u * width), low = N::template nibbles<0>(raw),
-                          high = N::template nibbles<1>(raw);
-                CRUMB_UNROLL
-                for (std::size_t j = 0; j < Planes; ++j) {
-                    N::dot(sum[j], low, N::load(planes[j].weights + 2 * u * width));
-                    N::dot(sum[j], high, N::load(planes[j].weights + (2 * u + 1) * width));
-                }
-            }
+            for (std::size_t u = 0; u < kv_part_tokens / unit; ++u)
+                add_unit<Bits, Planes, 0>(codes + u * (unit * Bits / 8), planes, u * unit, sum);
             CRUMB_UNROLL
             for (std::size_t j = 0; j < Planes; ++j)
-                if (Planes < 3 || planes[j].sums != nullptr)
-                    N::add_to(planes[j].sums + c * pq_sums, planes[j].factor, sum[j]);
+                if (Planes < 3 || planes[j].sums != nullptr) {
+                    CRUMB_UNROLL
+                    for (std::size_t k = 0; k < together; ++k)
+                        N::add_to(planes[j].sums + (c + k) * pq_sums, planes[j].factor,
+                                  sum[j * together + k]);
+                }
         }
         return Planes;
+    }
+    /// Registers R and on of a unit's codes, of some channels; the unit's weights begin at `first`.
+    template <int Bits, std::size_t Planes, int R>
+    static CRUMB_INLINE void add_unit(const std::uint8_t* codes, const pq_plane* planes, std::size_t first,
+                                      acc* sum) noexcept {
+        constexpr std::size_t row_bytes = kv_part_tokens * Bits / 8, together = N::channels;
+        reg x[together];
+        CRUMB_UNROLL
+        for (std::size_t k = 0; k < together; ++k)
+            x[k] = N::template codes<Bits, R / int{registers}, R % int{registers}>(codes + k * row_bytes);
+        CRUMB_UNROLL
+        for (std::size_t j = 0; j < Planes; ++j) {
+            const reg weights = N::load(planes[j].weights + first + R * width);
+            CRUMB_UNROLL
+            for (std::size_t k = 0; k < together; ++k)
+                N::dot(sum[j * together + k], x[k], weights);
+        }
+        if constexpr (R + 1 < int{2 * registers})
+            add_unit<Bits, Planes, R + 1>(codes, planes, first, sum);
     }
 };
 
