@@ -281,7 +281,7 @@ TEST(KvAttention, LimitsDecideAboutSecondPlanes) {
     const cache_problem p(options_of(kv_codec::pq4(), 32, 1));
     const auto refused = crumb::kv_attention::plan(p.options, {.heads = 1, .limits = {.score = -1}});
     EXPECT_STREQ(refused.message(),
-                 "kv_attention: limits of planes are -1, 0.25 and 0.015625, they have to be 0 or more");
+                 "kv_attention: limits of planes are -1, 0.0625 and 0.015625, they have to be 0 or more");
 }
 
 // The shortest span sees nothing but its own token, the longest some parts; sequences go through the pages of

@@ -73,10 +73,11 @@ struct kv_error {
 
 /// When one plane of 7 bits is enough; 0: never.
 struct kv_plane_limits {
-    /// Of a score's error, as `kv_error` bounds it: a query takes both planes for the parts (of `kivi4` for
-    /// halves of them) where one might err by more. For expanded codes the root mean square of errors is
-    /// about a thirtieth of the bound, for tables a tenth.
-    float score = 0.5f, score_by_tables = 0.25f;
+    /// Of a score's error, as `kv_error` bounds it: a query takes both planes for the parts (of uniform codes
+    /// for halves of them) where one might err by more. The root mean square of errors is about a thirtieth
+    /// of the bound, for tables a tenth, but a query is rounded alike for all tokens: limits of a quarter
+    /// cost a model like GPT-2, whose channels differ most, more than the codes do.
+    float score = 1.0f / 16, score_by_tables = 1.0f / 16;
     /// Share of the weight read so far that rounding to one plane is expected to change.
     float weight = 1.0f / 64;
 };
