@@ -182,7 +182,7 @@ expect_error("nowhere/e.csv;cannot create" calibrate "${llama}" --kv pq4 --text 
 expect_error("--kv;or --ffn is required" calibrate "${llama}" --text self --out "${WORK}/k.gguf")
 expect_error("--text is required" calibrate "${llama}" --kv pq4 --out "${WORK}/k.gguf")
 expect_error("--out is required" calibrate "${llama}" --kv pq4 --text self)
-expect_error("--weighted;is for codebooks of the cache" calibrate "${gpt2}" --ffn tardis --weighted --text self --out "${WORK}/k.gguf")
+expect_error("--errors;is for codebooks of the cache" calibrate "${gpt2}" --ffn tardis --errors turned --text self --out "${WORK}/k.gguf")
 expect_error("--share;some;heads;layers" calibrate "${llama}" --kv pq4 --text self --share some --out "${WORK}/k.gguf")
 if(EXISTS "${WORK}/k.gguf")
     fail("calibrate left a file behind after an error")

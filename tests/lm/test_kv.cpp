@@ -159,8 +159,12 @@ class Kv : public testing::TestWithParam<architecture> {
         EXPECT_TRUE(m.ok()) << m.message();
         return std::move(*m);
     }
+    /// For the least energy of errors: what they do to random weights.
     lm::kv_training training() const {
-        return {.text = calibration_.path(), .chunks = training_chunks, .threads = 2};
+        return {.text = calibration_.path(),
+                .chunks = training_chunks,
+                .errors = lm::kv_errors::plain,
+                .threads = 2};
     }
     /// Codebooks of `codec`, trained once for all tests; empty ones if it needs none.
     crumb::kv_codebooks train(const kv_codec& codec) const {
@@ -535,7 +539,7 @@ TEST_P(Kv, SharedCodebooksServeAllHeads) {
 // other halves. A byte of q8_0 has three bits less.
 TEST_P(Kv, TurnedKeysMeetTurnedQueries) {
     lm::kv_training how = training();
-    how.turned = true;
+    how.errors = lm::kv_errors::turned;
     const kv_codec codec = kv_codec::pq4();
     const auto books = lm::train_codebooks(model_, codec, how, {});
     ASSERT_TRUE(books.ok()) << books.message();
@@ -562,6 +566,7 @@ TEST_P(Kv, CalibratedFilesHoldTheirCodebooks) {
     o.kv = {codecs[0]};
     o.text = calibration_.path();
     o.chunks = training_chunks;
+    o.errors = lm::kv_errors::plain;
     o.threads = 2;
     o.out = out.path();
     ASSERT_TRUE(lm::calibrate(o).ok()) << lm::calibrate(o).message();
@@ -599,7 +604,7 @@ TEST_P(Kv, CalibratedFilesHoldTheirCodebooks) {
               (*lm::read_codebooks(second, codecs[1]))->identity());
 
     // Turned ones are read back with their matrices.
-    o.turned = true;
+    o.errors = lm::kv_errors::turned;
     o.seed = 1;
     o.model = file_.path();
     ASSERT_TRUE(lm::calibrate(o).ok()) << lm::calibrate(o).message();
@@ -609,10 +614,9 @@ TEST_P(Kv, CalibratedFilesHoldTheirCodebooks) {
         ASSERT_TRUE(with.ok() && with->has_value()) << with.message();
         EXPECT_TRUE((*with)->view()->are_turned());
     }
-    o.turned = false;
 
     // Weighted by queries and output matrices, they have a metric, and other entries.
-    o.weighted = true;
+    o.errors = lm::kv_errors::weighted;
     o.seed = 1;
     o.model = file_.path();
     ASSERT_TRUE(lm::calibrate(o).ok()) << lm::calibrate(o).message();

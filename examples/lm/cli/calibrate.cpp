@@ -37,8 +37,7 @@ status calibrate_kv(const calibrate_options& o) {
     how.chunks = o.chunks;
     how.sinks = o.kv.sinks;
     how.sharing = o.sharing;
-    how.weighted = o.weighted;
-    how.turned = o.turned;
+    how.errors = o.errors;
     how.seed = o.seed;
     how.threads = loaded->run->threads().size();
     stage_progress progress;

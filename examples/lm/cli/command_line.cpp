@@ -323,13 +323,12 @@ int lm::run_command_line(int argc, char** argv) {
                                                             {"layers", crumb::kv_sharing::layers},
                                                             {"all", crumb::kv_sharing::all}},
                    "What has codebooks in common");
-    auto* weighted = calibrate->add_flag(
-        "--weighted", c.weighted,
-        "Codebooks: errors of keys count by the queries, those of values by the output matrix");
-    auto* turned = calibrate->add_flag(
-        "--turned", c.turned,
-        "Codebooks: the same, of keys and values in coordinates of their own, which tokens pay for");
-    turned->excludes(weighted);
+    lm::add_choice(calibrate, "--errors", c.errors,
+                   std::map<std::string, lm::kv_errors>{{"plain", lm::kv_errors::plain},
+                                                        {"weighted", lm::kv_errors::weighted},
+                                                        {"turned", lm::kv_errors::turned}},
+                   "How those of codes count: alike, by queries and output matrix, or so in coordinates of "
+                   "their own, which tokens pay for");
     calibrate->add_option("--text", c.text, "Text file to train on, or 'self': a text that the model writes")
         ->required();
     calibrate->add_option("--chunks", c.chunks, "Windows of 512 tokens to train on")
@@ -374,9 +373,8 @@ int lm::run_command_line(int argc, char** argv) {
         if (calibrate->parsed() && (kv->count() + schedule->count() != 0) == (ffn->count() != 0))
             throw CLI::ValidationError(
                 "calibrate", "either --kv (codebooks for the cache) or --schedule, or --ffn is required");
-        if (weighted->count() + turned->count() != 0 && schedule->count() + ffn->count() != 0)
-            throw CLI::ValidationError(weighted->count() != 0 ? "--weighted" : "--turned",
-                                       "is for codebooks of the cache");
+        if (calibrate->count("--errors") != 0 && schedule->count() + ffn->count() != 0)
+            throw CLI::ValidationError("--errors", "is for codebooks of the cache");
         if (synth->parsed() && s.like.empty() == s.arch.empty())
             throw CLI::ValidationError("synth", "either --like or --arch is required");
         if (!s.arch.empty() && synth->count("--weights") == 0)

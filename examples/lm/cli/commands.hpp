@@ -5,11 +5,10 @@
 #include "model/precision.hpp"
 #include "text/chat_format.hpp"
 #include "text/sampler.hpp"
+#include "train/kv_training.hpp"
 #include "train/loading.hpp"
 #include "train/quantizer.hpp"
 #include "train/schedule_training.hpp"
-
-#include <crumb/offline/cache/trained_codebooks.hpp>
 
 #include <cstdint>
 #include <string>
@@ -65,8 +64,7 @@ struct calibrate_options {
     std::string schedule;          ///< static or learned instead of codebooks; or empty
     std::optional<ffn_recipe> ffn; ///< folded networks instead of codebooks
     crumb::kv_sharing sharing = crumb::kv_sharing::none;
-    bool weighted = false;   ///< codebooks, by queries and output matrices
-    bool turned = false;     ///< likewise, and in coordinates of their own
+    kv_errors errors = kv_errors::weighted;
     std::string text;        ///< a file, or `self`
     std::size_t chunks = 64; ///< windows of text
     std::uint64_t seed = 1;

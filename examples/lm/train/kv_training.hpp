@@ -11,14 +11,20 @@
 
 namespace lm {
 
+/// How errors of codes count while codebooks are trained.
+enum class kv_errors {
+    plain,    ///< alike
+    weighted, ///< by what they are multiplied with: queries, the output matrix, weights of tokens
+    turned    ///< likewise, of keys and values in coordinates of their own
+};
+
 /// How codebooks are trained.
 struct kv_training {
     std::string text; ///< a file, or `self`: text that the model writes
     std::size_t chunks = 64;
     std::size_t sinks = 4;
     crumb::kv_sharing sharing = crumb::kv_sharing::none;
-    bool turned = false;   ///< likewise, and in coordinates of their own
-    bool weighted = false; ///< errors count by what they are multiplied with: queries, the output matrix
+    kv_errors errors = kv_errors::weighted;
     std::uint64_t seed = 1;
     std::size_t threads = 1;
 };
