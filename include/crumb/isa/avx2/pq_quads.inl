@@ -98,16 +98,17 @@ struct pq_quads_avx2 {
   private:
     static CRUMB_INLINE void load_four(const std::uint8_t* table, std::uint64_t codes,
                                        std::uint8_t* to) noexcept {
-        const auto entry = [&](int i) {
-            std::int32_t x;
-            __builtin_memcpy(&x, table + (codes >> (8 * i) & 255) * 4, sizeof x);
-            return x;
-        };
-        __m128i x = _mm_cvtsi32_si128(entry(0));
-        x = _mm_insert_epi32(x, entry(1), 1);
-        x = _mm_insert_epi32(x, entry(2), 2);
-        x = _mm_insert_epi32(x, entry(3), 3);
+        __m128i x = _mm_cvtsi32_si128(entry(table, codes));
+        x = _mm_insert_epi32(x, entry(table, codes >> 8), 1);
+        x = _mm_insert_epi32(x, entry(table, codes >> 16), 2);
+        x = _mm_insert_epi32(x, entry(table, codes >> 24), 3);
         _mm_storeu_si128(reinterpret_cast<__m128i*>(to), x);
+    }
+    /// Of the code in the lowest byte.
+    static CRUMB_INLINE std::int32_t entry(const std::uint8_t* table, std::uint64_t codes) noexcept {
+        std::int32_t x;
+        __builtin_memcpy(&x, table + (codes & 255) * 4, sizeof x);
+        return x;
     }
 };
 

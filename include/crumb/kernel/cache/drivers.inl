@@ -10,6 +10,7 @@
 #endif
 
 #include <crumb/kernel/cache/expand_query.inl>
+#include <crumb/kernel/cache/integer_words.inl>
 #include <crumb/kernel/cache/pq_tables.inl>
 #include <crumb/kernel/cache/scan_means.inl>
 #include <crumb/kernel/cache/scan_rounding.inl>

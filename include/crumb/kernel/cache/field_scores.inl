@@ -24,7 +24,7 @@ struct kv_field_scores<isa::CRUMB_THIS_ISA, N> {
     static constexpr std::size_t unit = 2 * width < kv_block_tokens ? kv_block_tokens : 2 * width,
                                  registers = unit / 2 / width;
     /// Tokens whose factors are made together, and their blocks of keys with scales of their own.
-    static constexpr std::size_t stretch = 128, means = stretch / kv_mean_tokens;
+    static constexpr std::size_t stretch = kv_factor_tokens, means = stretch / kv_mean_tokens;
     static constexpr std::size_t max_quads = 128, quad_bytes = 4 * width;
     static constexpr float levels = static_cast<float>(pq_max), fine = 127 * 128;
     static constexpr float tiny = 0x1p-90f; ///< factors below are taken for 0

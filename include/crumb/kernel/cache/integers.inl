@@ -11,6 +11,7 @@
 #include <crumb/kernel/attention/attention_pass.inl>
 
 #include <crumb/kernel/cache/expand_query.inl>
+#include <crumb/kernel/cache/integer_words.inl>
 #endif
 
 namespace crumb::inline CRUMB_ABI::kernel {
@@ -150,6 +151,13 @@ struct kv_integers<isa::CRUMB_THIS_ISA, B> {
         return reinterpret_cast<const std::int8_t*>(part + cache.keys().codes_offset()) +
                token * args.head_size;
     }
+    /// A copy of n rows, and zeros behind them up to `all`: what lies there may belong to another part.
+    CRUMB_INLINE const std::int8_t* filled_up(const std::int8_t* rows, std::size_t n,
+                                              std::size_t all) const noexcept {
+        __builtin_memcpy(rest, rows, n * args.head_size);
+        __builtin_memset(rest + n * args.head_size, 0, (all - n) * args.head_size);
+        return rest;
+    }
     template <class F>
     CRUMB_INLINE void for_tiles(F&& f) const noexcept {
         std::size_t i = 0;
@@ -227,12 +235,8 @@ struct kv_integers<isa::CRUMB_THIS_ISA, B> {
             query[a] = spread_of(i + a);
         for (std::size_t t = 0; t < n; t += together) {
             const std::int8_t* rows = k + t * size;
-            if (t + together > n) {
-                // What lies behind the last token may belong to another part.
-                __builtin_memcpy(rest, rows, (n - t) * size);
-                __builtin_memset(rest + (n - t) * size, 0, (t + together - n) * size);
-                rows = rest;
-            }
+            if (t + together > n)
+                rows = filled_up(rows, n - t, together);
             f32 sum[tile * sets];
             CRUMB_UNROLL
             for (std::size_t j = 0; j < tile * sets; ++j)
@@ -253,7 +257,7 @@ struct kv_integers<isa::CRUMB_THIS_ISA, B> {
                 }
                 acc dot[tile * sets];
                 if constexpr (words) {
-                    multiply_words<tile>(quads, query, z, dot);
+                    kv_words<I, B>::template multiply<tile>(quads, query, z, dot);
                 } else {
                     CRUMB_UNROLL
                     for (std::size_t a = 0; a < tile; ++a)
@@ -270,32 +274,6 @@ struct kv_integers<isa::CRUMB_THIS_ISA, B> {
             CRUMB_UNROLL
             for (std::size_t a = 0; a < tile; ++a)
                 B::store(sum + a * sets, queries[i + a].step, pass.scores + (i + a) * pass.stride + t);
-        }
-    }
-
-    /// The products of a register of bytes of four tokens, or of as many sets, with some queries.
-    template <std::size_t Queries>
-    static CRUMB_INLINE void multiply_words(const reg* quads, const std::int16_t* const* query, std::size_t z,
-                                            acc* dot) noexcept {
-        CRUMB_UNROLL
-        for (std::size_t j = 0; j < Queries * sets; ++j)
-            dot[j] = B::zero();
-        CRUMB_UNROLL
-        for (std::size_t q = 0; q < 4; ++q) {
-            CRUMB_UNROLL
-            for (std::size_t odd = 0; odd < 2; ++odd) {
-                reg x[sets];
-                CRUMB_UNROLL
-                for (std::size_t s = 0; s < sets; ++s)
-                    x[s] = odd ? B::odd(quads[4 * s + q]) : B::even(quads[4 * s + q]);
-                CRUMB_UNROLL
-                for (std::size_t a = 0; a < Queries; ++a) {
-                    const reg y = B::load(query[a] + 4 * z + (2 * q + odd) * (width / 2));
-                    CRUMB_UNROLL
-                    for (std::size_t s = 0; s < sets; ++s)
-                        B::dot(dot[a * sets + s], x[s], y);
-                }
-            }
         }
     }
 
@@ -353,11 +331,8 @@ struct kv_integers<isa::CRUMB_THIS_ISA, B> {
                                const std::int8_t* ahead) const noexcept {
         constexpr std::size_t tile = Queries, channels = 2 * lanes, tokens = B::tokens, sums = words ? 2 : 4;
         const std::size_t size = args.head_size, last = n - n % tokens;
-        // What lies behind the last token may belong to another part.
-        if (last != n) {
-            __builtin_memcpy(rest, v + last * size, (n - last) * size);
-            __builtin_memset(rest + (n - last) * size, 0, (last + tokens - n) * size);
-        }
+        if (last != n)
+            (void)filled_up(v + last * size, n - last, tokens);
         // Asking for what is read anyway costs less than a branch.
         const std::int8_t* next = ahead != nullptr ? ahead : v;
         const std::size_t each = ahead != nullptr ? tokens * channels : 0;
@@ -374,7 +349,7 @@ struct kv_integers<isa::CRUMB_THIS_ISA, B> {
                     __builtin_prefetch(next + b, 0, attention_locality);
                 const std::int8_t* row = (t < last ? v + t * size : rest) + c;
                 if constexpr (words)
-                    add_words<tile>(row, w + t, sum);
+                    kv_words<I, B>::template add<tile>(row, size, w + t, groups * block, sum);
                 else
                     B::template add<tile>(row, size, reinterpret_cast<const std::int8_t*>(w) + t, block,
                                           2 * groups * block, sum);
@@ -394,18 +369,6 @@ struct kv_integers<isa::CRUMB_THIS_ISA, B> {
                 I::store(o, I::fma(step, low, I::load(o)));
                 I::store(o + lanes, I::fma(step, high, I::load(o + lanes)));
             }
-        }
-    }
-    /// Adds two tokens times the weights of some queries.
-    template <std::size_t Queries>
-    CRUMB_INLINE void add_words(const std::int8_t* row, const std::int16_t* w, acc* sum) const noexcept {
-        reg low, high;
-        B::interleave(B::widen(row), B::widen(row + args.head_size), low, high);
-        CRUMB_UNROLL
-        for (std::size_t a = 0; a < Queries; ++a) {
-            const reg x = B::load_weights(w + a * groups * block);
-            B::dot(sum[2 * a], low, x);
-            B::dot(sum[2 * a + 1], high, x);
         }
     }
 };

@@ -160,6 +160,8 @@ struct kv_unpack;
 template <class Isa>
 struct kv_uniform;
 template <class Isa, class Products>
+struct kv_words;
+template <class Isa, class Products>
 struct kv_integers;
 template <class Isa, class Products>
 struct kv_field_scores;

@@ -9,6 +9,8 @@ namespace crumb::inline CRUMB_ABI::kernel {
 
 /// Channels that a plane of factors is filled up to a multiple of: whole registers of any ISA.
 inline constexpr std::size_t kv_factor_channels = 64;
+/// Tokens whose factors are made together.
+inline constexpr std::size_t kv_factor_tokens = 128;
 
 /// What a pass keeps of a query that scans codes.
 struct kv_scan_state {
@@ -81,7 +83,8 @@ class kv_scratch {
         end = 0;
         (void)take(floats_.work_size() * sizeof(float));
         if (codes)
-            factors_ = take(queries * 2 * (128 / kv_mean_tokens) * round_up(head_size, kv_factor_channels));
+            factors_ = take(queries * 2 * (kv_factor_tokens / kv_mean_tokens) *
+                            round_up(head_size, kv_factor_channels));
         if (route_ == kv_route::channels)
             factors_ = take(queries * (2 * floats_.padded + kv_part_tokens) * sizeof(float));
         if (scans || codes) {

@@ -22,7 +22,7 @@ struct kv_attention_options {
     std::size_t heads = 0;        ///< query heads, a multiple of the cache's kv heads
     float scale = 0;              ///< of the scores; 0 means 1 / sqrt(head_size)
     kv_mode mode = kv_mode::fast; ///< of coded tokens; uncoded ones are the same in both
-    kv_plane_limits limits = {};  ///< of the fast mode of product quantization and `kivi4`
+    kv_plane_limits limits = {};  ///< of the fast mode of product quantization and KIVI
     /// What steps of more than 16 rows are multiplied with, see `int8_products`; empty: floats.
     kv_matrix_products prompts = {};
 };
