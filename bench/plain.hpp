@@ -98,6 +98,26 @@ struct plain_primitives<isa::avx2> {
 #undef CRUMB_THIS_ISA
 CRUMB_TARGET_END
 
+CRUMB_TARGET_BEGIN(CRUMB_TARGET_AVX_VNNI)
+namespace crumb::bench {
+
+template <>
+struct plain_primitives<isa::avx_vnni> : plain_primitives<isa::avx2> {
+    template <class Block>
+    requires requires(const Block& block) { codes(block); }
+    static CRUMB_INLINE __m256i dot(const Block& block, const std::int8_t* x) noexcept {
+        const __m256i w = codes(block);
+        const __m256i a = _mm256_loadu_si256(reinterpret_cast<const __m256i*>(x));
+        return _mm256_dpbusd_avx_epi32(_mm256_setzero_si256(), _mm256_abs_epi8(w), _mm256_sign_epi8(a, w));
+    }
+};
+
+} // namespace crumb::bench
+#define CRUMB_THIS_ISA avx_vnni
+#include "plain.inl"
+#undef CRUMB_THIS_ISA
+CRUMB_TARGET_END
+
 CRUMB_TARGET_BEGIN(CRUMB_TARGET_AVX512_VNNI)
 namespace crumb::bench {
 

@@ -149,6 +149,7 @@
 #endif
 #endif
 #define CRUMB_TARGET_AVX2 "avx2,fma,f16c"
+#define CRUMB_TARGET_AVX_VNNI CRUMB_TARGET_AVX2 ",avxvnni"
 #define CRUMB_TARGET_AVX512_VNNI "avx2,fma,f16c,avx512f,avx512bw,avx512dq,avx512vl,avx512vnni"
 #define CRUMB_TARGET_AVX512_VBMI CRUMB_TARGET_AVX512_VNNI ",avx512vbmi"
 #if CRUMB_CLANG

@@ -138,6 +138,40 @@ struct mac_peak<isa::avx2, nibble_codes> {
 } // namespace crumb::ceilings
 CRUMB_TARGET_END
 
+CRUMB_TARGET_BEGIN(CRUMB_TARGET_AVX_VNNI)
+#define CRUMB_THIS_ISA avx_vnni
+#include "ceilings.inl"
+#undef CRUMB_THIS_ISA
+
+namespace crumb::ceilings {
+
+/// vpdpbusd on 32 bytes.
+template <class Codes>
+struct mac_peak<isa::avx_vnni, Codes> {
+    static constexpr double macs = 12 * 32;
+    static CRUMB_NOINLINE int run(std::size_t rounds) noexcept {
+        __m256i s[12];
+        const __m256i w = _mm256_set1_epi8(3), a = _mm256_set1_epi8(5);
+        CRUMB_UNROLL
+        for (auto& x : s)
+            x = _mm256_setzero_si256();
+        for (; rounds != 0; --rounds) {
+            CRUMB_UNROLL
+            for (int i = 0; i < 12; ++i) {
+                s[i] = _mm256_dpbusd_avx_epi32(s[i], w, a);
+                CRUMB_CEILINGS_OPAQUE(s[i]); // or GCC copies sums between registers
+            }
+        }
+        CRUMB_UNROLL
+        for (int i = 1; i < 12; ++i)
+            s[0] = _mm256_add_epi32(s[0], s[i]);
+        return _mm256_extract_epi32(s[0], 0);
+    }
+};
+
+} // namespace crumb::ceilings
+CRUMB_TARGET_END
+
 CRUMB_TARGET_BEGIN(CRUMB_TARGET_AVX512_VNNI)
 CRUMB_IGNORE_UNDEFINED_BEGIN
 #define CRUMB_THIS_ISA avx512_vnni

@@ -37,12 +37,17 @@ struct function_table<kv_cache_functions> {
 };
 template <>
 struct function_table<kv_attention_functions> {
+    /// The ISA whose scans of codes an ISA uses: its own if its lookups differ from its base's.
+    template <class Isa, class Base = own_or_base_isa<Isa>>
+    using scans = std::conditional_t<std::is_same_v<typename Isa::pq, typename Base::pq>, Base, Isa>;
+
     template <class Isa>
     static constexpr kv_attention_functions of{
         isa_traits<Isa>::name,
         &kernel::kv_attention<own_or_base_isa<Isa>>,
-        {&kernel::pq_scores<Isa>, &kernel::pq_add<Isa>, &kernel::pq_meet<Isa>, &kernel::pq_expansion_of<Isa>,
-         &kernel::pq_expand<Isa>, &kernel::pq_join<Isa>, &kernel::pq_add_joined<Isa>},
+        {&kernel::pq_scores<scans<Isa>>, &kernel::pq_add<scans<Isa>>, &kernel::pq_meet<scans<Isa>>,
+         &kernel::pq_expansion_of<scans<Isa>>, &kernel::pq_expand<scans<Isa>>, &kernel::pq_join<scans<Isa>>,
+         &kernel::pq_add_joined<scans<Isa>>},
     };
 };
 

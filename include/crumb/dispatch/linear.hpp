@@ -30,7 +30,8 @@ template <multiplied_format Format>
 struct linear_table {
     /// The ISA whose kernels an ISA uses for the format.
     template <class Isa>
-    using kernels = std::conditional_t<indexed_codes<typename Format::codes>, Isa, own_or_base_isa<Isa>>;
+    using kernels = std::conditional_t<indexed_codes<typename Format::codes> || has_own_products<Isa>, Isa,
+                                       own_or_base_isa<Isa>>;
 
     template <class Isa>
     static constexpr linear_functions exact{
@@ -102,7 +103,7 @@ template <multiplied_format Format>
 requires has_records<Format>
 struct linear_table<Format> {
     template <class Isa>
-    using kernels = own_or_base_isa<Isa>;
+    using kernels = std::conditional_t<has_own_products<Isa>, Isa, own_or_base_isa<Isa>>;
     /// The same for one row.
     template <class Isa>
     using single_kernel =
@@ -118,7 +119,7 @@ struct linear_table<Format> {
                            : 32u},
         &kernel::record_gemv<Format, single_kernel<Isa>>,
         &kernel::record_gemm<Format, kernels<Isa>>,
-        &kernel::quantize_activations<kernels<Isa>>,
+        &kernel::quantize_activations<own_or_base_isa<Isa>>,
     };
     template <class Isa>
     static constexpr linear_functions none{isa_traits<Isa>::name, {}};

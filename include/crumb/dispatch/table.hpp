@@ -20,6 +20,9 @@ struct base_isa_of<Isa> {
 };
 template <class Isa>
 using own_or_base_isa = typename base_isa_of<Isa>::type;
+/// Whether an ISA with a base has products of its own for every format, not for codebooks only.
+template <class Isa>
+inline constexpr bool has_own_products = requires { typename Isa::own_products; };
 
 /// Specialized for each struct of functions: `of<Isa>` are those of an ISA.
 template <class Functions>

@@ -18,6 +18,7 @@ namespace crumb::inline CRUMB_ABI {
 /// Extensions that the library's ISAs need. All false where the system cannot be asked.
 struct cpu_features {
     bool avx2_fma_f16c = false;
+    bool avx_vnni = false;    ///< with AVX2, FMA and F16C
     bool avx512_vnni = false; ///< with F, BW, DQ and VL
     bool avx512_vbmi = false; ///< with all of avx512_vnni
     bool dotprod = false;     ///< Armv8.2 SDOT/UDOT
@@ -45,6 +46,8 @@ inline cpu_features detect_cpu() noexcept {
     const bool vnni = (c >> 11 & 1) != 0;
     f.avx512_vnni = f.avx2_fma_f16c && avx512_state && (b & f_dq_bw_vl) == f_dq_bw_vl && vnni;
     f.avx512_vbmi = f.avx512_vnni && (c >> 1 & 1) != 0;
+    if (__get_cpuid_count(7, 1, &a, &b, &c, &d))
+        f.avx_vnni = f.avx2_fma_f16c && (a >> 4 & 1) != 0;
 #elif CRUMB_OS_LINUX
     f.dotprod = (getauxval(AT_HWCAP) >> 20 & 1) != 0; // HWCAP_ASIMDDP
     f.i8mm = (getauxval(26 /* AT_HWCAP2 */) >> 13 & 1) != 0;

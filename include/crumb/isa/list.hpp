@@ -15,6 +15,7 @@
 #define CRUMB_FOR_EACH_ISA(F)                                                                                \
     CRUMB_IF_BUILT(CRUMB_BUILDS_X86, F(avx512_vbmi, cpu.avx512_vbmi))                                        \
     CRUMB_IF_BUILT(CRUMB_BUILDS_X86, F(avx512_vnni, cpu.avx512_vnni))                                        \
+    CRUMB_IF_BUILT(CRUMB_BUILDS_X86, F(avx_vnni, cpu.avx_vnni))                                              \
     CRUMB_IF_BUILT(CRUMB_BUILDS_X86, F(avx2, cpu.avx2_fma_f16c))                                             \
     CRUMB_IF_BUILT(CRUMB_BUILDS_NEON_I8MM, F(neon_i8mm, cpu.dotprod && cpu.i8mm))                            \
     CRUMB_IF_BUILT(CRUMB_BUILDS_NEON_DOTPROD, F(neon_dotprod, cpu.dotprod))                                  \

@@ -2,6 +2,7 @@
 #pragma once
 
 #include <crumb/isa/avx2/avx2.hpp>
+#include <crumb/isa/avx2/vnni.hpp>
 #include <crumb/isa/avx512/vbmi.hpp>
 #include <crumb/isa/avx512/vnni.hpp>
 #include <crumb/isa/concept.hpp>

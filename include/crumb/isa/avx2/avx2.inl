@@ -15,6 +15,7 @@ CRUMB_TARGET_BEGIN(CRUMB_TARGET_AVX2)
 #endif
 #include <crumb/kernel/drivers.inl>
 #if CRUMB_SYSTEM == CRUMB_SYSTEM_LINEAR
+#include <crumb/isa/avx2/field_bits.inl>
 #include <crumb/isa/avx2/fields.inl>
 #include <crumb/kernel/linear/tile.inl>
 

@@ -113,7 +113,7 @@ struct narrow_entries : Format {
 /// ISAs that multiply such entries faster than others have a product `narrow_lookups` for them.
 template <class Isa, class Codes>
 inline constexpr bool has_narrow_lookups = [] {
-    if constexpr (indexed_codes<Codes> && requires { typename Isa::narrow_lookups; })
+    if constexpr (indexed_codes<Codes> && requires { sizeof(typename Isa::narrow_lookups); })
         return Codes::bits == 2;
     else
         return false;
