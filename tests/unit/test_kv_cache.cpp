@@ -275,13 +275,13 @@ TEST(KvAttention, LimitsDecideAboutSecondPlanes) {
                 }
                 // A limit between the two is kept, by a second plane where it has to be.
                 const float limit = 0.5f * (fine[0].score + coarse[0].score);
-                EXPECT_LE(errors_of({limit, limit})[0].score, limit);
+                EXPECT_LE(errors_of({.score = limit})[0].score, limit);
             }
     });
     const cache_problem p(options_of(kv_codec::pq4(), 32, 1));
     const auto refused = crumb::kv_attention::plan(p.options, {.heads = 1, .limits = {.score = -1}});
     EXPECT_STREQ(refused.message(),
-                 "kv_attention: limits of planes are -1, 0.0625 and 0.015625, they have to be 0 or more");
+                 "kv_attention: limits of planes are -1, 0.015625 and 0.00390625, they have to be 0 or more");
 }
 
 // The shortest span sees nothing but its own token, the longest some parts; sequences go through the pages of

@@ -188,7 +188,8 @@ struct kv_fields<isa::CRUMB_THIS_ISA, N> : kv_field_scores<isa::CRUMB_THIS_ISA, 
                 kv_scan_state& state = states[i];
                 state.mass += mass[a] * factor[i];
                 const float tokens = static_cast<float>(stop) * factor[i];
-                const bool one = scan().one_plane(state, most[a] / levels * tokens);
+                const bool one =
+                    scan().one_plane(state, most[a] / levels * tokens, args.limits.scaled_weight);
                 const float step = most[a] / (one ? levels : fine), loss = 0.505f * step * tokens;
                 lost[i] = loss > lost[i] ? loss : lost[i];
                 const float sum = one ? round_plane<false>(i, g, most[a], step * factor[i], count)

@@ -77,9 +77,11 @@ struct kv_plane_limits {
     /// for halves of them) where one might err by more. The root mean square of errors is about a thirtieth
     /// of the bound, for tables a tenth, but a query is rounded alike for all tokens: limits of a quarter
     /// cost a model like GPT-2, whose channels differ most, more than the codes do.
-    float score = 1.0f / 16, score_by_tables = 1.0f / 16;
+    float score = 1.0f / 16;
     /// Share of the weight read so far that rounding to one plane is expected to change.
     float weight = 1.0f / 64;
+    /// The same of weights times scales, which uniform codes are multiplied with: these lose less themselves.
+    float scaled_weight = 1.0f / 256;
 };
 
 /// Weights e^(score - level) of a part's tokens, a row per query.

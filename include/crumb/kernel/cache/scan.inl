@@ -188,9 +188,9 @@ struct kv_scan<I> {
 
     /// Whether one plane is enough for weights whose steps add up to `steps`, which it counts: a quarter of a
     /// step is what a weight loses on average. What earlier ones did not lose, these may.
-    CRUMB_INLINE bool one_plane(kv_scan_state& state, float steps) const noexcept {
+    CRUMB_INLINE bool one_plane(kv_scan_state& state, float steps, float limit) const noexcept {
         const float loss = 0.25f * steps;
-        const bool one = state.spent + loss <= args.limits.weight * state.mass;
+        const bool one = state.spent + loss <= limit * state.mass;
         ++state.weighed;
         if (one)
             state.spent += loss;
@@ -234,7 +234,7 @@ struct kv_scan<I> {
             const float factor = relative(i, weights.levels[i]);
             kv_scan_state& state = states[i];
             state.mass += I::sum(total) * factor;
-            const bool one = one_plane(state, step * static_cast<float>(stop) * factor);
+            const bool one = one_plane(state, step * static_cast<float>(stop) * factor, args.limits.weight);
             std::int8_t *high = at.weights(work, 2 * i), *low = at.weights(work, 2 * i + 1);
             const auto add = [&](const std::int8_t* plane, float unit) {
                 planes[count++] = {reinterpret_cast<const std::uint8_t*>(plane), unit * factor,
@@ -303,7 +303,7 @@ struct kv_scan<I> {
         std::uint8_t* counts = at.counts(work);
         const bool expanded = at.route() == kv_route::expanded,
                    whole = expanded && args.scans->expansion(cache.keys().codec()).whole;
-        const float limit = whole ? 0 : expanded ? args.limits.score : args.limits.score_by_tables;
+        const float limit = whole ? 0 : args.limits.score;
         for (std::size_t i = 0; i < pass.queries; ++i) {
             kv_scan_state& state = states[i];
             const float coarse = queries[i].coarse_error * scale;

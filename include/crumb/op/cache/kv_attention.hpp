@@ -79,11 +79,11 @@ class kv_attention {
         if (!index)
             return index.error();
         const kv_plane_limits& limits = options.limits;
-        if (!(limits.score >= 0 && limits.score_by_tables >= 0 && limits.weight >= 0))
+        if (!(limits.score >= 0 && limits.weight >= 0 && limits.scaled_weight >= 0))
             return status::error(
                 errc::invalid_argument,
                 "kv_attention: limits of planes are %g, %g and %g, they have to be 0 or more",
-                double(limits.score), double(limits.score_by_tables), double(limits.weight));
+                double(limits.score), double(limits.weight), double(limits.scaled_weight));
         kv_attention p;
         p.dense_ = *dense;
         p.codec_ = cache.codec;
