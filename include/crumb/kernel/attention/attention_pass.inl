@@ -120,11 +120,9 @@ struct attention_pass<I> {
     // The values of a block are prefetched while its keys are read, the next keys while the values are.
     template <class T>
     using prefetcher = row_prefetcher<std::remove_cvref_t<decltype(*kv_rows<T>().data)>>;
-    template <int Queries, class T>
+    template <class T>
     CRUMB_INLINE prefetcher<T> prefetching(const kv_rows<T>& ahead) const noexcept {
-        // Where few instructions read a line, loads run far enough ahead by themselves.
-        constexpr bool foreseen = Queries == 1 && lanes == 16 && sizeof(*ahead.data) > 1;
-        return {foreseen ? nullptr : ahead.data, ahead.stride, padded};
+        return {ahead.data, ahead.stride, padded};
     }
 
     // Channels c .. c + lanes - 1 of a row.
@@ -169,7 +167,7 @@ struct attention_pass<I> {
     CRUMB_INLINE void score_tile(kv_rows<T> k, std::size_t i, std::size_t n,
                                  kv_rows<T> ahead) const noexcept {
         constexpr std::size_t tile = Queries, together = 4 * Queries <= sums ? 4 : sums / Queries;
-        prefetcher<T> soon = prefetching<Queries>(ahead);
+        prefetcher<T> soon = prefetching(ahead);
         for (std::size_t t = 0; t < n; t += together) {
             decltype(k.row(0)) key[together];
             CRUMB_UNROLL
@@ -295,7 +293,7 @@ struct attention_pass<I> {
     CRUMB_INLINE void add_tile(kv_rows<T> v, std::size_t i, std::size_t t, std::size_t n,
                                kv_rows<T> ahead) const noexcept {
         const std::size_t common = visible(i, t, n);
-        add_tokens<Queries, sums / Queries>(v, i, 0, 0, common, prefetching<Queries>(ahead));
+        add_tokens<Queries, sums / Queries>(v, i, 0, 0, common, prefetching(ahead));
         if constexpr (Queries > 1) {
             for (std::size_t a = 1; a < std::size_t{Queries}; ++a)
                 if (common < visible(i + a, t, n))
