@@ -12,9 +12,9 @@ namespace crumb::inline CRUMB_ABI::isa {
 
 struct avx_vnni : avx2 {
     static constexpr const char* name = isa_traits<avx_vnni>::name;
-    using base_isa = avx2;     ///< whose functions serve for all but products of codes
-    using own_products = void; ///< of every format
-    using narrow_lookups = void;
+    using base_isa = avx2;       ///< whose functions serve for all but products of codes
+    using own_products = void;   ///< of every format
+    using narrow_lookups = void; ///< those of avx2 are slower than `lookups`
 
     // A block's float totals do not fit beside its sums and lie in memory: loading weights once for four rows
     // is worth more.

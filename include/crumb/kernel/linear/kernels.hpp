@@ -110,11 +110,12 @@ struct narrow_entries : Format {
         static constexpr bool narrow = true;
     };
 };
-/// ISAs that multiply such entries faster than others have a product `narrow_lookups` for them.
+/// ISAs that multiply such entries faster than others have a product `narrow_lookups` for them; void: one
+/// that is inherited is not used.
 template <class Isa, class Codes>
 inline constexpr bool has_narrow_lookups = [] {
-    if constexpr (indexed_codes<Codes> && requires { sizeof(typename Isa::narrow_lookups); })
-        return Codes::bits == 2;
+    if constexpr (indexed_codes<Codes> && requires { typename Isa::narrow_lookups; })
+        return Codes::bits == 2 && !std::is_void_v<typename Isa::narrow_lookups>;
     else
         return false;
 }();
