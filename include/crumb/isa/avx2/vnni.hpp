@@ -21,20 +21,21 @@ struct avx_vnni : avx2 {
     static constexpr std::size_t row_block = 4;
     static constexpr std::size_t record_row_block = 4;
 
-    // One running sum; the operands are codes made unsigned.
-    struct single_sum : avx2::product {
-        static CRUMB_INLINE acc start(const std::int32_t* start) noexcept {
+    // Operands of `Base` in one running sum; they are codes made unsigned.
+    template <class Base>
+    struct single_sum : Base {
+        static CRUMB_INLINE __m256i start(const std::int32_t* start) noexcept {
             return _mm256_set1_epi32(*start);
         }
         template <int>
-        static CRUMB_INLINE void step(acc& s, operand w, quad x) noexcept {
+        static CRUMB_INLINE void step(__m256i& s, __m256i w, quad x) noexcept {
             s = _mm256_dpbusd_avx_epi32(s, w, x);
         }
-        static CRUMB_INLINE i32 finish(const acc& s, const std::int32_t*) noexcept { return s; }
+        static CRUMB_INLINE i32 finish(const __m256i& s, const std::int32_t*) noexcept { return s; }
     };
 
     // Operand = code + 128.
-    struct int8s : single_sum {
+    struct int8s : single_sum<avx2::product> {
         static constexpr int offset = 128;
         template <int X>
         static CRUMB_INLINE operand expand(bytes raw) noexcept {
@@ -43,32 +44,10 @@ struct avx_vnni : avx2 {
     };
 
     // Operand = entry + 128.
-    struct lookups : single_sum {
+    struct lookups : single_sum<avx2::lookups> {
         static constexpr int offset = 128;
-        using table = __m256i;
         static CRUMB_INLINE table load_table(const std::int8_t* entries) noexcept {
             return _mm256_xor_si256(avx2::lookups::load_table(entries), _mm256_set1_epi8(-128));
-        }
-        static CRUMB_INLINE bytes selectors(const half* p) noexcept { return avx2::lookups::selectors(p); }
-        static CRUMB_INLINE bytes selectors(const std::int8_t* p) noexcept {
-            return avx2::lookups::selectors(p);
-        }
-        template <int Mask>
-        static CRUMB_INLINE operand look_up_pair(table t, bytes pairs, bytes selectors) noexcept {
-            return avx2::lookups::look_up_pair<Mask>(t, pairs, selectors);
-        }
-        template <int X>
-        static CRUMB_INLINE operand look_up(table t, bytes cells) noexcept {
-            return avx2::lookups::look_up<X>(t, cells);
-        }
-    };
-
-    // Operand = code + 8.
-    struct nibble_rows : single_sum {
-        static constexpr int offset = 8;
-        template <int X>
-        static CRUMB_INLINE operand expand(bytes raw) noexcept {
-            return avx2::nibbles::expand<X>(raw);
         }
     };
 
@@ -76,7 +55,7 @@ struct avx_vnni : avx2 {
     // of the group, which for a single row is cheaper than the shifts.
     struct nibbles : avx2::product {
         static constexpr int offset = 8;
-        using rows = nibble_rows;
+        using rows = single_sum<avx2::nibbles>;
         struct acc {
             __m256i low, high;
         };

@@ -301,8 +301,8 @@ struct kv_scan<I> {
     /// part's tokens count, so that it does not depend on which of them a call reads.
     CRUMB_INLINE void choose_planes(float scale) const noexcept {
         std::uint8_t* counts = at.counts(work);
-        const bool expanded = at.route() == kv_route::expanded,
-                   whole = expanded && args.scans->expansion(cache.keys().codec()).whole;
+        const bool whole =
+            at.route() == kv_route::expanded && args.scans->expansion(cache.keys().codec()).whole;
         const float limit = whole ? 0 : args.limits.score;
         for (std::size_t i = 0; i < pass.queries; ++i) {
             kv_scan_state& state = states[i];
