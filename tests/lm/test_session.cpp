@@ -378,13 +378,13 @@ TEST(SessionPrompts, Int8ProductsDependOnNeitherThreadsNorBatches) {
         return std::vector<float>(logits.begin(), logits.end());
     };
     for (const std::string codec : {"f16", "kivi4"}) {
-        const std::string int8 = codec + ":prompts=int8";
-        const auto expected = run(int8.c_str(), 1, 128);
+        const std::string by_int8 = codec + ":prompts=int8";
+        const auto expected = run(by_int8.c_str(), 1, 128);
         for (const std::size_t threads : {2, 4})
-            EXPECT_EQ(run(int8.c_str(), threads, 128), expected) << codec << ", " << threads << " threads";
+            EXPECT_EQ(run(by_int8.c_str(), threads, 128), expected) << codec << ", " << threads << " threads";
         EXPECT_NE(run(codec.c_str(), 1, 128), expected) << codec;
         if (codec == "f16") {
-            EXPECT_EQ(run(int8.c_str(), 2, 250), expected) << "batches of 250";
+            EXPECT_EQ(run(by_int8.c_str(), 2, 250), expected) << "batches of 250";
         }
     }
 }
