@@ -55,6 +55,13 @@ void expect(const crumb::status& s, errc code, const char* message) {
     EXPECT_STREQ(s.message(), message);
 }
 
+TEST(Misuse, OfViewsWithoutAStride) {
+    std::vector<float> x(12);
+    const crumb::matrix_view<const float> view(x.data(), 3, 4);
+    EXPECT_EQ(view.stride, 4u);
+    EXPECT_EQ(view.row(2), x.data() + 8);
+}
+
 TEST(Misuse, OfStoredWeights) {
     std::vector<crumb::q8_0::block> blocks(8);
     EXPECT_TRUE(crumb::storage<crumb::q8_0>(blocks, 4, 64).ok());

@@ -16,6 +16,14 @@ struct matrix_view {
     std::size_t cols = 0;
     std::size_t stride = 0; ///< elements from one row to the next
 
+    constexpr matrix_view() noexcept = default;
+    /// n rows of k elements, contiguous.
+    constexpr matrix_view(T* elements, std::size_t n, std::size_t k) noexcept
+        : matrix_view(elements, n, k, k) {}
+    /// n rows of k elements, `step` elements from one to the next.
+    constexpr matrix_view(T* elements, std::size_t n, std::size_t k, std::size_t step) noexcept
+        : data(elements), rows(n), cols(k), stride(step) {}
+
     /// The first element of row r.
     constexpr T* row(std::size_t r) const noexcept { return data + r * stride; }
     /// The same elements, to be read.
