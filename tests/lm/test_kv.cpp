@@ -163,7 +163,7 @@ class Kv : public testing::TestWithParam<architecture> {
     lm::kv_training training() const {
         return {.text = calibration_.path(),
                 .chunks = training_chunks,
-                .errors = lm::kv_errors::plain,
+                .errors = crumb::code_errors::plain,
                 .threads = 2};
     }
     /// Codebooks of `codec`, trained once for all tests; empty ones if it needs none.
@@ -539,7 +539,7 @@ TEST_P(Kv, SharedCodebooksServeAllHeads) {
 // other halves. A byte of q8_0 has three bits less.
 TEST_P(Kv, TurnedKeysMeetTurnedQueries) {
     lm::kv_training how = training();
-    how.errors = lm::kv_errors::turned;
+    how.errors = crumb::code_errors::turned;
     const kv_codec codec = kv_codec::pq4();
     const auto books = lm::train_codebooks(model_, codec, how, {});
     ASSERT_TRUE(books.ok()) << books.message();
@@ -566,7 +566,7 @@ TEST_P(Kv, CalibratedFilesHoldTheirCodebooks) {
     o.kv = {codecs[0]};
     o.text = calibration_.path();
     o.chunks = training_chunks;
-    o.errors = lm::kv_errors::plain;
+    o.errors = crumb::code_errors::plain;
     o.threads = 2;
     o.out = out.path();
     ASSERT_TRUE(lm::calibrate(o).ok()) << lm::calibrate(o).message();
@@ -604,7 +604,7 @@ TEST_P(Kv, CalibratedFilesHoldTheirCodebooks) {
               (*lm::read_codebooks(second, codecs[1]))->identity());
 
     // Turned ones are read back with their matrices.
-    o.errors = lm::kv_errors::turned;
+    o.errors = crumb::code_errors::turned;
     o.seed = 1;
     o.model = file_.path();
     ASSERT_TRUE(lm::calibrate(o).ok()) << lm::calibrate(o).message();
@@ -616,7 +616,7 @@ TEST_P(Kv, CalibratedFilesHoldTheirCodebooks) {
     }
 
     // Weighted by queries and output matrices, they have a metric, and other entries.
-    o.errors = lm::kv_errors::weighted;
+    o.errors = crumb::code_errors::weighted;
     o.seed = 1;
     o.model = file_.path();
     ASSERT_TRUE(lm::calibrate(o).ok()) << lm::calibrate(o).message();

@@ -484,7 +484,7 @@ TEST(KvCodebooks, WeightedErrorsKeepScores) {
     for (std::size_t i = 0; i < q.size(); i += 2)
         q[i + 1] = q[i] + 0.2f * q[i + 1];
     const auto codec = kv_codec::pq(2, 4, false, false);
-    EXPECT_FALSE(crumb::train_kv_codebooks(s, codec, {.weighted = true}).ok());
+    EXPECT_FALSE(crumb::train_kv_codebooks(s, codec, {.errors = crumb::code_errors::weighted}).ok());
     ASSERT_TRUE(s.weigh(0, true, rows_of(q, 2 * size)).ok());
     ASSERT_TRUE(s.weigh(0, false, rows_of(q, 2 * size)).ok());
     const auto score_error = [&](const kv_codebooks& b) {
@@ -504,7 +504,7 @@ TEST(KvCodebooks, WeightedErrorsKeepScores) {
         }
         return sum;
     };
-    const auto weighted = trained(s, codec, {.weighted = true});
+    const auto weighted = trained(s, codec, {.errors = crumb::code_errors::weighted});
     EXPECT_EQ(weighted.metric.size(), 2 * size * 2);
     EXPECT_LT(score_error(weighted), 0.6 * score_error(trained(s, codec)));
 }
@@ -526,12 +526,12 @@ TEST(KvCodebooks, TurnsKeepProductsAndLowerTheirErrors) {
     const auto k = mixed(tokens, size, 1, 7), q = mixed(400, size, 2, 8);
     auto s = samples_of({.layers = 1, .kv_heads = 1, .head_size = size}, k, k);
     const auto codec = kv_codec::pq(2, 4, false, false);
-    EXPECT_FALSE(crumb::train_kv_codebooks(s, codec, {.turned = true}).ok());
+    EXPECT_FALSE(crumb::train_kv_codebooks(s, codec, {.errors = crumb::code_errors::turned}).ok());
     ASSERT_TRUE(s.weigh(0, true, rows_of(q, size)).ok());
     ASSERT_TRUE(s.weigh(0, false, rows_of(q, size)).ok());
-    EXPECT_FALSE(crumb::train_kv_codebooks(s, codec, {.weighted = true, .turned = true}).ok());
-    const auto plain = trained(s, codec), weighted = trained(s, codec, {.weighted = true}),
-               turned = trained(s, codec, {.turned = true});
+    const auto plain = trained(s, codec),
+               weighted = trained(s, codec, {.errors = crumb::code_errors::weighted}),
+               turned = trained(s, codec, {.errors = crumb::code_errors::turned});
     EXPECT_FALSE(plain.view()->are_turned());
     ASSERT_TRUE(turned.view()->are_turned());
     EXPECT_EQ(turned.turns.size(), 4 * size * size);

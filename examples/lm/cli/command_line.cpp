@@ -324,9 +324,9 @@ int lm::run_command_line(int argc, char** argv) {
                                                             {"all", crumb::kv_sharing::all}},
                    "What has codebooks in common");
     lm::add_choice(calibrate, "--errors", c.errors,
-                   std::map<std::string, lm::kv_errors>{{"plain", lm::kv_errors::plain},
-                                                        {"weighted", lm::kv_errors::weighted},
-                                                        {"turned", lm::kv_errors::turned}},
+                   std::map<std::string, crumb::code_errors>{{"plain", crumb::code_errors::plain},
+                                                             {"weighted", crumb::code_errors::weighted},
+                                                             {"turned", crumb::code_errors::turned}},
                    "How those of codes count: alike, by queries and output matrix, or so in coordinates of "
                    "their own, which tokens pay for");
     calibrate->add_option("--text", c.text, "Text file to train on, or 'self': a text that the model writes")

@@ -64,7 +64,7 @@ struct calibrate_options {
     std::string schedule;          ///< static or learned instead of codebooks; or empty
     std::optional<ffn_recipe> ffn; ///< folded networks instead of codebooks
     crumb::kv_sharing sharing = crumb::kv_sharing::none;
-    kv_errors errors = kv_errors::weighted;
+    crumb::code_errors errors = crumb::code_errors::weighted;
     std::string text;        ///< a file, or `self`
     std::size_t chunks = 64; ///< windows of text
     std::uint64_t seed = 1;

@@ -83,7 +83,7 @@ result<crumb::kv_samples> collect_samples(const model& m, const kv_training& how
         return samples.error();
     status error;
     s->observe_cache([&](const session::attention_inputs& in) {
-        const bool by_attention = how.errors != kv_errors::plain;
+        const bool by_attention = how.errors != crumb::code_errors::plain;
         const auto weights = by_attention ? token_weights(in, d, coded_after) : std::vector<float>();
         const status added =
             samples->add(in.layer, in.keys, in.values,
@@ -94,7 +94,7 @@ result<crumb::kv_samples> collect_samples(const model& m, const kv_training& how
             if (!each)
                 error = each;
     });
-    for (std::size_t layer = 0; how.errors != kv_errors::plain && layer < d.layers; ++layer)
+    for (std::size_t layer = 0; how.errors != crumb::code_errors::plain && layer < d.layers; ++layer)
         if (const status weighed = weigh_values(m, layer, *samples); !weighed)
             return weighed;
     const std::size_t windows = text->size() / window;
@@ -115,8 +115,7 @@ result<crumb::kv_codebooks> train_codebooks(const crumb::kv_samples& samples, co
                                             const kv_training& how, const stage_function& progress) {
     crumb::kv_training_options options;
     options.sharing = how.sharing;
-    options.weighted = how.errors == kv_errors::weighted;
-    options.turned = how.errors == kv_errors::turned;
+    options.errors = how.errors;
     options.seed = how.seed;
     const team threads(how.threads);
     options.for_each = [&](std::size_t n, const std::function<void(std::size_t)>& f) {

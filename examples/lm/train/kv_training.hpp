@@ -11,20 +11,14 @@
 
 namespace lm {
 
-/// How errors of codes count while codebooks are trained.
-enum class kv_errors {
-    plain,    ///< alike
-    weighted, ///< by what they are multiplied with: queries, the output matrix, weights of tokens
-    turned    ///< likewise, of keys and values in coordinates of their own
-};
-
 /// How codebooks are trained.
 struct kv_training {
     std::string text; ///< a file, or `self`: text that the model writes
     std::size_t chunks = 64;
     std::size_t sinks = 4;
     crumb::kv_sharing sharing = crumb::kv_sharing::none;
-    kv_errors errors = kv_errors::weighted;
+    /// Of the model: second moments of queries, the output matrix and weights of tokens.
+    crumb::code_errors errors = crumb::code_errors::weighted;
     std::uint64_t seed = 1;
     std::size_t threads = 1;
 };

@@ -16,12 +16,7 @@ struct kv_training_options {
     std::size_t max_samples = 8192; ///< max tokens per codebook, evenly spaced
     std::size_t max_rounds = 10;
     std::uint64_t seed = 1;
-    /// Whether the samples' second moments become `pq_tables::metric`. All layers need them then.
-    bool weighted = false;
-    /// Whether keys and values are turned first, so that errors count as they do for `weighted`, channels are
-    /// uncorrelated, and strong ones share codes with weak ones: see `kv_turn`. Not with `weighted`; all
-    /// layers need second moments.
-    bool turned = false;
+    code_errors errors = code_errors::plain; ///< all layers need second moments for others
     std::function<void(std::size_t done, std::size_t all)> progress = {}; ///< after every codebook
     /// Calls f(0), ..., f(n - 1) in any order, in parallel if it likes; empty: one after the other. Results
     /// are the same. `progress` is called where f runs, by one thread at a time.
@@ -47,18 +42,16 @@ class kv_codebook_trainer {
         out.sets = (of_layers ? shape.layers : 1) * (of_heads ? shape.kv_heads : 1);
         out.entries.resize(2 * out.sets * shape.head_size * codec.entries());
         out.scales.resize(2 * out.sets * shape.head_size);
-        if (o.weighted && o.turned)
-            return status::error(errc::invalid_argument, "kv codebooks: what is turned has no weights");
-        if (o.weighted)
+        if (o.errors == code_errors::weighted)
             out.metric.resize(2 * out.sets * shape.head_size * codec.dims);
-        if (o.turned)
+        if (o.errors == code_errors::turned)
             out.turns.resize(4 * out.sets * shape.head_size * shape.head_size);
         if (const auto view = out.view(); !view)
             return view.error();
         if (o.max_samples == 0)
             return status::error(errc::invalid_argument, "kv codebooks: no samples are allowed");
         for (std::size_t l = 0; l < shape.layers; ++l)
-            if (samples.blocks(l) == 0 || ((o.weighted || o.turned) &&
+            if (samples.blocks(l) == 0 || (o.errors != code_errors::plain &&
                                            !(samples.has_moments(l, true) && samples.has_moments(l, false))))
                 return status::error(errc::invalid_argument, "kv codebooks: layer %zu has no %s", l,
                                      samples.blocks(l) == 0 ? "whole block of samples" : "second moments");
@@ -101,14 +94,14 @@ class kv_codebook_trainer {
     }
 
     status run() {
-        if (o_.turned)
+        if (o_.errors == code_errors::turned)
             turn();
         collect();
         level_weights();
         const std::size_t dims = out_.codec.dims;
         for (std::size_t j = 0; j < size_ / dims; ++j) {
             Eigen::MatrixXd w = Eigen::MatrixXd::Identity(index(dims), index(dims));
-            if (o_.weighted) {
+            if (o_.errors == code_errors::weighted) {
                 w = metric(j);
                 for (std::size_t a = 0; a < dims; ++a)
                     for (std::size_t b = 0; b < dims; ++b)
@@ -125,7 +118,7 @@ class kv_codebook_trainer {
     matrix_rows block(const member& m, std::size_t b) const {
         const auto block = samples_.block(m.layer, m.head, keys_, b);
         const Eigen::Map<const matrix_rows> x(block.data(), index(kv_mean_tokens), index(size_));
-        if (!o_.turned)
+        if (o_.errors != code_errors::turned)
             return x;
         return x * Eigen::Map<const matrix_rows>(turn_of(false), index(size_), index(size_)).transpose();
     }
