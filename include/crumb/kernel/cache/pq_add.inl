@@ -67,8 +67,10 @@ struct pq_add_run<I> {
 
         static void run(const pq_add_args& args) noexcept {
             const std::uint8_t* ahead = args.codes.ahead;
+            const bool one_by_one =
+                (most_channels > 1 && args.codes.codec.dims == 1) || !(L::loops || is_whole(args.codes));
             for (std::size_t p = 0; p < args.count; ahead = nullptr) {
-                const std::size_t left = L::loops || is_whole(args.codes) ? args.count - p : 1;
+                const std::size_t left = one_by_one ? 1 : args.count - p;
                 if (most >= 4 && left >= 3)
                     p += add_planes<most >= 4 ? 4 : 1>(args, p, ahead);
                 else if (most >= 2 && left >= 2)
@@ -82,11 +84,14 @@ struct pq_add_run<I> {
             return L::last_unit(codes.last_block) - L::first_unit(codes.first_block) == L::units;
         }
 
+        /// Max channels of a pass: those of a code of the fastest codecs of this kind. Others run as well,
+        /// but not as fast as they could: a single channel of other kinds with a plane at a time.
+        static constexpr int most_channels = L::nibble ? 1 : L::additive || L::six ? 2 : 4;
         /// Channels of a pass: their sums fit into registers, and their tables, unless they are small and lie
         /// in the first cache.
         static constexpr int channels(int dims, int planes) noexcept {
             const bool held = P::holds_tables || (L::table_registers > 2 && !P::pins_all);
-            int n = dims;
+            int n = dims < most_channels ? dims : most_channels;
             while (n > 1 && (n * planes > I::registers / 2 ||
                              (held && n * (planes + L::table_registers) > I::registers - 7)))
                 n /= 2;
@@ -96,17 +101,14 @@ struct pq_add_run<I> {
         template <int Planes>
         static CRUMB_INLINE std::size_t add_planes(const pq_add_args& args, std::size_t p,
                                                    const std::uint8_t* ahead) noexcept {
-            constexpr int max_channels = channels(4, Planes);
-            switch (channels(args.codes.codec.dims, Planes)) {
-            case 4:
-                by_steps<max_channels >= 4 ? 4 : 1, Planes>(args, p, ahead);
-                break;
-            case 2:
-                by_steps<max_channels >= 2 ? 2 : 1, Planes>(args, p, ahead);
-                break;
-            default:
-                by_steps<1, Planes>(args, p, ahead);
-            }
+            constexpr int of_four = channels(4, Planes), of_two = channels(2, Planes);
+            const int dims = args.codes.codec.dims;
+            if (of_four > of_two && dims == 4)
+                by_steps<of_four, Planes>(args, p, ahead);
+            else if (Planes > 1 || of_two == 1 || dims > 1)
+                by_steps<of_two, Planes>(args, p, ahead);
+            else
+                by_steps<Planes == 1 ? 1 : of_two, Planes>(args, p, ahead);
             return Planes;
         }
 
