@@ -188,18 +188,27 @@ struct kv_field_scores<isa::CRUMB_THIS_ISA, N> {
         return one;
     }
 
+    /// Sums of codes times factors of some planes: `multiply`. `kept`: the codes of quads of channels, which
+    /// products with the first planes store there if it is not null.
+    using products = void (kv_field_scores::*)(const std::uint8_t* rows, const std::int8_t* const* planes,
+                                               std::uint8_t* kept, acc* out, const std::byte* ahead,
+                                               std::size_t each) const noexcept;
+    /// Products of one plane, of two and of a tile, and of a tile with codes that are kept.
+    struct multipliers {
+        products one, two, all, kept;
+    };
     /// Registers R and on of a unit's codes.
     template <int Bits, int R>
     CRUMB_INLINE void score_unit(const std::byte* part, std::size_t u, const numbers* of,
                                  const std::byte* ahead, std::size_t each) const noexcept {
-        score_register<Bits, R>(part, u, of, ahead, each);
+        score_register(part, u, Bits, R, multipliers_of<Bits, R>, of, ahead, each);
         if constexpr (R + 1 < int{2 * registers})
             score_unit<Bits, R + 1>(part, u, of, ahead + args.head_size / 4 * each, each);
     }
-    template <int Bits, int R>
-    void score_register(const std::byte* part, std::size_t u, const numbers* of, const std::byte* ahead,
+    void score_register(const std::byte* part, std::size_t u, std::size_t bits, std::size_t r,
+                        const multipliers& by, const numbers* of, const std::byte* ahead,
                         std::size_t each) const noexcept {
-        constexpr std::size_t half_block = R / int{registers};
+        const std::size_t half_block = r / registers;
         const std::int8_t* planes[2 * few_queries + tile];
         std::size_t owner[2 * few_queries + tile], count = 0;
         constexpr std::size_t none = ~std::size_t{0};
@@ -220,17 +229,12 @@ struct kv_field_scores<isa::CRUMB_THIS_ISA, N> {
         while (count % tile != 0)
             take(planes[0], none);
         const std::uint8_t* rows =
-            reinterpret_cast<const std::uint8_t*>(part + cache.keys().codes_offset()) + u * (unit * Bits / 8);
-        float* to = pass.scores + u * unit + half_block * kv_mean_tokens + R % int{registers} * width;
+            reinterpret_cast<const std::uint8_t*>(part + cache.keys().codes_offset()) + u * (unit * bits / 8);
+        float* to = pass.scores + u * unit + half_block * kv_mean_tokens + r % registers * width;
         alignas(64) std::uint8_t kept[max_quads * quad_bytes];
         acc sum[4 * tile];
         std::uint8_t* const keep = used > tile ? kept : nullptr;
-        if (used == 1)
-            multiply<Bits, R, 1, true>(rows, planes, keep, sum, ahead, each);
-        else if (tile > 2 && used == 2)
-            multiply<Bits, R, 2, true>(rows, planes, keep, sum, ahead, each);
-        else
-            multiply<Bits, R, tile, true>(rows, planes, keep, sum, ahead, each);
+        (this->*(used == 1 ? by.one : used == 2 ? by.two : by.all))(rows, planes, keep, sum, ahead, each);
         for (std::size_t p = 0;;) {
             CRUMB_UNROLL
             for (std::size_t j = 0; j < tile; ++j) {
@@ -239,44 +243,41 @@ struct kv_field_scores<isa::CRUMB_THIS_ISA, N> {
                     continue;
                 acc total[4];
                 CRUMB_UNROLL
-                for (std::size_t r = 0; r < 4; ++r)
-                    total[r] = j + 1 < tile && counts[i] == 2
-                                   ? N::plus(N::times_128(sum[4 * j + r]), sum[4 * (j + 1) + r])
-                                   : sum[4 * j + r];
+                for (std::size_t n = 0; n < 4; ++n)
+                    total[n] = j + 1 < tile && counts[i] == 2
+                                   ? N::plus(N::times_128(sum[4 * j + n]), sum[4 * (j + 1) + n])
+                                   : sum[4 * j + n];
                 N::put(total, of[i].steps + k, of[i].bases + k, to + i * pass.stride);
             }
             if ((p += tile) >= used)
                 break;
-            multiply<Bits, R, tile, false>(rows, planes + p, kept, sum, nullptr, 0);
+            (this->*by.kept)(rows, planes + p, kept, sum, nullptr, 0);
         }
     }
-    /// Sums of codes times factors of some planes. The first planes expand the codes of a quad of channels,
-    /// and keep them if there are others.
-    template <int Bits, int R, std::size_t Planes, bool First>
-    CRUMB_NOINLINE void multiply(const std::uint8_t* rows, const std::int8_t* const* planes,
-                                 std::uint8_t* kept, acc* out, const std::byte* ahead,
-                                 std::size_t each) const noexcept {
+    /// Codes come from `rows`, register R of a unit, or from `kept` if Bits is 0.
+    template <int Bits, int R, std::size_t Planes, std::size_t AtOnce = N::at_once(Bits)>
+    void multiply(const std::uint8_t* rows, const std::int8_t* const* planes, std::uint8_t* kept, acc* out,
+                  const std::byte* ahead, std::size_t each) const noexcept {
         constexpr std::size_t row_bytes = kv_part_tokens * Bits / 8;
         const std::size_t quads = args.head_size / 4, to_second = 4 * factor_bytes;
         const std::int8_t* from[Planes];
         CRUMB_UNROLL
         for (std::size_t p = 0; p < Planes; ++p)
             from[p] = planes[p];
-        constexpr std::size_t at_once = N::at_once(Bits);
-        if constexpr (at_once < max_quads) {
+        if constexpr (AtOnce < max_quads) {
             CRUMB_UNROLL
             for (std::size_t k = 0; k < 4 * Planes; ++k)
                 out[k] = N::zero();
         }
         for (std::size_t quad = 0; quad < quads;) {
-            const std::size_t end = quads - quad < at_once ? quads : quad + at_once;
+            const std::size_t end = quads - quad < AtOnce ? quads : quad + AtOnce;
             acc sum[4 * Planes];
             CRUMB_UNROLL
             for (std::size_t k = 0; k < 4 * Planes; ++k)
                 sum[k] = N::zero();
             for (; quad < end; ++quad) {
                 reg codes[4];
-                if constexpr (First) {
+                if constexpr (Bits != 0) {
                     for (std::size_t b = 0; b < each; b += 64)
                         __builtin_prefetch(ahead + b, 0, attention_locality);
                     ahead += each;
@@ -306,9 +307,15 @@ struct kv_field_scores<isa::CRUMB_THIS_ISA, N> {
             }
             CRUMB_UNROLL
             for (std::size_t k = 0; k < 4 * Planes; ++k)
-                out[k] = at_once < max_quads ? N::plus(out[k], N::widen(sum[k])) : sum[k];
+                out[k] = AtOnce < max_quads ? N::plus(out[k], N::widen(sum[k])) : sum[k];
         }
     }
+
+    static constexpr std::size_t pair = tile > 2 ? 2 : tile;
+    template <int Bits, int R>
+    static constexpr multipliers multipliers_of = {
+        &kv_field_scores::multiply<Bits, R, 1>, &kv_field_scores::multiply<Bits, R, pair>,
+        &kv_field_scores::multiply<Bits, R, tile>, &kv_field_scores::multiply<0, 0, tile, N::at_once(Bits)>};
 };
 
 } // namespace crumb::inline CRUMB_ABI::kernel
