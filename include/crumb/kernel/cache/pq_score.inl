@@ -48,12 +48,12 @@ struct pq_score_run<I> {
             const int left = (I::registers - others - held) / 2;
             return left < I::registers / 4 ? left : I::registers / 4;
         }
-        /// Tables of a pass. Those that lie in memory and are larger than half of the registers do not profit
+        /// Tables of a pass. Those that lie in memory and take half of the registers or more do not profit
         /// from sharing it.
-        static constexpr int tables_per_pass = !P::holds_tables && L::table_registers > I::registers / 2 ? 1
-                                               : P::most >= 4 && room(4) >= 4 * L::sets                  ? 4
-                                               : P::most >= 2 && room(2) >= 2 * L::sets                  ? 2
-                                                                                                         : 1;
+        static constexpr int tables_per_pass = !P::holds_tables && L::table_registers >= I::registers / 2 ? 1
+                                               : P::most >= 4 && room(4) >= 4 * L::sets                   ? 4
+                                               : P::most >= 2 && room(2) >= 2 * L::sets                   ? 2
+                                                                                                          : 1;
         /// Units of a pass for some tables.
         static constexpr std::size_t units_of(int tables) noexcept {
             if (L::loops)
