@@ -101,14 +101,18 @@ struct pq_add_run<I> {
         template <int Planes>
         static CRUMB_INLINE std::size_t add_planes(const pq_add_args& args, std::size_t p,
                                                    const std::uint8_t* ahead) noexcept {
-            constexpr int of_four = channels(4, Planes), of_two = channels(2, Planes);
-            const int dims = args.codes.codec.dims;
-            if (of_four > of_two && dims == 4)
-                by_steps<of_four, Planes>(args, p, ahead);
-            else if (Planes > 1 || of_two == 1 || dims > 1)
-                by_steps<of_two, Planes>(args, p, ahead);
-            else
-                by_steps<Planes == 1 ? 1 : of_two, Planes>(args, p, ahead);
+            // A single channel has more than one plane only where passes have one channel anyway.
+            constexpr int of_one = Planes == 1 ? 1 : channels(2, Planes);
+            switch (args.codes.codec.dims) {
+            case 4:
+                by_steps<channels(4, Planes), Planes>(args, p, ahead);
+                break;
+            case 2:
+                by_steps<channels(2, Planes), Planes>(args, p, ahead);
+                break;
+            default:
+                by_steps<of_one, Planes>(args, p, ahead);
+            }
             return Planes;
         }
 

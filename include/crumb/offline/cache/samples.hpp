@@ -14,15 +14,6 @@
 
 namespace crumb::inline CRUMB_ABI {
 
-/// How errors of codes count while codebooks are trained.
-enum class code_errors {
-    plain,    ///< alike
-    weighted, ///< by the samples' second moments, which become `pq_tables::metric`
-    /// Likewise, of keys and values that are turned first, so that channels are uncorrelated and strong ones
-    /// share codes with weak ones: see `kv_turn`.
-    turned
-};
-
 /// Sizes of a cache's contents.
 struct kv_shape {
     std::size_t layers = 0, kv_heads = 0, head_size = 0;

@@ -16,6 +16,15 @@ enum class kv_sharing : std::uint8_t {
     all     ///< all layers and heads
 };
 
+/// How errors of codes count while codebooks are trained.
+enum class code_errors {
+    plain,    ///< alike
+    weighted, ///< by the samples' second moments, which become `pq_tables::metric`
+    /// Likewise, of keys and values that are turned first, so that channels are uncorrelated and strong ones
+    /// share codes with weak ones: see `kv_turn`.
+    turned
+};
+
 /// Trained codebooks. Set `layer * layer_step + head * head_step` belongs to a layer and head.
 struct kv_codebooks {
     kv_codec codec;
