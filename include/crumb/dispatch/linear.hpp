@@ -104,10 +104,6 @@ requires has_records<Format>
 struct linear_table<Format> {
     template <class Isa>
     using kernels = std::conditional_t<has_own_products<Isa>, Isa, own_or_base_isa<Isa>>;
-    /// The same for one row.
-    template <class Isa>
-    using single_kernel =
-        std::conditional_t<kernel::has_own_fields<Isa, typename Format::codes>, Isa, kernels<Isa>>;
 
     template <class Isa>
     static constexpr linear_functions exact{
@@ -117,7 +113,7 @@ struct linear_table<Format> {
          .sum_inputs = kernel::record_shape<Format>::integers || kernel::record_shape<Format>::sub_groups == 2
                            ? 16u
                            : 32u},
-        &kernel::record_gemv<Format, single_kernel<Isa>>,
+        &kernel::record_gemv<Format, kernels<Isa>>,
         &kernel::record_gemm<Format, kernels<Isa>>,
         &kernel::quantize_activations<own_or_base_isa<Isa>>,
     };

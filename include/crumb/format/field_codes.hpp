@@ -11,10 +11,15 @@ namespace crumb::inline CRUMB_ABI {
 ///     bits   register rows
 ///     1      one: bit f is the code of four f
 ///     2      two: row r has fours 4 r .. 4 r + 3, at bits 2 (f % 4)
-///     3      those of the lower two bits, and one: bit f is the upper bit of four f
+///     3      three: row r has fours 2 r and 2 r + 1 at bits 0 and 3; fours 6 and 7 have their lower two bits
+///            at bit 6 of rows 0 and 2, and their upper one at bits 7 and 6 of row 1
 ///     4      four: row r has four r in the low nibble, four 4 + r in the high one
-///     5      those of the lower four bits, and one: bit f is the upper bit of four f
-///     6      those of the lower four bits, and two with the upper two bits, as those of 2 bits
+///     5      five: row r has four r at bit 0; fours 5, 6 and 7 have their lower three bits at bit 5 of rows
+///     0, 2
+///            and 4; the upper two of fours 5 and 6 are at bit 6 of rows 1 and 3, of four 7 at bit 5 of both
+///     6      six: rows 3 h + j, j < 3, have fours 4 h + j at bit 0; at bit 6 they have bits 2 j and 2 j + 1
+///     of
+///            four 4 h + 3
 template <int Bits>
 struct field_codes {
     static_assert(Bits >= 1 && Bits <= 6);
@@ -24,41 +29,60 @@ struct field_codes {
     static constexpr int minimum = 0;
     static constexpr int maximum = (1 << Bits) - 1;
 
+    /// `bits` bits of a code, from bit `shift` on: where a register row has them.
+    struct piece {
+        int row, bit, bits, shift;
+    };
+    /// Of what a code consists, uppermost bits first.
+    struct pieces {
+        int count;
+        piece at[3];
+    };
+    /// The code of four f.
+    static constexpr pieces pieces_of(int four) noexcept {
+        if constexpr (Bits == 1 || Bits == 2 || Bits == 4) {
+            constexpr int per_row = 8 / Bits;
+            if constexpr (Bits == 4)
+                return {1, {{four % 4, four / 4 * 4, 4, 0}}};
+            else
+                return {1, {{four / per_row, four % per_row * Bits, Bits, 0}}};
+        } else if constexpr (Bits == 3) {
+            if (four < 6)
+                return {1, {{four / 2, four % 2 * 3, 3, 0}}};
+            return {2, {{1, 13 - four, 1, 2}, {four == 6 ? 0 : 2, 6, 2, 0}}};
+        } else if constexpr (Bits == 5) {
+            if (four < 5)
+                return {1, {{four, 0, 5, 0}}};
+            if (four < 7)
+                return {2, {{2 * four - 9, 6, 2, 3}, {2 * four - 10, 5, 3, 0}}};
+            return {3, {{3, 5, 1, 4}, {1, 5, 1, 3}, {4, 5, 3, 0}}};
+        } else {
+            const int first = four / 4 * 3;
+            if (four % 4 < 3)
+                return {1, {{first + four % 4, 0, 6, 0}}};
+            return {3, {{first + 2, 6, 2, 4}, {first + 1, 6, 2, 2}, {first, 6, 2, 0}}};
+        }
+    }
+
     /// Writes code `k` of channel `channel` into a tile whose bytes were zero.
     static constexpr void put(std::uint8_t* tile, std::size_t channel, std::size_t k, int code) noexcept {
-        for (int part = 0; part < parts; ++part) {
-            const place at = place_of(part, k / 4);
-            auto& byte = tile[at.row * tile_row_bytes + 4 * channel + k % 4];
-            byte = static_cast<std::uint8_t>(byte | (code >> at.shift & ((1 << at.bits) - 1)) << at.bit);
+        const pieces of = pieces_of(static_cast<int>(k / 4));
+        for (int i = 0; i < of.count; ++i) {
+            const piece& p = of.at[i];
+            auto& byte = tile[std::size_t(p.row) * tile_row_bytes + 4 * channel + k % 4];
+            byte = static_cast<std::uint8_t>(byte | (code >> p.shift & ((1 << p.bits) - 1)) << p.bit);
         }
     }
     /// Code k of a channel of a tile.
     static constexpr int get(const std::uint8_t* tile, std::size_t channel, std::size_t k) noexcept {
+        const pieces of = pieces_of(static_cast<int>(k / 4));
         int code = 0;
-        for (int part = 0; part < parts; ++part) {
-            const place at = place_of(part, k / 4);
-            const int byte = tile[at.row * tile_row_bytes + 4 * channel + k % 4];
-            code |= (byte >> at.bit & ((1 << at.bits) - 1)) << at.shift;
+        for (int i = 0; i < of.count; ++i) {
+            const piece& p = of.at[i];
+            const int byte = tile[std::size_t(p.row) * tile_row_bytes + 4 * channel + k % 4];
+            code |= (byte >> p.bit & ((1 << p.bits) - 1)) << p.shift;
         }
         return code;
-    }
-
-  private:
-    static constexpr int low_bits = Bits >= 4 ? 4 : Bits >= 2 ? 2 : 1;
-    static constexpr int parts = Bits == low_bits ? 1 : 2;
-    struct place {
-        std::size_t row, bit;
-        int bits, shift; ///< of the code
-    };
-    static constexpr place place_of(int part, std::size_t four) noexcept {
-        const int bits = part == 0 ? low_bits : Bits - low_bits;
-        const std::size_t first = part == 0 ? 0 : std::size_t{low_bits};
-        const int shift = part == 0 ? 0 : low_bits;
-        if (bits == 4)
-            return {first + four % 4, four / 4 * 4, bits, shift};
-        if (bits == 2)
-            return {first + four / 4, four % 4 * 2, bits, shift};
-        return {first, four, bits, shift};
     }
 };
 

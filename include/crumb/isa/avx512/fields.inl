@@ -8,12 +8,14 @@
 #endif
 
 #include <crumb/isa/avx2/sixteen.inl>
+#include <crumb/kernel/linear/byte_shifts.inl>
 #include <crumb/kernel/linear/quad_rows.inl>
 
 namespace crumb::inline CRUMB_ABI::kernel {
 
 template <>
-struct field_bits<isa::CRUMB_THIS_ISA> : sixteen_bytes<isa::CRUMB_THIS_ISA> {
+struct field_bits<isa::CRUMB_THIS_ISA> : sixteen_bytes<isa::CRUMB_THIS_ISA>,
+                                         byte_shifts<isa::CRUMB_THIS_ISA> {
     using I = isa::CRUMB_THIS_ISA;
     using bytes = typename I::bytes;
     /// The bits whose product serves codes of `bits` bits in panels as well.
@@ -30,6 +32,12 @@ struct field_bits<isa::CRUMB_THIS_ISA> : sixteen_bytes<isa::CRUMB_THIS_ISA> {
     static CRUMB_INLINE bytes keep(bytes x) noexcept {
         return _mm512_and_si512(x, _mm512_set1_epi8(static_cast<char>(Mask)));
     }
+    /// Puts `Width` bits of x, from bit At on, at bit Shift of codes whose bits above are in place.
+    template <int At, int Width, int Shift>
+    static CRUMB_INLINE bytes put_below(bytes code, bytes x) noexcept {
+        return I::template select_bits<((1 << Width) - 1) << Shift>(
+            field_bits::template shifted<At - Shift>(x), code);
+    }
     static CRUMB_INLINE bytes triple(bytes x) noexcept { return _mm512_add_epi8(x, _mm512_add_epi8(x, x)); }
     static CRUMB_INLINE bytes digit(bytes x) noexcept {
         // Averages round up.
@@ -43,12 +51,17 @@ struct field_bits<isa::CRUMB_THIS_ISA> : sixteen_bytes<isa::CRUMB_THIS_ISA> {
     static CRUMB_INLINE bytes look_up(bytes table, bytes nibbles) noexcept {
         return _mm512_shuffle_epi8(table, nibbles);
     }
-    /// E4M3 without sign as the bits of a half, which has one more bit of exponent and seven more of
-    /// mantissa: 1/256 of the numbers.
-    static CRUMB_INLINE typename I::f32 load_e4m3_halves(const std::uint8_t* p) noexcept {
+    /// Register v of 16 E4M3 without sign as the bits of halves, which have one more bit of exponent and
+    /// seven more of mantissa: 1/256 of the numbers.
+    static CRUMB_INLINE typename I::f32 load_e4m3_halves(const std::uint8_t* p, int) noexcept {
         const __m256i wide = _mm256_cvtepu8_epi16(_mm_loadu_si128(reinterpret_cast<const __m128i*>(p)));
         const __m256i number = _mm256_and_si256(wide, _mm256_set1_epi16(0x7f));
         return _mm512_cvtph_ps(_mm256_slli_epi16(number, 7));
+    }
+    /// Register v of 16 powers of two; the exponent 0 is the power below that of 1.
+    static CRUMB_INLINE typename I::f32 load_e8m0(const std::uint8_t* p, int v) noexcept {
+        const typename I::i32 power = I::as_i32(I::load_powers(p + v * I::lanes));
+        return I::as_f32(I::max_i32(power, I::set1_i32(1 << 22)));
     }
     /// Of 16 signed bytes, those of register v.
     static CRUMB_INLINE typename I::i32 widen(sixteen x, int) noexcept { return _mm512_cvtepi8_epi32(x); }

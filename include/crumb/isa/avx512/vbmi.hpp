@@ -19,10 +19,8 @@ namespace crumb::inline CRUMB_ABI::isa {
 
 struct avx512_vbmi : avx512_vnni {
     static constexpr const char* name = isa_traits<avx512_vbmi>::name;
-    using base_isa = avx512_vnni; ///< whose functions serve for all but products of codebook formats, of one
-                                  ///< row with codes of 3 bits, and attention over codes
-
-    static constexpr int own_field_bits = 3; ///< of `field_codes` that it reads in its own way for one row
+    using base_isa = avx512_vnni; ///< whose functions serve for all but products of codebook formats and
+                                  ///< attention over codes
 
     /// The low byte of each channel's scale in the channel's four bytes.
     static CRUMB_INLINE bytes spread(const half* p) noexcept {

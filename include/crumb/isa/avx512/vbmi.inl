@@ -17,8 +17,6 @@ CRUMB_IGNORE_UNDEFINED_BEGIN
 #include <crumb/kernel/linear/expand.inl>
 #include <crumb/kernel/linear/lookup_planes.inl>
 
-#include <crumb/isa/avx512/fields.inl>
-#include <crumb/isa/avx512/fields_vbmi.inl>
 #include <crumb/isa/avx512/lookup_vbmi.inl>
 #include <crumb/kernel/linear/operands.inl>
 
@@ -28,8 +26,6 @@ CRUMB_IGNORE_UNDEFINED_BEGIN
 #include <crumb/kernel/linear/linear.inl>
 #include <crumb/kernel/linear/tile.inl>
 #include <crumb/kernel/linear/unpack.inl>
-
-#include <crumb/kernel/linear/record_drivers.inl>
 #endif
 
 #undef CRUMB_THIS_ISA

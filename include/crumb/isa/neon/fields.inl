@@ -8,10 +8,12 @@
 #include <crumb/isa/editor.hpp>
 #endif
 
+#include <crumb/kernel/linear/byte_shifts.inl>
+
 namespace crumb::inline CRUMB_ABI::kernel {
 
 template <>
-struct field_bits<isa::CRUMB_THIS_ISA> {
+struct field_bits<isa::CRUMB_THIS_ISA> : byte_shifts<isa::CRUMB_THIS_ISA> {
     using I = isa::CRUMB_THIS_ISA;
     using bytes = typename I::bytes;
     /// The bits whose product serves codes of `bits` bits in panels as well.
@@ -26,6 +28,12 @@ struct field_bits<isa::CRUMB_THIS_ISA> {
     template <int Mask>
     static CRUMB_INLINE bytes keep(bytes x) noexcept {
         return vandq_u8(x, vdupq_n_u8(Mask));
+    }
+    /// Puts `Width` bits of x, from bit At on, at bit Shift of codes whose bits above are in place.
+    template <int At, int Width, int Shift>
+    static CRUMB_INLINE bytes put_below(bytes code, bytes x) noexcept {
+        // What is inserted from the top replaces all that is below.
+        return vsriq_n_u8(code, field_bits::template shifted<At + Width - 8>(x), 8 - Shift - Width);
     }
     static CRUMB_INLINE bytes triple(bytes x) noexcept { return vaddq_u8(x, vaddq_u8(x, x)); }
     static CRUMB_INLINE bytes digit(bytes x) noexcept {
@@ -44,22 +52,26 @@ struct field_bits<isa::CRUMB_THIS_ISA> {
     static CRUMB_INLINE sixteen part(sixteen x) noexcept {
         constexpr int by = Left - Right;
         const uint8x16_t moved = vshlq_u8(x, vdupq_n_s8(by));
-        constexpr bool whole = by < 0   ? Mask == 0xff >> -by
-                               : by > 0 ? Mask == (0xff << by & 0xff)
-                                        : Mask == 0xff;
+        constexpr int all = 0xff;
+        constexpr bool whole = Mask == (by < 0 ? all >> (by < 0 ? -by : 0) : all << (by > 0 ? by : 0) & all);
         return whole ? moved : vandq_u8(by == 0 ? x : moved, vdupq_n_u8(Mask));
     }
     static CRUMB_INLINE sixteen join(sixteen a, sixteen b) noexcept { return vorrq_u8(a, b); }
     static CRUMB_INLINE sixteen minus(sixteen x, int y) noexcept {
         return vsubq_u8(x, vdupq_n_u8(static_cast<std::uint8_t>(y)));
     }
-    /// E4M3 without sign as the bits of a half, which has one more bit of exponent and seven more of
-    /// mantissa: 1/256 of the numbers.
-    static CRUMB_INLINE typename I::f32 load_e4m3_halves(const std::uint8_t* p) noexcept {
-        std::uint32_t four;
-        __builtin_memcpy(&four, p, sizeof four);
-        const uint8x8_t number = vand_u8(vreinterpret_u8_u32(vdup_n_u32(four)), vdup_n_u8(0x7f));
-        return vcvt_f32_f16(vreinterpret_f16_u16(vget_low_u16(vshll_n_u8(number, 7))));
+    /// Register v of 16 E4M3 without sign as the bits of halves, which have one more bit of exponent and
+    /// seven more of mantissa: 1/256 of the numbers.
+    static CRUMB_INLINE typename I::f32 load_e4m3_halves(const std::uint8_t* p, int v) noexcept {
+        const uint16x8_t half = shifted_half(vandq_u8(vld1q_u8(p), vdupq_n_u8(0x7f)), v / 2);
+        return vcvt_f32_f16(vreinterpret_f16_u16(v % 2 == 0 ? vget_low_u16(half) : vget_high_u16(half)));
+    }
+    /// Register v of 16 powers of two; the exponent 0 is the power below that of 1.
+    static CRUMB_INLINE typename I::f32 load_e8m0(const std::uint8_t* p, int v) noexcept {
+        // In 16 bits, where a register has twice as many.
+        const uint16x8_t half = vmaxq_u16(shifted_half(vld1q_u8(p), v / 2), vdupq_n_u16(1 << 6));
+        return vreinterpretq_f32_u32(v % 2 == 0 ? vshll_n_u16(vget_low_u16(half), 16)
+                                                : vshll_high_n_u16(half, 16));
     }
     /// Of 16 signed bytes, those of register v.
     static CRUMB_INLINE typename I::i32 widen(sixteen x, int v) noexcept {
@@ -85,6 +97,10 @@ struct field_bits<isa::CRUMB_THIS_ISA> {
     }
 
   private:
+    /// 8 of 16 bytes, shifted left by 7.
+    static CRUMB_INLINE uint16x8_t shifted_half(sixteen x, int half) noexcept {
+        return half == 0 ? vshll_n_u8(vget_low_u8(x), 7) : vshll_high_n_u8(x, 7);
+    }
     static CRUMB_INLINE int16x8_t half_of(sixteen x, int half) noexcept {
         const int8x16_t s = vreinterpretq_s8_u8(x);
         return half == 0 ? vmovl_s8(vget_low_s8(s)) : vmovl_high_s8(s);
@@ -143,6 +159,17 @@ struct field_product<isa::CRUMB_THIS_ISA, Bits> {
             return {vdupq_n_s32(0), vdupq_n_s32(0)};
         else
             return {vdupq_n_s16(0), vdupq_n_s16(0)};
+    }
+    /// What four sums of codes begin at, so that they end without what an offset of the codes adds: the sums
+    /// of activations times -by.
+    static CRUMB_INLINE int32x4_t group_starts(const std::int16_t* sums, int by) noexcept
+    requires dots
+    {
+        return vmull_s16(vld1_s16(sums), vdup_n_s16(static_cast<std::int16_t>(-by)));
+    }
+    template <int Lane>
+    static CRUMB_INLINE acc start_at(int32x4_t starts) noexcept {
+        return vdupq_laneq_s32(starts, Lane);
     }
     template <int Four>
     static CRUMB_INLINE void step(acc& s, operand w, const row& x) noexcept {

@@ -5,12 +5,13 @@
 #include <crumb/isa/editor.hpp>
 #endif
 
+#include <crumb/kernel/linear/byte_shifts.inl>
 #include <crumb/kernel/linear/quad_rows.inl>
 
 namespace crumb::inline CRUMB_ABI::kernel {
 
 template <>
-struct field_bits<isa::CRUMB_THIS_ISA> {
+struct field_bits<isa::CRUMB_THIS_ISA> : byte_shifts<isa::CRUMB_THIS_ISA> {
     using I = isa::CRUMB_THIS_ISA;
     using bytes = typename I::bytes; // two to a lane of 16 bits
     /// The bits whose product serves codes of `bits` bits in panels as well.
@@ -23,6 +24,11 @@ struct field_bits<isa::CRUMB_THIS_ISA> {
     template <int Mask>
     static CRUMB_INLINE bytes keep(bytes x) noexcept {
         return x & bytes(static_cast<std::int16_t>(Mask * 0x0101));
+    }
+    /// Puts `Width` bits of x, from bit At on, at bit Shift of codes whose bits above are in place.
+    template <int At, int Width, int Shift>
+    static CRUMB_INLINE bytes put_below(bytes code, bytes x) noexcept {
+        return code | keep<((1 << Width) - 1) << Shift>(field_bits::template shifted<At - Shift>(x));
     }
     static CRUMB_NOINLINE bytes triple(bytes x) noexcept {
         const bytes low = bytes(std::int16_t{0x00ff});
@@ -64,13 +70,18 @@ struct field_bits<isa::CRUMB_THIS_ISA> {
             byte = static_cast<std::uint8_t>(byte - y);
         return x;
     }
-    /// E4M3 without sign as the bits of a half, which has one more bit of exponent and seven more of
-    /// mantissa: 1/256 of the numbers.
-    static CRUMB_NOINLINE typename I::f32 load_e4m3_halves(const std::uint8_t* p) noexcept {
+    /// Register v of 16 E4M3 without sign as the bits of halves, which have one more bit of exponent and
+    /// seven more of mantissa: 1/256 of the numbers.
+    static CRUMB_NOINLINE typename I::f32 load_e4m3_halves(const std::uint8_t* p, int v) noexcept {
         half halves[I::lanes];
         for (int i = 0; i < I::lanes; ++i)
-            halves[i].bits = static_cast<std::uint16_t>((p[i] & 0x7f) << 7);
+            halves[i].bits = static_cast<std::uint16_t>((p[v * I::lanes + i] & 0x7f) << 7);
         return I::load(halves);
+    }
+    /// Register v of 16 powers of two; the exponent 0 is the power below that of 1.
+    static CRUMB_INLINE typename I::f32 load_e8m0(const std::uint8_t* p, int v) noexcept {
+        const typename I::i32 power = I::as_i32(I::load_powers(p + v * I::lanes));
+        return I::as_f32(I::max_i32(power, I::set1_i32(1 << 22)));
     }
     /// Of 16 signed bytes, those of register v.
     static CRUMB_INLINE typename I::i32 widen(const sixteen& x, int v) noexcept {

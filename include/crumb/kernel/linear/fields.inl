@@ -7,54 +7,44 @@
 
 namespace crumb::inline CRUMB_ABI::kernel {
 
-/// Codes of four f of a group from its register rows, see `field_codes`.
+/// Codes of a four of a group from its register rows, see `field_codes`.
 template <int Bits>
 struct field_reader<isa::CRUMB_THIS_ISA, Bits> {
     using I = isa::CRUMB_THIS_ISA;
     using bytes = typename I::bytes;
     using bits = field_bits<I>;
+    using codes = field_codes<Bits>;
 
     /// `rows.raw(i, v)` is register v of row i.
     template <int Four, class Source>
     static CRUMB_INLINE bytes four(const Source& rows, int v) noexcept {
-        if constexpr (Bits == 1) {
-            return kept<1, Four, 1>(rows.raw(0, v));
-        } else if constexpr (Bits == 2) {
-            return kept<2, pair_of(Four), 3>(rows.raw(Four / 4, v));
-        } else if constexpr (Bits == 3) {
-            return I::template select_bits<4>(moved<2 - Four>(rows.raw(2, v)),
-                                              kept<2, pair_of(Four), 3>(rows.raw(Four / 4, v)));
-        } else {
-            const bytes low = kept<4, (Four < 4 ? 0 : 4), 15>(rows.raw(Four % 4, v));
-            if constexpr (Bits == 4)
-                return low;
-            else if constexpr (Bits == 5)
-                return I::template select_bits<16>(moved<4 - Four>(rows.raw(4, v)), low);
-            else
-                return I::template select_bits<48>(moved<4 - pair_of(Four)>(rows.raw(4 + Four / 4, v)), low);
-        }
+        constexpr auto of = codes::pieces_of(Four);
+        const bytes code = first<of.at[0].bit, of.at[0].bits, of.at[0].shift>(rows.raw(of.at[0].row, v));
+        if constexpr (of.count == 1)
+            return code;
+        else
+            return with_pieces<Four, 1>(code, rows, v);
     }
 
   private:
-    static constexpr int pair_of(int four) noexcept { return four % 4 * 2; }
-    /// The `Width` bits at bit `At`.
-    template <int Width, int At, int Mask>
-    static CRUMB_INLINE bytes kept(bytes x) noexcept {
-        // Nothing is above the uppermost bits where shifts stay within bytes.
-        if constexpr (bits::shifts_bytes && At + Width == 8)
-            return moved<-At>(x);
+    template <int Four, int At, class Source>
+    static CRUMB_INLINE bytes with_pieces(bytes code, const Source& rows, int v) noexcept {
+        constexpr auto of = codes::pieces_of(Four);
+        constexpr auto p = of.at[At];
+        const bytes more = bits::template put_below<p.bit, p.bits, p.shift>(code, rows.raw(p.row, v));
+        if constexpr (At + 1 == of.count)
+            return more;
         else
-            return bits::template keep<Mask>(moved<-At>(x));
+            return with_pieces<Four, At + 1>(more, rows, v);
     }
-    /// Shifted left, or right where `By` is negative; what crosses bytes is not kept.
-    template <int By>
-    static CRUMB_INLINE bytes moved(bytes x) noexcept {
-        if constexpr (By > 0)
-            return I::template shift_left<By>(x);
-        else if constexpr (By < 0)
-            return I::template shift_right<-By>(x);
+    template <int At, int Width, int Shift>
+    static CRUMB_INLINE bytes first(bytes x) noexcept {
+        const bytes moved = bits::template shifted<At - Shift>(x);
+        // Nothing is above the uppermost bits where shifts stay within bytes; what is below them is replaced.
+        if constexpr (bits::shifts_bytes && At + Width == 8)
+            return moved;
         else
-            return x;
+            return bits::template keep<((1 << Width) - 1) << Shift>(moved);
     }
 };
 

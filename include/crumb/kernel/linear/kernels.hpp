@@ -176,19 +176,13 @@ struct sixteen_bytes;
 template <class Isa>
 struct quad_rows;
 template <class Isa>
+struct byte_shifts;
+template <class Isa>
 struct field_bits;
 template <class Isa, int Bits>
 struct field_product;
 template <class Isa, int Bits>
 struct field_reader;
-/// Whether an ISA that else uses the functions of another reads these packed codes in a way of its own.
-template <class Isa, class Codes>
-inline constexpr bool has_own_fields = [] {
-    if constexpr (requires { Isa::own_field_bits == Codes::field_bits; })
-        return Isa::own_field_bits == Codes::field_bits;
-    else
-        return false;
-}();
 template <class Isa>
 struct record_integers;
 template <class Isa, class Format>

@@ -53,19 +53,22 @@ struct record_block<isa::CRUMB_THIS_ISA, Bits, Subs, Integers> {
         }
     }
 
-    /// sum[v] += the products of a group with one row, times the scales in `numbers`.
-    template <int Vectors, class Operands>
+    /// sum[v] += the products of a group with one row, times the scales in `numbers`. Sum `sub` begins at
+    /// begin.at<sub>().
+    template <int Vectors, class Operands, class Begin>
     static CRUMB_INLINE void integer_group(const Operands& w, const typename P::row& row,
-                                           const record_integers<I>& numbers, i32* sum) noexcept {
+                                           const record_integers<I>& numbers, const Begin& begin,
+                                           i32* sum) noexcept {
         typename P::acc s[unsigned(sums_of<Operands> * Vectors)];
-        start<sums_of<Operands> * Vectors>(s);
-        fours<0, 1, Vectors>(w, 0, &row, s, sum, group_factors{numbers}, 0);
+        const group_factors<Begin> factors{numbers, begin};
+        start<sums_of<Operands>, 1, Vectors>(factors, s);
+        fours<0, 1, Vectors>(w, 0, &row, s, sum, factors, 0);
     }
     /// sum[sub * Vectors + v] = the same sums, without factors.
     template <int Vectors, class Operands>
     static CRUMB_INLINE void float_group(const Operands& w, const typename P::row& row, i32* sum) noexcept {
         typename P::acc s[unsigned(sums_of<Operands> * Vectors)];
-        start<sums_of<Operands> * Vectors>(s);
+        start<sums_of<Operands>, 1, Vectors>(no_factors{}, s);
         CRUMB_UNROLL
         for (int i = 0; i < subs * Vectors; ++i)
             sum[i] = I::set1_i32(0);
@@ -128,13 +131,23 @@ struct record_block<isa::CRUMB_THIS_ISA, Bits, Subs, Integers> {
 
     static constexpr int subs = Subs == 0 ? 1 : Subs;
 
-    /// Of sum `sub` of group g, for register v of channels.
+    /// What sum `Sub` of row r begins at, and the factor of sum `sub` of group g, for register v of channels.
     struct no_factors {
         static constexpr bool in_panel = false;
+        template <int Sub>
+        static CRUMB_INLINE typename P::acc start(int) noexcept {
+            return P::start();
+        }
     };
+    template <class Begin>
     struct group_factors {
         static constexpr bool in_panel = false;
         const record_integers<I>& numbers;
+        const Begin& begin;
+        template <int Sub>
+        CRUMB_INLINE typename P::acc start(int) const noexcept {
+            return begin.template at<Sub>();
+        }
         CRUMB_INLINE i32 factor(int, int sub, int v) const noexcept {
             return P::factor(field_bits<I>::widen(numbers.scale[sub], v));
         }
@@ -143,6 +156,13 @@ struct record_block<isa::CRUMB_THIS_ISA, Bits, Subs, Integers> {
         static constexpr bool in_panel = true;
         const record_terms* terms;
         const std::int32_t* begin; ///< where sum j of row r begins, at 16 r + j
+        template <int Sub>
+        CRUMB_INLINE typename P::acc start(int r) const noexcept {
+            if constexpr (starts)
+                return P::start_at(begin[16 * r + Sub]);
+            else
+                return P::start();
+        }
         CRUMB_INLINE i32 factor(int g, int sub, int v) const noexcept {
             const int i = pairs ? g : g * Subs + sub;
             return I::as_i32(I::load(at(terms[v / per_tile].factors, i, v)));
@@ -156,6 +176,7 @@ struct record_block<isa::CRUMB_THIS_ISA, Bits, Subs, Integers> {
     template <int Tiles>
     struct panel_codes {
         static constexpr bool alternates = false;
+        static constexpr int four_at(int i) noexcept { return i; }
         const std::uint8_t* at_group;
         template <int>
         CRUMB_INLINE void prefetch() const noexcept {}
@@ -183,13 +204,8 @@ struct record_block<isa::CRUMB_THIS_ISA, Bits, Subs, Integers> {
             typename P::row row[unsigned(Rows)];
             load_rows<Rows>(x.codes + g * Rows * static_cast<int>(group_size), row);
             typename P::acc s[unsigned(Rows * Vectors)];
-            start<Rows * Vectors>(s);
-            if constexpr (starts) {
-                CRUMB_UNROLL
-                for (int i = 0; i < Rows * Vectors; ++i)
-                    s[i] = P::start_at(begin[2 * g + i / Vectors * 16]);
-            }
             const panel_factors factors{terms, starts ? begin + 2 * g : nullptr};
+            start<1, Rows, Vectors>(factors, s);
             fours<0, Rows, Vectors>(w, g, row, s, sum, factors, first);
         }
         finish<Rows, Vectors>(terms, first, minima, x, sum, total);
@@ -203,7 +219,7 @@ struct record_block<isa::CRUMB_THIS_ISA, Bits, Subs, Integers> {
             typename P::row row[unsigned(Rows)];
             load_rows<Rows>(x.codes + g * Rows * static_cast<int>(group_size), row);
             typename P::acc s[unsigned(Rows * Vectors)];
-            start<Rows * Vectors>(s);
+            start<1, Rows, Vectors>(no_factors{}, s);
             i32 sum[unsigned(subs * Rows * Vectors)];
             CRUMB_UNROLL
             for (int i = 0; i < subs * Rows * Vectors; ++i)
@@ -234,19 +250,31 @@ struct record_block<isa::CRUMB_THIS_ISA, Bits, Subs, Integers> {
         for (int r = 0; r < Rows; ++r)
             row[r] = P::load_row(codes + 8 * r, 8 * Rows);
     }
-    template <int N>
-    static CRUMB_INLINE void start(typename P::acc* s) noexcept {
+    /// s[sub][r][v] = what the sum begins at.
+    template <int Sums, int Rows, int Vectors, class Factors>
+    static CRUMB_INLINE void start(const Factors& factors, typename P::acc* s) noexcept {
         CRUMB_UNROLL
-        for (int i = 0; i < N; ++i)
-            s[i] = P::start();
+        for (int i = 0; i < Rows * Vectors; ++i) {
+            s[i] = factors.template start<0>(i / Vectors);
+            if constexpr (Sums == 2)
+                s[Rows * Vectors + i] = factors.template start<1>(i / Vectors);
+        }
     }
 
+    /// What a sum goes on with: the next one of the group, or the rest of the same.
+    template <bool Next, class Factors>
+    static CRUMB_INLINE typename P::acc restarted(const Factors& factors, int row) noexcept {
+        if constexpr (Next)
+            return factors.template start<1>(row);
+        else
+            return P::start();
+    }
     /// Fours from number `At` of their order on; sums go where their scale is before they overflow.
     template <int At, int Rows, int Vectors, class Operands, class Factors>
     static CRUMB_INLINE void fours(const Operands& w, int g, const typename P::row* row, typename P::acc* s,
                                    i32* sum, const Factors& factors, int first) noexcept {
-        constexpr bool begins = starts && Factors::in_panel, paired = pairs && Factors::in_panel;
-        constexpr int four = !Operands::alternates ? At : At % 2 * 4 + At / 2;
+        constexpr bool paired = pairs && Factors::in_panel;
+        constexpr int four = Operands::four_at(At);
         constexpr int sub = Subs == 2 && four >= 4 ? 1 : 0;
         constexpr int n = Rows * Vectors;
         typename P::acc* to = s + (sums_of<Operands> == 2 ? sub * n : 0);
@@ -282,10 +310,8 @@ struct record_block<isa::CRUMB_THIS_ISA, Bits, Subs, Integers> {
                     i32& into = sum[(Integers ? 0 : sub) * n + i];
                     into = I::add_i32(into, P::sum(to[i]));
                 }
-                if constexpr (begins && At < 7)
-                    to[i] = P::start_at(factors.begin[i / Vectors * 16 + 1]);
-                else
-                    to[i] = P::start();
+                if constexpr (At < 7)
+                    to[i] = restarted < ends && sums_of<Operands> == 1 > (factors, i / Vectors);
             }
         }
         if constexpr (At < 7)

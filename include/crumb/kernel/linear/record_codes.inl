@@ -19,8 +19,8 @@ struct record_codes<isa::CRUMB_THIS_ISA, Format> {
     static constexpr bool looks_up = has_table<Format>;
     const std::uint8_t* at;
     decltype(bits::load_table(nullptr)) table;
-    /// Whether a group's rows are loaded once: where the last has single bits, which all fours read.
-    static constexpr bool holds = bits::holds_rows && rows % 2 != 0;
+    /// Whether a group's rows are loaded once: where codes consist of bits of several.
+    static constexpr bool holds = bits::holds_rows && rows != 2 && rows != 4;
     static_assert(!holds || I::width == static_cast<int>(tile_row_bytes));
     typename I::bytes held[std::size_t{holds ? rows : 1}]; ///< of the group
 
@@ -36,8 +36,14 @@ struct record_codes<isa::CRUMB_THIS_ISA, Format> {
     };
     static constexpr entries table_entries{}; ///< as registers hold them
 
-    /// Low nibbles, or the first half of a group, and high ones by turns.
-    static constexpr bool alternates = rows >= 4;
+    /// Whether those of the first and of the second half of a group come by turns.
+    static constexpr bool alternates = rows == 4;
+    static_assert(rows != 5 || shape::sub_groups != 2, "fours of both halves are mixed");
+    /// The order of fours in which few rows are needed at a time.
+    static constexpr int four_at(int i) noexcept {
+        constexpr int of_five_bits[8] = {0, 1, 5, 2, 3, 6, 4, 7};
+        return rows == 4 ? i % 2 * 4 + i / 2 : rows == 5 ? of_five_bits[i] : i;
+    }
 
     CRUMB_INLINE typename I::bytes raw(int row, int v) const noexcept {
         if constexpr (holds)

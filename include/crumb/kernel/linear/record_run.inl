@@ -106,23 +106,48 @@ struct record_run<isa::CRUMB_THIS_ISA, Format> {
             sum[v] = terms[v] = I::set1_i32(0);
         // Neighbours share bytes of their scales.
         for (int g = 0; g < 8; g += 2) {
-            integer_group(record, g, 0, w, x, sums, sum, terms);
-            integer_group(record, g, 1, w, x, sums, sum, terms);
+            const auto begin = starts_of(sums + 2 * g);
+            integer_group<0>(record, g, begin, w, x, sums, sum, terms);
+            integer_group<1>(record, g, begin, w, x, sums, sum, terms);
         }
         const f32 scale = I::set1(args.x_scales[b]);
         CRUMB_UNROLL
         for (int v = 0; v < vectors; ++v) {
             if constexpr (!minima && shape::sub_groups == 0)
                 sum[v] = block::without_sums(sum[v], sums);
-            else if constexpr (!minima && reader::offset != 0)
+            else if constexpr (!minima && reader::offset != 0 && !starts)
                 sum[v] = I::add_i32(sum[v], bits::mul_i32(terms[v], I::set1_i32(-reader::offset)));
             total[v] = block::scaled(sum[v], scale, reader::unit(record, v), total[v]);
             if constexpr (minima)
                 total[v] = block::scaled(terms[v], scale, reader::minimum_unit(record, v), total[v]);
         }
     }
+    /// Whether sums of codes of a row begin at what the offset of codes takes from them.
+    static constexpr bool starts = !minima && shape::sub_groups == 2 && reader::offset != 0 &&
+                                   requires(const std::int16_t* sums) { P::group_starts(sums, 0); };
+    struct no_starts {};
+    /// Of two groups with these sums of 16 activations.
+    static CRUMB_INLINE auto starts_of(const std::int16_t* sums) noexcept {
+        if constexpr (starts)
+            return P::group_starts(sums, reader::offset);
+        else
+            return no_starts{};
+    }
+    /// Of group `Group` of the two.
+    template <int Group, class Starts>
+    struct group_begin {
+        const Starts& of;
+        template <int Sub>
+        CRUMB_INLINE typename P::acc at() const noexcept {
+            if constexpr (starts)
+                return P::template start_at<2 * Group + Sub>(of);
+            else
+                return P::start();
+        }
+    };
     /// Group g + i of a block.
-    static CRUMB_INLINE void integer_group(const std::uint8_t* record, int g, int i,
+    template <int i, class Starts>
+    static CRUMB_INLINE void integer_group(const std::uint8_t* record, int g, const Starts& begin,
                                            record_codes<I, Format>& w, const std::int8_t*& x,
                                            const std::int16_t* sums, i32* sum, i32* terms) noexcept {
         constexpr int subs = shape::sub_groups;
@@ -131,11 +156,11 @@ struct record_run<isa::CRUMB_THIS_ISA, Format> {
         if constexpr (subs != 0) {
             // `g` is even: of g + i, i is known.
             numbers = reader::group(record, g, i);
-            if constexpr (minima || reader::offset != 0)
+            if constexpr (minima || (reader::offset != 0 && !starts))
                 reader::add_terms(numbers, sums + 2 * (g + i), terms);
         }
         w.begin_group();
-        block::template integer_group<vectors>(w, row, numbers, sum);
+        block::template integer_group<vectors>(w, row, numbers, group_begin<i, Starts>{begin}, sum);
         w.at += codes::bytes;
         x += group_size;
     }

@@ -167,22 +167,20 @@ struct record_reader<isa::CRUMB_THIS_ISA, Format> {
         }
     }
 
-    /// The scale of a group (of 16, or the block's).
+    /// The scale of a group (of 16, or the block's), in units of `scale_unit`.
     static CRUMB_INLINE f32 scale(const std::uint8_t* record, int group, int v) noexcept {
         if constexpr (std::is_same_v<typename Format::scales::value, half>) {
             return I::load(reinterpret_cast<const half*>(record) + v * I::lanes);
         } else if constexpr (std::is_same_v<typename Format::scales::value, e8m0>) {
-            // The exponent 0 is the power below that of 1.
-            const i32 power = I::as_i32(I::load_powers(record + v * I::lanes));
-            return I::as_f32(I::max_i32(power, I::set1_i32(1 << 22)));
+            return bits::load_e8m0(record, v);
         } else {
-            const std::uint8_t* at = record + group * static_cast<int>(tile_channels) + v * I::lanes;
-            return I::mul(bits::load_e4m3_halves(at), I::set1(256.0f));
+            return bits::load_e4m3_halves(record + group * static_cast<int>(tile_channels), v);
         }
     }
+    static constexpr float scale_unit = std::is_same_v<typename Format::scales::value, ue4m3> ? 256 : 1;
     /// What a sum of codes is multiplied with.
     static CRUMB_INLINE f32 factor(f32 scale) noexcept {
-        constexpr float by = table_unit_of<Format> * float(shape::step);
+        constexpr float by = scale_unit * table_unit_of<Format> * float(shape::step);
         return by == 1 ? scale : I::mul(scale, I::set1(by));
     }
     /// What a sum of activations is multiplied with.
@@ -190,7 +188,7 @@ struct record_reader<isa::CRUMB_THIS_ISA, Format> {
         if constexpr (minima)
             return I::load(reinterpret_cast<const half*>(record) + tile_channels + v * I::lanes);
         else
-            return I::mul(scale, I::set1(-table_unit_of<Format> * float(offset)));
+            return I::mul(scale, I::set1(-scale_unit * table_unit_of<Format> * float(offset)));
     }
 
   private:
