@@ -138,6 +138,24 @@ struct field_product<isa::CRUMB_THIS_ISA, Bits> {
         return {vcombine_s8(vld1_s8(codes), vld1_s8(codes + stride)),
                 vcombine_s8(vld1_s8(codes + 2 * stride), vld1_s8(codes + 3 * stride))};
     }
+    /// Those of an even number of rows: 8 codes of one and of the next are a register, and fours are its
+    /// lanes.
+    template <int Rows>
+    requires(dots && Rows % 2 == 0)
+    struct row_pairs {
+        int8x16_t at[2 * Rows];
+        static CRUMB_INLINE row_pairs load(const std::int8_t* codes) noexcept {
+            row_pairs x;
+            CRUMB_UNROLL
+            for (int i = 0; i < 2 * Rows; ++i)
+                x.at[i] = vld1q_s8(codes + 16 * i);
+            return x;
+        }
+        template <int Four, int R>
+        CRUMB_INLINE void step(int32x4_t& s, int8x16_t w) const noexcept {
+            s = vdotq_laneq_s32(s, w, at[Four / 2 * (Rows / 2) + R / 2], R % 2 * 2 + Four % 2);
+        }
+    };
     /// Four codes, for `step<0>`.
     static CRUMB_INLINE row load_four(const std::int8_t* codes) noexcept {
         std::int32_t four;
@@ -201,6 +219,70 @@ struct field_product<isa::CRUMB_THIS_ISA, Bits> {
         return vmlaq_s32(total, sum(s), factor);
     }
     static CRUMB_INLINE void pin(acc&) noexcept {}
+
+    /// sum[v] = that of ternary digits, -1 to 1, of register v of channels times the activations of a block,
+    /// without taking digits out: digit d of byte b, less one, is (3 t[d] - t[d + 1]) / 256, where t[d] is
+    /// 3^d (b - 128) modulo 256 as a number with a sign.
+    static CRUMB_INLINE void sums_of_trits(const std::uint8_t* rows, const std::int8_t* x,
+                                           int32x4_t* sum) noexcept
+    requires dots
+    {
+        trit_sums s;
+        for (int half = 0; half < 2; ++half)
+            add_trit_rows(rows + 4 * half * static_cast<int>(tile_row_bytes), x + 16 * half, 32, s);
+        add_trit_rows(rows + 8 * static_cast<int>(tile_row_bytes), x + 160, 16, s);
+        const int8x16_t last = vld1q_s8(x + 240);
+        CRUMB_UNROLL
+        for (int v = 0; v < 4; ++v) {
+            const std::uint8_t* at = rows + 12 * static_cast<int>(tile_row_bytes) + 16 * v;
+            last_trits<0>(centered(vld1q_u8(at)), last, s, v);
+            const int32x4_t own = vaddq_s32(s.own[v], vshlq_n_s32(s.own[v], 1));
+            sum[v] = vshrq_n_s32(vsubq_s32(own, s.before[v]), 8);
+        }
+    }
+
+  private:
+    /// Sums of t[d] times the activations of digit d, and of digit d - 1.
+    struct trit_sums {
+        int32x4_t own[4] = {}, before[4] = {};
+    };
+    static CRUMB_INLINE uint8x16_t centered(uint8x16_t x) noexcept { return veorq_u8(x, vdupq_n_u8(0x80)); }
+    static CRUMB_INLINE uint8x16_t tripled(uint8x16_t x) noexcept { return vmulq_u8(x, vdupq_n_u8(3)); }
+    /// Four rows of bytes; the activations of digit d of row r are four r from x + d * step on.
+    static CRUMB_INLINE void add_trit_rows(const std::uint8_t* rows, const std::int8_t* x, int step,
+                                           trit_sums& s) noexcept {
+        int8x16_t of[5];
+        CRUMB_UNROLL
+        for (int d = 0; d < 5; ++d)
+            of[d] = vld1q_s8(x + d * step);
+        add_trit_row<0>(rows, of, s);
+        add_trit_row<1>(rows, of, s);
+        add_trit_row<2>(rows, of, s);
+        add_trit_row<3>(rows, of, s);
+    }
+    template <int Row>
+    static CRUMB_INLINE void add_trit_row(const std::uint8_t* rows, const int8x16_t* x,
+                                          trit_sums& s) noexcept {
+        CRUMB_UNROLL
+        for (int v = 0; v < 4; ++v) {
+            uint8x16_t t = centered(vld1q_u8(rows + Row * static_cast<int>(tile_row_bytes) + 16 * v));
+            CRUMB_UNROLL
+            for (int d = 0; d < 5; ++d) {
+                s.own[v] = vdotq_laneq_s32(s.own[v], vreinterpretq_s8_u8(t), x[d], Row);
+                t = tripled(t);
+                s.before[v] = vdotq_laneq_s32(s.before[v], vreinterpretq_s8_u8(t), x[d], Row);
+            }
+        }
+    }
+    /// Digits D .. 3 of the last row, whose activations are neighbours.
+    template <int D>
+    static CRUMB_INLINE void last_trits(uint8x16_t t, int8x16_t x, trit_sums& s, int v) noexcept {
+        s.own[v] = vdotq_laneq_s32(s.own[v], vreinterpretq_s8_u8(t), x, D);
+        t = tripled(t);
+        s.before[v] = vdotq_laneq_s32(s.before[v], vreinterpretq_s8_u8(t), x, D);
+        if constexpr (D < 3)
+            last_trits<D + 1>(t, x, s, v);
+    }
 };
 
 } // namespace crumb::inline CRUMB_ABI::kernel

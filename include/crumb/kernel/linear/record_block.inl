@@ -62,7 +62,7 @@ struct record_block<isa::CRUMB_THIS_ISA, Bits, Subs, Integers> {
         typename P::acc s[unsigned(sums_of<Operands> * Vectors)];
         const group_factors<Begin> factors{numbers, begin};
         start<sums_of<Operands>, 1, Vectors>(factors, s);
-        fours<0, 1, Vectors>(w, 0, &row, s, sum, factors, 0);
+        fours<0, 1, Vectors>(w, 0, rows<1>{{row}}, s, sum, factors, 0);
     }
     /// sum[sub * Vectors + v] = the same sums, without factors.
     template <int Vectors, class Operands>
@@ -72,7 +72,7 @@ struct record_block<isa::CRUMB_THIS_ISA, Bits, Subs, Integers> {
         CRUMB_UNROLL
         for (int i = 0; i < subs * Vectors; ++i)
             sum[i] = I::set1_i32(0);
-        fours<0, 1, Vectors>(w, 0, &row, s, sum, no_factors{}, 0);
+        fours<0, 1, Vectors>(w, 0, rows<1>{{row}}, s, sum, no_factors{}, 0);
     }
 
     /// The end of a block with integer scales, for `Rows` rows and registers from `first` on.
@@ -201,8 +201,7 @@ struct record_block<isa::CRUMB_THIS_ISA, Bits, Subs, Integers> {
             sum[i] =
                 pairs ? I::as_i32(I::load(terms[(first + i % Vectors) / per_tile].start)) : I::set1_i32(0);
         for (int g = 0; g < 8; ++g) {
-            typename P::row row[unsigned(Rows)];
-            load_rows<Rows>(x.codes + g * Rows * static_cast<int>(group_size), row);
+            const auto row = rows<Rows>::load(x.codes + g * Rows * static_cast<int>(group_size));
             typename P::acc s[unsigned(Rows * Vectors)];
             const panel_factors factors{terms, starts ? begin + 2 * g : nullptr};
             start<1, Rows, Vectors>(factors, s);
@@ -216,8 +215,7 @@ struct record_block<isa::CRUMB_THIS_ISA, Bits, Subs, Integers> {
                                     const record_rows& x, int groups, f32* total) noexcept {
         const auto* sums = static_cast<const float*>(x.sums);
         for (int g = 0; g < groups; ++g) {
-            typename P::row row[unsigned(Rows)];
-            load_rows<Rows>(x.codes + g * Rows * static_cast<int>(group_size), row);
+            const auto row = rows<Rows>::load(x.codes + g * Rows * static_cast<int>(group_size));
             typename P::acc s[unsigned(Rows * Vectors)];
             start<1, Rows, Vectors>(no_factors{}, s);
             i32 sum[unsigned(subs * Rows * Vectors)];
@@ -244,12 +242,30 @@ struct record_block<isa::CRUMB_THIS_ISA, Bits, Subs, Integers> {
         }
     }
 
+    /// The activation codes of a group.
     template <int Rows>
-    static CRUMB_INLINE void load_rows(const std::int8_t* codes, typename P::row* row) noexcept {
-        CRUMB_UNROLL
-        for (int r = 0; r < Rows; ++r)
-            row[r] = P::load_row(codes + 8 * r, 8 * Rows);
-    }
+    struct rows {
+        typename P::row at[unsigned(Rows)];
+        static CRUMB_INLINE rows load(const std::int8_t* codes) noexcept {
+            rows x;
+            CRUMB_UNROLL
+            for (int r = 0; r < Rows; ++r)
+                x.at[r] = P::load_row(codes + 8 * r, 8 * Rows);
+            return x;
+        }
+        template <int Four, int R>
+        CRUMB_INLINE void step(typename P::acc& s, typename P::operand w) const noexcept {
+            P::template step<Four>(s, w, at[R]);
+        }
+    };
+    /// Where an ISA takes those of two rows from one register.
+    template <int Rows>
+    requires requires { sizeof(typename P::template row_pairs<Rows>); }
+    struct rows<Rows> : P::template row_pairs<Rows> {
+        static CRUMB_INLINE rows load(const std::int8_t* codes) noexcept {
+            return {P::template row_pairs<Rows>::load(codes)};
+        }
+    };
     /// s[sub][r][v] = what the sum begins at.
     template <int Sums, int Rows, int Vectors, class Factors>
     static CRUMB_INLINE void start(const Factors& factors, typename P::acc* s) noexcept {
@@ -269,9 +285,19 @@ struct record_block<isa::CRUMB_THIS_ISA, Bits, Subs, Integers> {
         else
             return P::start();
     }
+    /// A step of rows R and on.
+    template <int R, int Four, int Rows, int Vectors>
+    static CRUMB_INLINE void step_rows(const rows<Rows>& row, const typename P::operand* o,
+                                       typename P::acc* to) noexcept {
+        CRUMB_UNROLL
+        for (int v = 0; v < Vectors; ++v)
+            row.template step<Four, R>(to[R * Vectors + v], o[v]);
+        if constexpr (R + 1 < Rows)
+            step_rows<R + 1, Four, Rows, Vectors>(row, o, to);
+    }
     /// Fours from number `At` of their order on; sums go where their scale is before they overflow.
     template <int At, int Rows, int Vectors, class Operands, class Factors>
-    static CRUMB_INLINE void fours(const Operands& w, int g, const typename P::row* row, typename P::acc* s,
+    static CRUMB_INLINE void fours(const Operands& w, int g, const rows<Rows>& row, typename P::acc* s,
                                    i32* sum, const Factors& factors, int first) noexcept {
         constexpr bool paired = pairs && Factors::in_panel;
         constexpr int four = Operands::four_at(At);
@@ -283,12 +309,7 @@ struct record_block<isa::CRUMB_THIS_ISA, Bits, Subs, Integers> {
         CRUMB_UNROLL
         for (int v = 0; v < Vectors; ++v)
             o[v] = w.template operand<four>(g, first + v);
-        CRUMB_UNROLL
-        for (int r = 0; r < Rows; ++r) {
-            CRUMB_UNROLL
-            for (int v = 0; v < Vectors; ++v)
-                P::template step<four>(to[r * Vectors + v], o[v], row[r]);
-        }
+        step_rows<0, four, Rows, Vectors>(row, o, to);
         if constexpr (Rows == 1 || n >= 4) {
             CRUMB_UNROLL
             for (int i = 0; i < n; ++i)

@@ -202,21 +202,23 @@ struct record_run<isa::CRUMB_THIS_ISA, Format> {
         const std::int8_t* x = args.x_codes + b * record_inputs;
         const f32 scale = I::set1(args.x_scales[b]);
         const auto* sums = static_cast<const std::int16_t*>(args.x_sums) + b * (record_inputs / 16);
-        CRUMB_UNROLL
-        for (int v = 0; v < vectors; ++v) {
-            const std::uint8_t* rows = at + v * I::width;
-            i32 sum = I::set1_i32(0);
-            if constexpr (requires { P::sum_of_trits(rows, x); })
-                sum = P::sum_of_trits(rows, x);
-            else
-                sum = digits(rows, x);
-            total[v] =
-                block::scaled(block::without_sums(sum, sums), scale, reader::unit(record, v), total[v]);
+        i32 sum[unsigned(vectors)];
+        if constexpr (requires { P::sums_of_trits(at, x, sum); }) {
+            P::sums_of_trits(at, x, sum);
+        } else {
+            CRUMB_UNROLL
+            for (int v = 0; v < vectors; ++v)
+                sum[v] = block::without_sums(digits(at + v * I::width, x), sums);
         }
+        CRUMB_UNROLL
+        for (int v = 0; v < vectors; ++v)
+            total[v] = block::scaled(sum[v], scale, reader::unit(record, v), total[v]);
     }
 
     /// The sum of digits times activations of a block, for a register of channels.
     static CRUMB_INLINE i32 digits(const std::uint8_t* rows, const std::int8_t* x) noexcept {
+        if constexpr (requires { P::sum_of_trits(rows, x); })
+            return P::sum_of_trits(rows, x);
         typename P::acc s[5];
         CRUMB_UNROLL
         for (int d = 0; d < 5; ++d)
