@@ -4,8 +4,6 @@
 
 #include <crumb/core/must.hpp>
 #include <crumb/op/cache/kv_attention.hpp>
-#include <crumb/reference/attention.hpp>
-#include <crumb/reference/kv_codec.hpp>
 
 #include <memory>
 #include <optional>
@@ -94,44 +92,14 @@ struct fixture {
     /// Compares the step's result for one head with double precision, within the step's own bound.
     std::string check(const kv_attention& plan, std::span<std::byte> scratch) {
         std::vector<kv_error> errors(size.heads);
-        const auto view = cache->layer(0);
         if (const status done =
                 plan.run(matrix<const float>(q.data(), 1, q.size()), *cache, 0, matrix(y.data(), 1, y.size()),
                          scratch, {.position = position(), .errors = errors.data()});
             !done)
             return done.message();
         const std::size_t tokens = position() + 1, head = size.heads - 1, kv_head = size.kv_heads - 1;
-        std::vector<float> k(tokens * size.channels), v(tokens * size.channels);
-        std::vector<double> row(size.channels), want(size.channels);
-        for (const bool keys : {true, false})
-            for (std::size_t t = view.sinks; t < view.sinks + size.tokens; ++t) {
-                const std::size_t u = t - view.sinks;
-                const auto part = reference::kv_part::make(
-                    view.page.part(keys), view.tables(kv_head, keys),
-                    const_cast<std::byte*>(view.part(u / kv_part_tokens, kv_head, keys)));
-                if (!part)
-                    return part.message();
-                for (;
-                     t < view.sinks + size.tokens && (t - view.sinks) / kv_part_tokens == u / kv_part_tokens;
-                     ++t) {
-                    part->decode((t - view.sinks) % kv_part_tokens, row.data());
-                    std::copy(row.begin(), row.end(),
-                              (keys ? k : v).begin() + static_cast<std::ptrdiff_t>(t * size.channels));
-                }
-                --t;
-            }
-        const auto sizes_of = reference::attention(q.data() + head * size.channels,
-                                                   matrix<const float>(k.data(), tokens, size.channels),
-                                                   matrix<const float>(v.data(), tokens, size.channels),
-                                                   1 / std::sqrt(double(size.channels)), want.data());
-        const double bound =
-            8 * (double(tokens) + 2 * double(size.channels) * sizes_of.score) * 0x1p-24 * sizes_of.value +
-            std::expm1(2 * double(errors[head].score)) * 2 * sizes_of.value + double(errors[head].weight);
-        for (std::size_t i = 0; i < size.channels; ++i)
-            if (!(std::fabs(double(y[head * size.channels + i]) - want[i]) <= bound))
-                return "wrong result: " + std::to_string(y[head * size.channels + i]) + " instead of " +
-                       std::to_string(want[i]);
-        return {};
+        return check_attention(*cache, kv_head, tokens, q.data() + head * size.channels,
+                               y.data() + head * size.channels, errors[head]);
     }
     std::size_t position() const { return size.tokens + cache->sinks(); }
 

@@ -98,13 +98,9 @@ void row(benchmark::State& state, const named_kv_codec& codec, const prompt_size
     task int8(f, Isa::name, true), floats(f, Isa::name, false);
     int8.run();
     floats.run();
-    double difference = 0, all = 0;
-    for (std::size_t i = 0; i < int8.y.size(); ++i) {
-        difference += double(int8.y[i] - floats.y[i]) * double(int8.y[i] - floats.y[i]);
-        all += double(floats.y[i]) * double(floats.y[i]);
-    }
-    if (!(difference <= 1e-3 * all))
-        return fail(state, "wrong result: " + std::to_string(difference / all) + " of its square is off");
+    const double off = relative_difference(int8.y, floats.y);
+    if (!(off <= 1e-3))
+        return fail(state, "wrong result: " + std::to_string(off) + " of its square is off");
     std::vector<double> vs_floats;
     const double seconds = sample(
         state, 1, [&] { int8.run(); },

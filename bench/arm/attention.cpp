@@ -59,22 +59,36 @@ int run(const kv_codec& codec, const request& r) {
     }
     write(r.rows);
 
-    const auto plan = must(kv_attention::plan(
-        options,
-        {.heads = r.queries, .prompts = r.int8 ? must(int8_products({r.isa.data()})) : kv_matrix_products{}},
-        {r.isa.data()}));
+    const auto plan_of = [&](const kv_matrix_products& prompts) {
+        return must(kv_attention::plan(options, {.heads = r.queries, .prompts = prompts}, {r.isa.data()}));
+    };
+    const kv_attention plan = plan_of(r.int8 ? must(int8_products({r.isa.data()})) : kv_matrix_products{});
     if (r.isa != plan.isa()) {
         std::fprintf(stderr, "crumb-arm-attention: the plan fell back to %s\n", plan.isa());
         return 1;
     }
     const std::size_t columns = r.queries * head_size;
     const std::vector<float> q = numbers(r.rows * columns, engine);
-    std::vector<float> y(q.size());
-    const buffer scratch(plan.scratch_bytes(r.rows));
+    const auto step = [&](const kv_attention& by, std::vector<float>& y, kv_error* errors) {
+        const buffer scratch(by.scratch_bytes(r.rows));
+        must(by.run(matrix<const float>(q.data(), r.rows, columns), cache, 0,
+                    matrix(y.data(), r.rows, columns), scratch, {.errors = errors}));
+    };
+    std::vector<float> y(q.size()), floats(q.size());
     for (int i = 0; i < r.repetitions; ++i)
-        must(plan.run(matrix<const float>(q.data(), r.rows, columns), cache, 0,
-                      matrix(y.data(), r.rows, columns), scratch));
-    return 0;
+        step(plan, y, nullptr);
+
+    // The last query head of the last row sees all tokens; products of int8 matrices have no bound.
+    std::vector<kv_error> errors(r.rows * r.queries);
+    step(plan_of({}), floats, errors.data());
+    const std::size_t last = q.size() - head_size;
+    std::string wrong = check_attention(cache, 0, coded + r.rows, &q[last], &floats[last], errors.back());
+    const double off = relative_difference(y, floats);
+    if (wrong.empty() && !(off <= (r.int8 ? 1e-3 : 0)))
+        wrong = "wrong result: " + std::to_string(off) + " of its square is off";
+    if (!wrong.empty())
+        std::fprintf(stderr, "crumb-arm-attention: %s\n", wrong.c_str());
+    return wrong.empty() ? 0 : 1;
 }
 
 } // namespace

@@ -69,7 +69,7 @@ def run(command, **options):
     return done.stdout
 
 
-def build(name, directory, target):
+def build(name, directory, target, jobs):
     """A program built by a compiler, or None if that is not installed."""
     compiler, toolchain = COMPILERS[name]
     if shutil.which(compiler) is None:
@@ -81,7 +81,7 @@ def build(name, directory, target):
     run(["cmake", "-S", ROOT, "-B", where, f"-DCMAKE_TOOLCHAIN_FILE={ROOT / toolchain}", "-DCMAKE_BUILD_TYPE=Release",
          "-DCRUMB_BUILD_TESTS=OFF", "-DCRUMB_BUILD_EXAMPLES=OFF", "-DCRUMB_BUILD_BENCH=OFF",
          "-DCRUMB_BUILD_ARM_COUNT=ON", "-DCRUMB_WERROR=OFF", *kernels])
-    run(["cmake", "--build", where, "--target", target, "--parallel"])
+    run(["cmake", "--build", where, "--target", target, "--parallel", jobs])
     return where / "bench" / target
 
 
@@ -221,7 +221,7 @@ def main():
     parser.add_argument("--attention", action="store_true", help="steps of attention instead of products")
     parser.add_argument("--build-dir", type=pathlib.Path, default=ROOT / "build" / "arm-count")
     parser.add_argument("--dump", type=pathlib.Path, help="write the hot blocks of every row into this directory")
-    parser.add_argument("--jobs", type=int, default=os.cpu_count())
+    parser.add_argument("--jobs", type=int, default=os.cpu_count(), help="compilers or emulators at a time")
     options = parser.parse_args()
     formats, isas = options.formats or FORMATS, options.isas or list(CPUS)
 
@@ -230,7 +230,7 @@ def main():
     plugin = directory / "icount.so"
     run(["cc", "-shared", "-fPIC", "-O2", "-o", plugin, pathlib.Path(__file__).with_name("icount.c")])
     target = ATTENTION if options.attention else "crumb-arm-count"
-    programs = {name: build(name, directory, target) for name in options.compiler or COMPILERS}
+    programs = {name: build(name, directory, target, str(options.jobs)) for name in options.compiler or COMPILERS}
     programs = {name: program for name, program in programs.items() if program}
     if not programs:
         sys.exit("no compiler for AArch64: install g++-aarch64-linux-gnu")
