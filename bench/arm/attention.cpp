@@ -69,8 +69,9 @@ int run(const kv_codec& codec, const request& r) {
     }
     const std::size_t columns = r.queries * head_size;
     const std::vector<float> q = numbers(r.rows * columns, engine);
+    const kv_attention by_floats = plan_of({});
+    const buffer scratch(std::max(plan.scratch_bytes(r.rows), by_floats.scratch_bytes(r.rows)));
     const auto step = [&](const kv_attention& by, std::vector<float>& y, kv_error* errors) {
-        const buffer scratch(by.scratch_bytes(r.rows));
         must(by.run(matrix<const float>(q.data(), r.rows, columns), cache, 0,
                     matrix(y.data(), r.rows, columns), scratch, {.errors = errors}));
     };
@@ -80,7 +81,7 @@ int run(const kv_codec& codec, const request& r) {
 
     // The last query head of the last row sees all tokens; products of int8 matrices have no bound.
     std::vector<kv_error> errors(r.rows * r.queries);
-    step(plan_of({}), floats, errors.data());
+    step(by_floats, floats, errors.data());
     const std::size_t last = q.size() - head_size;
     std::string wrong = check_attention(cache, 0, coded + r.rows, &q[last], &floats[last], errors.back());
     const double off = relative_difference(y, floats);
