@@ -14,12 +14,11 @@ namespace crumb::inline CRUMB_ABI {
 ///     3      three: row r has fours 2 r and 2 r + 1 at bits 0 and 3; fours 6 and 7 have their lower two bits
 ///            at bit 6 of rows 0 and 2, and their upper one at bits 7 and 6 of row 1
 ///     4      four: row r has four r in the low nibble, four 4 + r in the high one
-///     5      five: row r has four r at bit 0; fours 5, 6 and 7 have their lower three bits at bit 5 of rows
-///     0, 2
-///            and 4; the upper two of fours 5 and 6 are at bit 6 of rows 1 and 3, of four 7 at bit 5 of both
-///     6      six: rows 3 h + j, j < 3, have fours 4 h + j at bit 0; at bit 6 they have bits 2 j and 2 j + 1
-///     of
-///            four 4 h + 3
+///     5      five: row r has four r at bit 0; fours 5, 6 and 7 have their lower three bits at bit 5 of
+///            rows 0, 2 and 4; the upper two of fours 5 and 6 are at bit 6 of rows 1 and 3, of four 7 at
+///            bit 5 of both
+///     6      six: rows 3 h + j, j < 3, have fours 4 h + j at bit 0; at bit 6 they have bits 2 j and
+///            2 j + 1 of four 4 h + 3
 template <int Bits>
 struct field_codes {
     static_assert(Bits >= 1 && Bits <= 6);
@@ -40,12 +39,11 @@ struct field_codes {
     };
     /// The code of four f.
     static constexpr pieces pieces_of(int four) noexcept {
-        if constexpr (Bits == 1 || Bits == 2 || Bits == 4) {
+        if constexpr (Bits <= 2) {
             constexpr int per_row = 8 / Bits;
-            if constexpr (Bits == 4)
-                return {1, {{four % 4, four / 4 * 4, 4, 0}}};
-            else
-                return {1, {{four / per_row, four % per_row * Bits, Bits, 0}}};
+            return {1, {{four / per_row, four % per_row * Bits, Bits, 0}}};
+        } else if constexpr (Bits == 4) {
+            return {1, {{four % 4, four / 4 * 4, 4, 0}}};
         } else if constexpr (Bits == 3) {
             if (four < 6)
                 return {1, {{four / 2, four % 2 * 3, 3, 0}}};

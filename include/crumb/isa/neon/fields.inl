@@ -247,6 +247,7 @@ struct field_product<isa::CRUMB_THIS_ISA, Bits> {
         int32x4_t own[4] = {}, before[4] = {};
     };
     static CRUMB_INLINE uint8x16_t centered(uint8x16_t x) noexcept { return veorq_u8(x, vdupq_n_u8(0x80)); }
+    // Two additions, as `triple`, suit CPUs without SDOT, whose multipliers are busy.
     static CRUMB_INLINE uint8x16_t tripled(uint8x16_t x) noexcept { return vmulq_u8(x, vdupq_n_u8(3)); }
     /// Four rows of bytes; the activations of digit d of row r are four r from x + d * step on.
     static CRUMB_INLINE void add_trit_rows(const std::uint8_t* rows, const std::int8_t* x, int step,

@@ -277,14 +277,6 @@ struct record_block<isa::CRUMB_THIS_ISA, Bits, Subs, Integers> {
         }
     }
 
-    /// What a sum goes on with: the next one of the group, or the rest of the same.
-    template <bool Next, class Factors>
-    static CRUMB_INLINE typename P::acc restarted(const Factors& factors, int row) noexcept {
-        if constexpr (Next)
-            return factors.template start<1>(row);
-        else
-            return P::start();
-    }
     /// A step of rows R and on.
     template <int R, int Four, int Rows, int Vectors>
     static CRUMB_INLINE void step_rows(const rows<Rows>& row, const typename P::operand* o,
@@ -317,6 +309,7 @@ struct record_block<isa::CRUMB_THIS_ISA, Bits, Subs, Integers> {
         }
         constexpr int steps = sums_of<Operands> == 2 ? At / 2 + 1 : At + 1; // that the sum has taken
         constexpr bool ends = At == 7 || (Subs == 2 && At == (sums_of<Operands> == 2 ? 6 : 3));
+        constexpr bool next = ends && At < 7 && sums_of<Operands> == 1; // the other sum of the group
         if constexpr (ends || steps % P::steps == 0) {
             CRUMB_UNROLL
             for (int i = 0; i < n; ++i) {
@@ -331,8 +324,10 @@ struct record_block<isa::CRUMB_THIS_ISA, Bits, Subs, Integers> {
                     i32& into = sum[(Integers ? 0 : sub) * n + i];
                     into = I::add_i32(into, P::sum(to[i]));
                 }
-                if constexpr (At < 7)
-                    to[i] = restarted < ends && sums_of<Operands> == 1 > (factors, i / Vectors);
+                if constexpr (next)
+                    to[i] = factors.template start<1>(i / Vectors);
+                else
+                    to[i] = P::start();
             }
         }
         if constexpr (At < 7)

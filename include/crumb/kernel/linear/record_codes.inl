@@ -19,7 +19,7 @@ struct record_codes<isa::CRUMB_THIS_ISA, Format> {
     static constexpr bool looks_up = has_table<Format>;
     const std::uint8_t* at;
     decltype(bits::load_table(nullptr)) table;
-    /// Whether a group's rows are loaded once: where codes consist of bits of several.
+    /// Whether a group's rows are loaded once: the only one, and where codes have bits of several.
     static constexpr bool holds = bits::holds_rows && rows != 2 && rows != 4;
     static_assert(!holds || I::width == static_cast<int>(tile_row_bytes));
     typename I::bytes held[std::size_t{holds ? rows : 1}]; ///< of the group

@@ -207,8 +207,14 @@ struct record_run<isa::CRUMB_THIS_ISA, Format> {
             P::sums_of_trits(at, x, sum);
         } else {
             CRUMB_UNROLL
-            for (int v = 0; v < vectors; ++v)
-                sum[v] = block::without_sums(digits(at + v * I::width, x), sums);
+            for (int v = 0; v < vectors; ++v) {
+                const std::uint8_t* rows = at + v * I::width;
+                if constexpr (requires { P::sum_of_trits(rows, x); })
+                    sum[v] = P::sum_of_trits(rows, x);
+                else
+                    sum[v] = digits(rows, x);
+                sum[v] = block::without_sums(sum[v], sums);
+            }
         }
         CRUMB_UNROLL
         for (int v = 0; v < vectors; ++v)
@@ -217,8 +223,6 @@ struct record_run<isa::CRUMB_THIS_ISA, Format> {
 
     /// The sum of digits times activations of a block, for a register of channels.
     static CRUMB_INLINE i32 digits(const std::uint8_t* rows, const std::int8_t* x) noexcept {
-        if constexpr (requires { P::sum_of_trits(rows, x); })
-            return P::sum_of_trits(rows, x);
         typename P::acc s[5];
         CRUMB_UNROLL
         for (int d = 0; d < 5; ++d)
