@@ -143,7 +143,7 @@ struct field_product<isa::CRUMB_THIS_ISA, Bits> {
     template <int Rows>
     requires(dots && Rows % 2 == 0)
     struct row_pairs {
-        int8x16_t at[2 * Rows];
+        int8x16_t at[2 * std::size_t{Rows}];
         static CRUMB_INLINE row_pairs load(const std::int8_t* codes) noexcept {
             row_pairs x;
             CRUMB_UNROLL

@@ -53,8 +53,8 @@ struct record_block<isa::CRUMB_THIS_ISA, Bits, Subs, Integers> {
         }
     }
 
-    /// sum[v] += the products of a group with one row, times the scales in `numbers`. Sum `sub` begins at
-    /// begin.at<sub>().
+    /// sum[v] += the products of a group with one row, times the scales in `numbers`. Each sum begins
+    /// where `begin.at` says.
     template <int Vectors, class Operands, class Begin>
     static CRUMB_INLINE void integer_group(const Operands& w, const typename P::row& row,
                                            const record_integers<I>& numbers, const Begin& begin,
