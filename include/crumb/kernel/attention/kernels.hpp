@@ -14,7 +14,7 @@ inline constexpr std::size_t attention_block = 64;
 inline constexpr std::size_t attention_queries = 64;
 
 /// Queries up to which halves and bytes are converted again and again; for more they are converted once.
-inline constexpr std::size_t converted_above = 8;
+inline constexpr std::size_t converted_above = 32;
 
 /// How attention's scratch memory is carved, for passes of `queries` queries; sizes in floats. The state is
 /// what a pass keeps from block to block; the work is free between blocks.
