@@ -4,6 +4,8 @@
 
 #include <cstdio>
 #include <fstream>
+#include <ostream>
+#include <set>
 #include <string_view>
 
 namespace crumb::bench {
@@ -121,6 +123,54 @@ class json : public benchmark::JSONReporter {
     }
 };
 
+/// CSV with a column for every counter that any row has, empty where a row has none of it; written at the
+/// end, when all are known. The framework's ends the program at the first row whose counters differ.
+class csv : public benchmark::BenchmarkReporter {
+  public:
+    bool ReportContext(const Context&) override { return true; }
+    void ReportRuns(const std::vector<Run>& more) override {
+        runs.insert(runs.end(), more.begin(), more.end());
+    }
+    void Finalize() override {
+        std::set<std::string> counters;
+        for (const Run& run : runs)
+            for (const auto& counter : run.counters)
+                counters.insert(counter.first);
+        std::ostream& to = GetOutputStream();
+        to << "name,aggregate,iterations,real_time,cpu_time,time_unit";
+        for (const std::string& counter : counters)
+            to << ',' << counter;
+        to << ",label,error\n";
+        for (const Run& run : runs)
+            print(run, counters, to);
+        to.flush();
+    }
+
+  private:
+    static void print(const Run& run, const std::set<std::string>& counters, std::ostream& to) {
+        to << quoted(run.run_name.function_name) << ',' << run.aggregate_name << ',';
+        if (run.error_occurred)
+            to << ",,,";
+        else
+            to << run.iterations << ',' << run.GetAdjustedRealTime() << ',' << run.GetAdjustedCPUTime() << ','
+               << benchmark::GetTimeUnitString(run.time_unit);
+        for (const std::string& counter : counters) {
+            to << ',';
+            if (const auto found = run.counters.find(counter); found != run.counters.end())
+                to << found->second.value;
+        }
+        to << ',' << quoted(run.report_label) << ',' << quoted(run.error_message) << '\n';
+    }
+    static std::string quoted(const std::string& text) {
+        std::string all = "\"";
+        for (const char c : text)
+            all.append(c == '"' ? "\"\"" : std::string(1, c));
+        return all + '"';
+    }
+
+    std::vector<Run> runs;
+};
+
 /// The value of an option on the command line, or `otherwise`.
 std::string option(int argc, char** argv, const std::string& name, const std::string& otherwise) {
     std::string value = otherwise;
@@ -136,8 +186,9 @@ std::string option(int argc, char** argv, const std::string& name, const std::st
 int main(int argc, char** argv) {
     using namespace crumb::bench;
     const std::string format = option(argc, argv, "benchmark_format", "table");
-    const bool json_file = !option(argc, argv, "benchmark_out", "").empty() &&
-                           option(argc, argv, "benchmark_out_format", "json") == "json";
+    const std::string file = option(argc, argv, "benchmark_out", "").empty()
+                                 ? ""
+                                 : option(argc, argv, "benchmark_out_format", "json");
     benchmark::Initialize(&argc, argv);
     if (benchmark::ReportUnrecognizedArguments(argc, argv))
         return 2;
@@ -156,12 +207,19 @@ int main(int argc, char** argv) {
     register_ffn();
     table as_table;
     json as_json, as_json_file;
-    benchmark::BenchmarkReporter* display = nullptr;
+    csv as_csv, as_csv_file;
+    benchmark::BenchmarkReporter *display = nullptr, *to_file = nullptr;
     if (format == "table")
         display = &as_table;
     else if (format == "json")
         display = &as_json;
-    benchmark::RunSpecifiedBenchmarks(display, json_file ? &as_json_file : nullptr);
+    else if (format == "csv")
+        display = &as_csv;
+    if (file == "json")
+        to_file = &as_json_file;
+    else if (file == "csv")
+        to_file = &as_csv_file;
+    benchmark::RunSpecifiedBenchmarks(display, to_file);
     benchmark::Shutdown();
     return any_failure() ? 1 : 0;
 }
