@@ -447,14 +447,14 @@ TEST(KvRanges, FollowFromThePosition) {
 // Heads go through the pages in blocks whose states fit into a cache: more heads than that, and a part of one
 // head, have to come to the same.
 TEST(KvAttention, HeadsTogetherAreHeadsAlone) {
-    for_each_isa([](const tested_isa& isa) {
-        for (const auto& [name, codec] : codecs) {
-            SCOPED_TRACE(name);
-            auto options = options_of(codec, 128);
-            options.layers = 1;
-            options.kv_heads = 23; // more than go together; and more pages than a head goes through at a time
-            // Whatever ISA encodes: EncodesAlikeOnEveryIsa.
-            run_problem p(options, 4, 600, 1, nullptr);
+    for (const auto& [name, codec] : codecs) {
+        SCOPED_TRACE(name);
+        auto options = options_of(codec, 128);
+        options.layers = 1;
+        options.kv_heads = 23; // more than go together; and more pages than a head goes through at a time
+        // Whatever ISA encodes: EncodesAlikeOnEveryIsa.
+        run_problem p(options, 4, 600, 1, nullptr);
+        for_each_isa([&](const tested_isa& isa) {
             const auto together = p.run(crumb::kv_mode::fast, isa.name);
             const auto plan = p.plan(crumb::kv_mode::fast, isa.name);
             if (codec.has_codebooks()) {
@@ -473,8 +473,8 @@ TEST(KvAttention, HeadsTogetherAreHeadsAlone) {
                 EXPECT_EQ(alone[h].score, together[h].score);
                 EXPECT_EQ(alone[h].weight, together[h].weight);
             }
-        }
-    });
+        });
+    }
 }
 
 TEST(KvAttention, LeavesOutValuesOfLittleWeight) {

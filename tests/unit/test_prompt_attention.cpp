@@ -212,24 +212,25 @@ TEST(PromptAttention, PartsAreBitIdentical) {
 
 // A part of few rows may have more heads go together than the whole step, and stays within its memory.
 TEST(PromptAttention, PartsOfFewRowsStayWithinTheStepsMemory) {
-    for_each_isa([](const tested_isa& isa) {
-        for (const auto& [name, codec] : codecs)
-            for (const auto& [group, kv_heads] : {std::pair{3, 12}, {4, 8}})
+    for (const auto& [name, codec] : codecs)
+        for (const auto& [group, kv_heads] : {std::pair{3, 12}, {4, 8}}) {
+            prompt_problem p(options_of(codec, 64, 20, static_cast<std::size_t>(kv_heads)),
+                             static_cast<std::size_t>(group), 70, 17, nullptr);
+            for_each_isa([&](const tested_isa& isa) {
                 for (const bool int8 : {false, true}) {
                     SCOPED_TRACE(std::string(name) + (int8 ? ", int8" : ", floats"));
-                    prompt_problem p(options_of(codec, 64, 20, static_cast<std::size_t>(kv_heads)),
-                                     static_cast<std::size_t>(group), 70, 17, isa.name);
                     const auto plan =
                         int8 ? p.plan(isa.name)
                              : *crumb::kv_attention::plan(p.options, {.heads = p.heads}, {isa.name});
-                    for (std::size_t part = 1; part <= 17; ++part) {
+                    for (const std::size_t part : {1, 2, 3, 4, 5, 6, 8, 11, 15, 16, 17}) {
                         guarded<std::byte> memory(plan.scratch_bytes(17));
                         const auto done = plan.run(p.queries(), *p.cache, 0, p.result(), memory.span(),
                                                    {.rows = {0, part}});
                         ASSERT_TRUE(done.ok()) << done.message();
                     }
                 }
-    });
+            });
+        }
 }
 
 // A row has the same bits in every step of more than 16 rows: later tokens do not matter.
