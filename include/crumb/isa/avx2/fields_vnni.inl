@@ -10,6 +10,7 @@
 #endif
 
 #include <crumb/kernel/linear/quad_rows.inl>
+#include <crumb/kernel/linear/trit_sums.inl>
 
 namespace crumb::inline CRUMB_ABI::kernel {
 
@@ -48,6 +49,19 @@ struct field_product<isa::CRUMB_THIS_ISA, Bits> : quad_rows<isa::CRUMB_THIS_ISA>
             return _mm256_add_epi32(total, _mm256_mullo_epi32(s, factor));
     }
     static CRUMB_INLINE void pin(acc& s) noexcept { __asm__ volatile("" : "+x"(s)); }
+
+    static CRUMB_INLINE void dot(acc& s, operand w, typename I::quad four) noexcept {
+        s = _mm256_dpbusd_avx_epi32(s, w, four);
+    }
+    static CRUMB_INLINE typename I::i32 sum_of_trits(const std::uint8_t* rows,
+                                                     const std::int8_t* x) noexcept {
+        return trit_sums<I>::template of<field_product>(rows, x);
+    }
+    /// (3 own - before) / 256, which is whole.
+    static CRUMB_INLINE typename I::i32 whole_trits(typename I::i32 own, typename I::i32 before) noexcept {
+        const __m256i three = _mm256_add_epi32(own, _mm256_slli_epi32(own, 1));
+        return _mm256_srai_epi32(_mm256_sub_epi32(three, before), 8);
+    }
 };
 
 } // namespace crumb::inline CRUMB_ABI::kernel

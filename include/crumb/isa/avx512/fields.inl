@@ -10,6 +10,7 @@
 #include <crumb/isa/avx2/sixteen.inl>
 #include <crumb/kernel/linear/byte_shifts.inl>
 #include <crumb/kernel/linear/quad_rows.inl>
+#include <crumb/kernel/linear/trit_sums.inl>
 
 namespace crumb::inline CRUMB_ABI::kernel {
 
@@ -144,19 +145,17 @@ struct field_product<isa::CRUMB_THIS_ISA, Bits> : quad_rows<isa::CRUMB_THIS_ISA>
         return _mm512_add_epi32(ones, _mm512_srai_epi32(twos, 1));
     }
 
-    /// The sum of ternary digits, 0 to 2, times the activations of a block, without taking digits out: digit
-    /// d of a byte is (3 r[d] - r[d + 1]) / 256, r[d] = 3^d byte modulo 256, so the sum of digit d times x[d]
-    /// is that of r[d] (3 x[d] - x[d - 1]), divided by 256.
+    static CRUMB_INLINE void dot(acc& s, operand w, typename I::quad four) noexcept {
+        s = _mm512_dpbusd_epi32(s, w, four);
+    }
     static CRUMB_INLINE typename I::i32 sum_of_trits(const std::uint8_t* rows,
                                                      const std::int8_t* x) noexcept {
-        // Two of each would wait for one another: five are added to them in the ten cycles that a row takes.
-        acc own[3] = {start(), start(), start()}, before[3] = {start(), start(), start()};
-        add_trits<0, 8, 5>(rows, x, own, before);
-        add_trits<8, 4, 5>(rows, x, own, before);
-        add_trits<12, 1, 4>(rows, x, own, before);
-        const __m512i sum = _mm512_add_epi32(_mm512_add_epi32(own[0], own[1]), own[2]);
-        const __m512i less = _mm512_add_epi32(_mm512_add_epi32(before[0], before[1]), before[2]);
-        return _mm512_srai_epi32(_mm512_sub_epi32(_mm512_add_epi32(sum, _mm512_slli_epi32(sum, 1)), less), 8);
+        return trit_sums<I>::template of<field_product>(rows, x);
+    }
+    /// (3 own - before) / 256, which is whole.
+    static CRUMB_INLINE typename I::i32 whole_trits(typename I::i32 own, typename I::i32 before) noexcept {
+        const __m512i three = _mm512_add_epi32(own, _mm512_slli_epi32(own, 1));
+        return _mm512_srai_epi32(_mm512_sub_epi32(three, before), 8);
     }
 
   private:
@@ -165,36 +164,6 @@ struct field_product<isa::CRUMB_THIS_ISA, Bits> : quad_rows<isa::CRUMB_THIS_ISA>
     static CRUMB_INLINE void add_bits(acc& ones, acc& twos, __m512i bits, const row& x) noexcept {
         step<At>(ones, _mm512_and_si512(bits, _mm512_set1_epi8(1)), x);
         step<At + 1>(twos, _mm512_and_si512(bits, _mm512_set1_epi8(2)), x);
-    }
-    /// `Rows` rows of bytes from row `First` on, in which `Digits` digits are equally far apart.
-    template <int First, int Rows, int Digits>
-    static CRUMB_INLINE void add_trits(const std::uint8_t* rows, const std::int8_t* x, acc* own,
-                                       acc* before) noexcept {
-        constexpr int step = 4 * (trit_codes::four_of(First, 1) - trit_codes::four_of(First, 0));
-        rows += First * static_cast<int>(tile_row_bytes);
-        x += 4 * trit_codes::four_of(First, 0);
-        for (int row = 0; row < Rows; ++row) {
-            const std::uint8_t* at = rows + row * static_cast<int>(tile_row_bytes);
-            __builtin_prefetch(at + I::prefetch_bytes);
-            __m512i r = I::load_bytes(at);
-            __m512i four = I::load_quad(x + 4 * row);
-            add_trit(own[0], r, four);
-            CRUMB_UNROLL
-            for (int d = 1; d <= Digits; ++d) {
-                r = field_bits<I>::triple(r);
-                pin(r);
-                add_trit(before[d % 3], r, four);
-                if (d < Digits) {
-                    four = I::load_quad(x + 4 * row + step * d);
-                    add_trit(own[d % 3], r, four);
-                }
-            }
-        }
-    }
-    /// Pinned, or compilers multiply bytes by powers of 3 and copy sums from register to register.
-    static CRUMB_INLINE void add_trit(acc& s, __m512i r, __m512i four) noexcept {
-        s = _mm512_dpbusd_epi32(s, r, four);
-        pin(s);
     }
 };
 

@@ -176,6 +176,8 @@ struct sixteen_bytes;
 template <class Isa>
 struct quad_rows;
 template <class Isa>
+struct trit_sums;
+template <class Isa>
 struct byte_shifts;
 template <class Isa>
 struct field_bits;
