@@ -37,6 +37,10 @@ inline constexpr int pq_max = 127;
 /// share a pass over codes.
 inline constexpr std::size_t few_rows = 16, few_queries = 16;
 
+/// Queries of a kv head up to which rows of bytes are converted again and again; for more they are decoded
+/// once.
+inline constexpr std::size_t byte_queries = 8;
+
 /// The route of steps of `rows` rows with `group` queries per kv head and row. Codes are worth reading as
 /// they lie for a few queries; for more they are decoded once. `expand_from`: queries per kv head and row
 /// from which an ISA expands the codec, or 0. What rows decide they decide at `few_rows`, so that drafts
@@ -55,7 +59,7 @@ constexpr kv_route kv_route_of(const kv_codec& codec, std::size_t head_size, std
             (head_size & (head_size - 1)) == 0)
             return kv_route::integers;
         // Rows that end within a register are converted first.
-        return head_size % 16 == 0 && group * rows <= converted_above ? kv_route::bytes : kv_route::decoded;
+        return head_size % 16 == 0 && group * rows <= byte_queries ? kv_route::bytes : kv_route::decoded;
     case kv_kind::uniform:
         if (few && expand_from == 0)
             return kv_route::channels;
@@ -74,8 +78,9 @@ constexpr kv_route kv_route_of(const kv_codec& codec, std::size_t head_size, std
     return most <= 65535 ? kv_route::tables : kv_route::decoded;
 }
 
-/// Queries of a kv head that share a pass over int8 matrices, unless one group is larger.
-inline constexpr std::size_t matrix_queries = 256;
+/// Queries of a kv head that share a pass over what is decoded or made matrices for them, unless one group is
+/// larger.
+inline constexpr std::size_t decoded_queries = 256;
 
 /// Whether matrices can take the place of another route for steps of many rows.
 constexpr bool can_use_matrices(const kv_codec& codec, std::size_t head_size, std::size_t span) noexcept {
@@ -98,8 +103,8 @@ constexpr bool is_scan(kv_route route) noexcept {
 /// others have room for.
 constexpr std::size_t kv_pass_rows(kv_route route, std::size_t group, std::size_t all,
                                    std::size_t rows) noexcept {
-    if (route == kv_route::matrices) {
-        const std::size_t room = group < matrix_queries ? matrix_queries / group : 1;
+    if (route == kv_route::matrices || route == kv_route::decoded) {
+        const std::size_t room = group < decoded_queries ? decoded_queries / group : 1;
         const std::size_t most = room < attention_block ? room : attention_block;
         return all < most ? all : most;
     }
