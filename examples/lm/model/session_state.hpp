@@ -99,12 +99,15 @@ struct session::state {
     crumb::kv_ranges ranges_of(std::size_t layer, std::size_t row) const {
         return crumb::kv_ranges::of(length + row, caches->group_of(layer).cache->options(), shortest_range);
     }
-    /// Rows of a batch that attend to ranges of tokens together.
+    /// Rows of a batch that attend to ranges of tokens together: as many as share a pass, if their partial
+    /// results take no more than 32 MB.
     std::size_t rows_with_partials() const {
         std::size_t most = 1;
         for (const layer_group& g : caches->groups())
             most = std::max(most, g.attend->pass_rows(batch));
-        return most;
+        const std::size_t each =
+            caches->groups().front().attend->partial_bytes(1, crumb::kv_ranges::max_count);
+        return std::min(most, std::max(std::size_t{32 << 20} / each, std::size_t{1}));
     }
     /// Reports the first number of some columns that is not finite. `tensor` has made it, row 0 is token
     /// `first`.

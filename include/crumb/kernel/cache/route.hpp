@@ -105,7 +105,8 @@ constexpr std::size_t kv_pass_rows(kv_route route, std::size_t group, std::size_
                                    std::size_t rows) noexcept {
     if (route == kv_route::matrices || route == kv_route::decoded) {
         const std::size_t room = group < decoded_queries ? decoded_queries / group : 1;
-        const std::size_t most = room < attention_block ? room : attention_block;
+        const std::size_t most =
+            route == kv_route::decoded || room < attention_block ? room : attention_block;
         return all < most ? all : most;
     }
     if (!is_scan(route) && route != kv_route::channels && route != kv_route::integers)

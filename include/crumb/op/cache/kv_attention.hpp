@@ -97,10 +97,10 @@ class kv_attention {
         // Tables for a few rows may take more memory than the floats of many, and more heads go together
         // where a part has few rows. Steps of more than 17 rows take the route of 17.
         std::size_t most = 0;
-        for (std::size_t step = 1; step <= p.scratch_.size(); ++step) {
+        for (std::size_t step = 1; step <= kernel::decoded_queries; ++step) {
             for (std::size_t rows = step > kernel::few_rows + 1 ? step : 1; rows <= step; ++rows)
                 most = std::max(most, p.memory(step, rows, cache.kv_heads).bytes());
-            p.scratch_[step - 1] = static_cast<std::uint32_t>(round_up(most, alignment));
+            p.scratch_[scratch_index(step)] = static_cast<std::uint32_t>(round_up(most, alignment));
         }
         return p;
     }
@@ -121,10 +121,10 @@ class kv_attention {
     /// How many rows of a step of `rows` rows read the tokens together: parts of fewer cost more per row.
     std::size_t pass_rows(std::size_t rows) const noexcept { return pass_rows(rows, rows); }
 
-    /// Bytes of scratch memory that calls for up to `rows` rows need; each thread its own. At most what 64
+    /// Bytes of scratch memory that calls for up to `rows` rows need; each thread its own. At most what 256
     /// rows need.
     std::size_t scratch_bytes(std::size_t rows) const noexcept {
-        return rows == 0 ? 0 : scratch_[std::min(rows, scratch_.size()) - 1];
+        return rows == 0 ? 0 : scratch_[scratch_index(std::min(rows, kernel::decoded_queries))];
     }
 
     /// The whole result for `part`. q and y: row r is the token at part.position + r, heads * head_size
@@ -258,6 +258,10 @@ class kv_attention {
     std::size_t partial_row_bytes() const noexcept {
         return shape().heads * (head_size() + 2) * sizeof(float);
     }
+    /// Where the bytes for up to so many rows are: one by one for a few rows, then for 16 more each.
+    static constexpr std::size_t scratch_index(std::size_t rows) noexcept {
+        return rows <= kernel::few_rows ? rows - 1 : kernel::few_rows + (rows - 1) / 16 - 1;
+    }
     /// Rows of a pass of a call for `rows` rows of a step of `step`.
     std::size_t pass_rows(std::size_t step, std::size_t rows) const noexcept {
         return kernel::kv_pass_rows(route(step), group(), rows, dense_.row_block(rows));
@@ -338,7 +342,7 @@ class kv_attention {
     kv_plane_limits limits_;
     kernel::pq_expansion expansion_;
     kv_matrix_products products_;
-    std::array<std::uint32_t, kernel::attention_queries> scratch_{}; ///< bytes of up to 1, 2, ... rows
+    std::array<std::uint32_t, kernel::few_rows + kernel::decoded_queries / 16 - 1> scratch_{}; ///< bytes
     const dispatch::kv_attention_functions* functions_ = nullptr;
 };
 
