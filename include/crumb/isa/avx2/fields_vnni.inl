@@ -10,7 +10,6 @@
 #endif
 
 #include <crumb/kernel/linear/quad_rows.inl>
-#include <crumb/kernel/linear/trit_sums.inl>
 
 namespace crumb::inline CRUMB_ABI::kernel {
 
@@ -34,7 +33,7 @@ struct field_product<isa::CRUMB_THIS_ISA, Bits> : quad_rows<isa::CRUMB_THIS_ISA>
     static CRUMB_INLINE acc start() noexcept { return _mm256_setzero_si256(); }
     template <int Four>
     static CRUMB_INLINE void step(acc& s, operand w, const row& x) noexcept {
-        s = _mm256_dpbusd_avx_epi32(s, w, quad_rows<I>::template quad<Four>(x));
+        dot(s, w, quad_rows<I>::template quad<Four>(x));
     }
     static CRUMB_INLINE typename I::i32 sum(const acc& s) noexcept { return s; }
     static CRUMB_INLINE typename I::i32 factor(typename I::i32 x) noexcept {
@@ -52,10 +51,6 @@ struct field_product<isa::CRUMB_THIS_ISA, Bits> : quad_rows<isa::CRUMB_THIS_ISA>
 
     static CRUMB_INLINE void dot(acc& s, operand w, typename I::quad four) noexcept {
         s = _mm256_dpbusd_avx_epi32(s, w, four);
-    }
-    static CRUMB_INLINE typename I::i32 sum_of_trits(const std::uint8_t* rows,
-                                                     const std::int8_t* x) noexcept {
-        return trit_sums<I>::template of<field_product>(rows, x);
     }
     /// (3 own - before) / 256, which is whole.
     static CRUMB_INLINE typename I::i32 whole_trits(typename I::i32 own, typename I::i32 before) noexcept {

@@ -12,6 +12,7 @@
 
 #include <crumb/kernel/linear/record_block.inl>
 #include <crumb/kernel/linear/record_codes.inl>
+#include <crumb/kernel/linear/trit_sums.inl>
 #endif
 
 namespace crumb::inline CRUMB_ABI::kernel {
@@ -209,8 +210,8 @@ struct record_run<isa::CRUMB_THIS_ISA, Format> {
             CRUMB_UNROLL
             for (int v = 0; v < vectors; ++v) {
                 const std::uint8_t* rows = at + v * I::width;
-                if constexpr (requires { P::sum_of_trits(rows, x); })
-                    sum[v] = P::sum_of_trits(rows, x);
+                if constexpr (requires { P::whole_trits(sum[v], sum[v]); })
+                    sum[v] = trit_sums<I>::template of<P>(rows, x);
                 else
                     sum[v] = digits(rows, x);
                 sum[v] = block::without_sums(sum[v], sums);

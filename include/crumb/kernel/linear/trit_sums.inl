@@ -3,6 +3,8 @@
 //     of    three stretches of rows whose digits are equally far apart > rows of bytes > digits
 #if !defined(CRUMB_THIS_ISA)
 #include <crumb/isa/editor.hpp>
+
+#include <crumb/isa/portable/fields.inl>
 #endif
 
 namespace crumb::inline CRUMB_ABI::kernel {
@@ -53,8 +55,8 @@ struct trit_sums<I> {
         }
     }
     /// Pinned, or compilers multiply bytes by powers of 3 and copy sums from register to register.
-    template <class P>
-    static CRUMB_INLINE void add(i32& s, typename I::bytes r, typename I::quad four) noexcept {
+    template <class P, class Quad>
+    static CRUMB_INLINE void add(i32& s, typename P::operand r, Quad four) noexcept {
         P::dot(s, r, four);
         P::pin(s);
     }
