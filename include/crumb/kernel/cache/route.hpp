@@ -115,4 +115,10 @@ constexpr std::size_t kv_pass_rows(kv_route route, std::size_t group, std::size_
     return rows < room ? rows : room;
 }
 
+/// Where a table has an entry for calls of up to `rows` rows, 1 .. decoded_queries: one for each number up to
+/// `few_rows`, then for 16 more each.
+constexpr std::size_t kv_rows_entry(std::size_t rows) noexcept {
+    return rows <= few_rows ? rows - 1 : few_rows + (rows - 1 - few_rows) / 16;
+}
+
 } // namespace crumb::inline CRUMB_ABI::kernel

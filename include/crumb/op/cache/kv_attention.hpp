@@ -100,7 +100,7 @@ class kv_attention {
         for (std::size_t step = 1; step <= kernel::decoded_queries; ++step) {
             for (std::size_t rows = step > kernel::few_rows + 1 ? step : 1; rows <= step; ++rows)
                 most = std::max(most, p.memory(step, rows, cache.kv_heads).bytes());
-            p.scratch_[scratch_index(step)] = static_cast<std::uint32_t>(round_up(most, alignment));
+            p.scratch_[kernel::kv_rows_entry(step)] = static_cast<std::uint32_t>(round_up(most, alignment));
         }
         return p;
     }
@@ -124,7 +124,7 @@ class kv_attention {
     /// Bytes of scratch memory that calls for up to `rows` rows need; each thread its own. At most what 256
     /// rows need.
     std::size_t scratch_bytes(std::size_t rows) const noexcept {
-        return rows == 0 ? 0 : scratch_[scratch_index(std::min(rows, kernel::decoded_queries))];
+        return rows == 0 ? 0 : scratch_[kernel::kv_rows_entry(std::min(rows, kernel::decoded_queries))];
     }
 
     /// The whole result for `part`. q and y: row r is the token at part.position + r, heads * head_size
@@ -258,10 +258,6 @@ class kv_attention {
     std::size_t partial_row_bytes() const noexcept {
         return shape().heads * (head_size() + 2) * sizeof(float);
     }
-    /// Where the bytes for up to so many rows are: one by one for a few rows, then for 16 more each.
-    static constexpr std::size_t scratch_index(std::size_t rows) noexcept {
-        return rows <= kernel::few_rows ? rows - 1 : kernel::few_rows + (rows - 1) / 16 - 1;
-    }
     /// Rows of a pass of a call for `rows` rows of a step of `step`.
     std::size_t pass_rows(std::size_t step, std::size_t rows) const noexcept {
         return kernel::kv_pass_rows(route(step), group(), rows, dense_.row_block(rows));
@@ -342,7 +338,8 @@ class kv_attention {
     kv_plane_limits limits_;
     kernel::pq_expansion expansion_;
     kv_matrix_products products_;
-    std::array<std::uint32_t, kernel::few_rows + kernel::decoded_queries / 16 - 1> scratch_{}; ///< bytes
+    /// Bytes of scratch memory by rows.
+    std::array<std::uint32_t, kernel::kv_rows_entry(kernel::decoded_queries) + 1> scratch_{};
     const dispatch::kv_attention_functions* functions_ = nullptr;
 };
 
