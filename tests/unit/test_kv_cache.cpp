@@ -688,6 +688,59 @@ TEST(KvCache, PagesOfAnyLengthHoldTheSame) {
     });
 }
 
+// Any tokens of a part, of heads of any size: near the reference, and the same bits on every ISA.
+TEST(KvCache, DecodesAnyTokens) {
+    for (const auto& [name, codec] : codecs)
+        for (const std::size_t size : {16, 20, 72, 128}) {
+            cache_problem p(options_of(codec, size, 1));
+            p.fill(400);
+            if (p.cache->coded() < 256)
+                continue; // not coded at all
+            const auto view = p.cache->layer(0);
+            std::vector<float> first[2];
+            for_each_isa([&](const tested_isa& isa) {
+                const auto index = crumb::choose_isa({isa.name});
+                ASSERT_TRUE(index.ok()) << index.message();
+                const auto& by = crumb::dispatch::functions_at<crumb::dispatch::kv_cache_functions>(*index);
+                for (const bool keys : {true, false}) {
+                    SCOPED_TRACE(std::string(name) + ", " + std::to_string(size) +
+                                 (keys ? " keys" : " values"));
+                    std::vector<double> want(256 * size);
+                    double largest = 0;
+                    for (std::size_t t = 0; t < 256; ++t)
+                        p.part(0, 0, keys, 0).decode(t, want.data() + t * size);
+                    for (const double x : want)
+                        largest = std::max(largest, std::fabs(x));
+                    std::vector<float> whole;
+                    for (const auto& [begin, end] :
+                         {std::pair(0, 256), {64, 128}, {17, 18}, {95, 225}, {255, 256}}) {
+                        const std::size_t from = std::size_t(begin), n = std::size_t(end - begin),
+                                          stride = size + 3;
+                        std::vector<float> rows(n * stride, -7);
+                        by.decode({view.page.part(keys), view.tables(0, keys), view.part(0, 0, keys), from,
+                                   from + n, rows.data(), stride});
+                        if (whole.empty())
+                            whole = rows;
+                        for (std::size_t t = 0; t < n; ++t)
+                            for (std::size_t i = 0; i < stride; ++i) {
+                                const float x = rows[t * stride + i];
+                                ASSERT_EQ(x, whole[(from + t) * stride + i])
+                                    << "token " << from + t << ", " << i;
+                                // Three roundings, of numbers that are a few times as large at most.
+                                if (i < size)
+                                    ASSERT_NEAR(x, want[(from + t) * size + i], 3 * 0x1p-24 * 4 * largest);
+                                else
+                                    ASSERT_EQ(x, -7) << "beyond a row";
+                            }
+                    }
+                    if (first[keys].empty())
+                        first[keys] = whole;
+                    EXPECT_EQ(whole, first[keys]);
+                }
+            });
+        }
+}
+
 TEST(KvCache, TruncatesAnywhere) {
     for (const auto& [name, codec] : codecs)
         for (const std::size_t length : {0, 4, 68, 101, 299, 350}) {

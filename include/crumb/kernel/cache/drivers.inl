@@ -9,6 +9,7 @@
 #include <crumb/isa/portable/pq.inl>
 #endif
 
+#include <crumb/kernel/cache/byte_rows.inl>
 #include <crumb/kernel/cache/expand_query.inl>
 #include <crumb/kernel/cache/integer_words.inl>
 #include <crumb/kernel/cache/pq_tables.inl>

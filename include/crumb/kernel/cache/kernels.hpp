@@ -160,6 +160,8 @@ struct kv_decode_run;
 template <class Isa>
 struct kv_unpack;
 template <class Isa>
+struct byte_rows;
+template <class Isa>
 struct kv_uniform;
 template <class Isa, class Products>
 struct kv_words;

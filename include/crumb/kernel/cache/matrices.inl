@@ -10,6 +10,8 @@
 #include <crumb/kernel/float/math.inl>
 
 #include <crumb/kernel/attention/attention_pass.inl>
+
+#include <crumb/kernel/cache/byte_rows.inl>
 #endif
 
 namespace crumb::inline CRUMB_ABI::kernel {
@@ -135,8 +137,8 @@ struct kv_matrices<I> {
                     for (std::size_t a = 0; a < 4; ++a)
                         round(x + (4 * j + a) * pass.padded, inverse, n, code[a]);
                     for (std::size_t i = 0; i < n; i += tile_channels)
-                        interleave(code[0] + i, code[1] + i, code[2] + i, code[3] + i,
-                                   codes + unit(i) * unit_bytes + j * tile_row_bytes);
+                        byte_rows<I>::interleave(code[0] + i, code[1] + i, code[2] + i, code[3] + i,
+                                                 codes + unit(i) * unit_bytes + j * tile_row_bytes);
                 }
             }
     }
@@ -147,29 +149,6 @@ struct kv_matrices<I> {
         for (std::size_t i = 0; i < n; i += lanes)
             I::store(scaled + i, I::mul(I::load(x + i), I::load(inverse + i)));
         I::round_group(scaled, 1.0f, to);
-    }
-
-    using sixteen [[gnu::vector_size(16)]] = std::int8_t;
-    /// Bytes i of a, b, c and d to byte 4 i and following.
-    static CRUMB_INLINE void interleave(const std::int8_t* a, const std::int8_t* b, const std::int8_t* c,
-                                        const std::int8_t* d, std::uint8_t* to) noexcept {
-        sixteen x[4];
-        __builtin_memcpy(&x[0], a, 16);
-        __builtin_memcpy(&x[1], b, 16);
-        __builtin_memcpy(&x[2], c, 16);
-        __builtin_memcpy(&x[3], d, 16);
-        const auto low = [](const sixteen& s, const sixteen& t) {
-            return __builtin_shufflevector(s, t, 0, 16, 1, 17, 2, 18, 3, 19, 4, 20, 5, 21, 6, 22, 7, 23);
-        };
-        const auto high = [](const sixteen& s, const sixteen& t) {
-            return __builtin_shufflevector(s, t, 8, 24, 9, 25, 10, 26, 11, 27, 12, 28, 13, 29, 14, 30, 15,
-                                           31);
-        };
-        const sixteen ac[2] = {low(x[0], x[2]), high(x[0], x[2])},
-                      bd[2] = {low(x[1], x[3]), high(x[1], x[3])};
-        const sixteen abcd[4] = {low(ac[0], bd[0]), high(ac[0], bd[0]), low(ac[1], bd[1]),
-                                 high(ac[1], bd[1])};
-        __builtin_memcpy(to, abcd, sizeof abcd);
     }
 };
 
