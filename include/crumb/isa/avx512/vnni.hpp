@@ -100,6 +100,13 @@ struct avx512_vnni : avx512_floats {
         if constexpr (Stride == 10 || Stride == 18)
             if (n == 16)
                 return _mm512_cvtph_ps(sixteen_halves<Stride>(p));
+        if (n <= 8) {
+            const __m256i lane = _mm256_setr_epi32(0, 1, 2, 3, 4, 5, 6, 7);
+            const __m256i at = _mm256_mullo_epi32(lane, _mm256_set1_epi32(Stride));
+            const __m256i all = _mm256_mmask_i32gather_epi32(_mm256_setzero_si256(),
+                                                             static_cast<__mmask8>(mask(n)), at, p, 1);
+            return _mm512_cvtph_ps(_mm256_zextsi128_si256(_mm256_cvtepi32_epi16(all)));
+        }
         const __m512i lane = _mm512_setr_epi32(0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15);
         const __m512i at = _mm512_mullo_epi32(lane, _mm512_set1_epi32(Stride));
         const __m512i all = _mm512_mask_i32gather_epi32(_mm512_setzero_si512(), mask(n), at, p, 1);
