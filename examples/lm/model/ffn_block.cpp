@@ -54,23 +54,32 @@ void session::state::folded_block(const model_layer& l, std::size_t layer, share
     const std::size_t width = m.shape().width;
     const auto h = residual(s.rows);
     const auto from = crumb::matrix(x.data(), s.rows, width), to = crumb::matrix(added.data(), s.rows, width);
-    norm(h, l.ffn_norm, l.ffn_norm_bias, from, s.mine);
-    s.own.watch.lap(section::floats);
-    wait(s);
     const crumb::folded_ffn& network = l.folded->plan();
     crumb::folded_ffn_batch all{from, to, ffn_scratch.bytes()};
     // What a phase leaves to the next one depends on the number of parts, even if one thread computes them
     // all.
-    const std::size_t parts = s.parts;
+    const std::size_t parts = s.parts, last = crumb::folded_ffn::phases - 1;
     if (ffn_counted)
         all.counters = std::span(ffn_counters).first(parts);
-    for (std::size_t phase = 0; phase < crumb::folded_ffn::phases; ++phase) {
-        for (std::size_t part = s.part; part < parts; part += s.parts)
+    for (std::size_t phase = 0; phase <= last; ++phase) {
+        if (!network.has_phase(phase, s.rows))
+            continue;
+        for (std::size_t part = s.part; part < parts; part += s.parts) {
+            if (phase == 0)
+                norm(h, l.ffn_norm, l.ffn_norm_bias, from, network.rows_of(s.rows, part, parts));
             network.run_phase(phase, all, part, parts);
+            if (phase == last) {
+                const range channels = network.outputs_of(part, parts);
+                ops->add(columns(h, channels), columns(to, channels), columns(h, channels));
+                require_finite({layer, pass_place::stage::down}, "ffn, folded", h, channels, length);
+            }
+        }
         s.own.watch.lap(phase < 2 ? section::up : section::down);
         wait(s);
     }
-    if (ffn_counted && s.part == 0) {
+    if (!ffn_counted)
+        return;
+    if (s.part == 0) {
         const crumb::folded_ffn_counters counted = all.counted();
         ffn.tokens += s.rows;
         ffn.neurons += counted.neurons;
@@ -81,11 +90,8 @@ void session::state::folded_block(const model_layer& l, std::size_t layer, share
                      static_cast<double>(counted.fixed) *
                          static_cast<double>(network.bytes_read(1) - network.bytes_read(0));
     }
-    const range channels = s.split(width);
-    ops->add(columns(h, channels), columns(to, channels), columns(h, channels));
-    require_finite({layer, pass_place::stage::down}, "ffn, folded", h, channels, length);
-    s.own.watch.lap(section::floats);
-    wait(s);
+    if (ffn_misses) // they are counted by what others write to next
+        wait(s);
 }
 
 } // namespace lm

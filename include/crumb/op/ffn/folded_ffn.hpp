@@ -99,6 +99,19 @@ class folded_ffn {
         return is_dense(rows) ? dense_->scratch_bytes(rows, parts) : folded_.scratch_bytes(rows, parts);
     }
 
+    /// The rows that a part of a batch of so many reads in phase 0: a thread that has written them itself
+    /// need not wait for others before it.
+    static range rows_of(std::size_t rows, std::size_t part, std::size_t parts) noexcept {
+        return split(rows, parts, part);
+    }
+    /// The outputs that a part computes in the last phase, of all rows.
+    range outputs_of(std::size_t part, std::size_t parts) const noexcept {
+        return split(shape_.outputs, parts, part, detail::folded_ffn_job::channel_step);
+    }
+    /// Whether a phase of a batch of so many rows does anything; else it may be left out, and its barrier.
+    bool has_phase(std::size_t phase, std::size_t rows) const noexcept {
+        return phase != 2 || is_dense(rows);
+    }
     /// Phase `phase` of a batch, part `part` of `parts`; the same `parts` in all phases.
     void run_phase(std::size_t phase, const folded_ffn_batch& b, std::size_t part,
                    std::size_t parts) const noexcept {
@@ -138,7 +151,8 @@ class folded_ffn {
     requires thread_pool<std::remove_reference_t<Pool>>
     void run(const folded_ffn_batch& b, Pool&& pool) const {
         for (std::size_t phase = 0; phase < phases; ++phase)
-            pool.run([&](std::size_t part, std::size_t parts) { run_phase(phase, b, part, parts); });
+            if (has_phase(phase, b.rows()))
+                pool.run([&](std::size_t part, std::size_t parts) { run_phase(phase, b, part, parts); });
     }
     /// All phases by the calling thread.
     void run(const folded_ffn_batch& b) const noexcept { run(b, this_thread()); }
