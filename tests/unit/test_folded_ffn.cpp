@@ -12,7 +12,9 @@
 
 #include <gtest/gtest.h>
 
+#include <bit>
 #include <cmath>
+#include <limits>
 #include <random>
 #include <vector>
 
@@ -150,12 +152,29 @@ outcome run(const crumb::folded_ffn& f, const std::vector<float>& x, std::size_t
     guarded<float> in(x.size()), out(m * s.outputs);
     guarded<std::byte> scratch(f.scratch_bytes(m, parts));
     std::vector<crumb::folded_ffn_counters> counters(parts);
-    std::copy(x.begin(), x.end(), in.begin());
+    std::fill(in.begin(), in.end(), std::numeric_limits<float>::quiet_NaN());
+    std::fill(out.begin(), out.end(), -7.0f);
     const crumb::folded_ffn_batch batch{crumb::matrix<const float>(in.data(), m, s.inputs),
                                         crumb::matrix(out.data(), m, s.outputs), scratch.span(), counters};
-    for (std::size_t phase = 0; phase < crumb::folded_ffn::phases; ++phase)
-        for (std::size_t part = parts; part-- > 0;)
+    for (std::size_t phase = 0; phase < crumb::folded_ffn::phases; ++phase) {
+        if (!f.has_phase(phase, m))
+            continue;
+        for (std::size_t part = parts; part-- > 0;) {
+            if (phase == 0) {
+                const crumb::range rows = f.rows_of(m, part, parts);
+                std::copy(x.begin() + std::ptrdiff_t(rows.begin * s.inputs),
+                          x.begin() + std::ptrdiff_t(rows.end * s.inputs),
+                          in.begin() + rows.begin * s.inputs);
+            }
+            const std::vector<float> before(out.begin(), out.end());
             f.run_phase(phase, batch, part, parts);
+            const crumb::range mine = f.outputs_of(part, parts);
+            for (std::size_t i = 0; phase + 1 == crumb::folded_ffn::phases && i < out.size(); ++i)
+                if (const std::size_t c = i % s.outputs; c < mine.begin || c >= mine.end)
+                    EXPECT_EQ(std::bit_cast<std::uint32_t>(out[i]), std::bit_cast<std::uint32_t>(before[i]))
+                        << "output " << c << " is not part " << part << "'s";
+        }
+    }
     return {{out.begin(), out.end()}, batch.counted(), f.count_missed(batch, parts)};
 }
 
