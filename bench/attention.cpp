@@ -5,6 +5,7 @@
 #include <crumb/core/must.hpp>
 #include <crumb/op/cache/kv_attention.hpp>
 
+#include <cstdio>
 #include <memory>
 #include <optional>
 #include <random>
@@ -18,12 +19,27 @@ struct cache_size {
     std::size_t heads, kv_heads, tokens;
     std::size_t page_tokens = 0; ///< 0: one page for all
     std::size_t channels = head_size;
+    double spread = 1; ///< of the queries: small ones need one plane
 };
+constexpr double small_spread = 0.0625;
 // 1, 2, 4, 8 and 16 queries share a kv head; and a few heads.
-constexpr cache_size sizes[] = {
-    {32, 32, 4096}, {32, 32, 32768},       {8, 8, 32768},        {16, 8, 32768},       {32, 8, 8192},
-    {32, 8, 32768}, {32, 8, 131072},       {64, 8, 32768},       {32, 4, 32768},       {128, 8, 32768},
-    {16, 2, 32768}, {4, 1, 32768, 0, 256}, {32, 32, 32768, 256}, {32, 32, 32768, 4096}};
+constexpr cache_size sizes[] = {{32, 32, 4096},
+                                {32, 32, 32768},
+                                {8, 8, 32768},
+                                {16, 8, 32768},
+                                {32, 8, 8192},
+                                {32, 8, 32768},
+                                {32, 8, 131072},
+                                {64, 8, 32768},
+                                {32, 4, 32768},
+                                {128, 8, 32768},
+                                {16, 2, 32768},
+                                {4, 1, 32768, 0, 256},
+                                {32, 32, 32768, 256},
+                                {32, 32, 32768, 4096},
+                                {8, 8, 32768, 0, head_size, small_spread},
+                                {32, 8, 32768, 0, head_size, small_spread},
+                                {64, 8, 32768, 0, head_size, small_spread}};
 
 /// What threads share by ranges of tokens.
 constexpr cache_size shared_sizes[] = {
@@ -61,7 +77,7 @@ struct fixture {
         q.resize(s.heads * size.channels);
         y.resize(q.size());
         for (float& x : q)
-            x = normal(engine);
+            x = static_cast<float>(s.spread) * normal(engine);
     }
 
     /// Random codes of layer 0, the same in all layers.
@@ -97,6 +113,11 @@ struct fixture {
                          scratch, {.position = position(), .errors = errors.data()});
             !done)
             return done.message();
+        second_scores = second_weights = 0;
+        for (const kv_error& e : errors) {
+            second_scores += e.second_scores / static_cast<float>(size.heads);
+            second_weights += e.second_weights / static_cast<float>(size.heads);
+        }
         const std::size_t tokens = position() + 1, head = size.heads - 1, kv_head = size.kv_heads - 1;
         return check_attention(*cache, kv_head, tokens, q.data() + head * size.channels,
                                y.data() + head * size.channels, errors[head]);
@@ -112,6 +133,8 @@ struct fixture {
     buffer state, memory;
     std::unique_ptr<kv_cache> cache;
     double bytes = 0; ///< that a step reads
+    /// Shares of the parts that took a second plane, of scores and of weights, in the step that was checked.
+    float second_scores = 0, second_weights = 0;
     std::string error;
 };
 
@@ -129,7 +152,8 @@ std::string row_name(const char* codec, const char* isa, const cache_size& s) {
     return std::string("attention/") + codec + "/" + isa + "/heads:" + std::to_string(s.heads) +
            "/kv:" + std::to_string(s.kv_heads) + "/ctx:" + std::to_string(s.tokens) +
            (s.channels == head_size ? std::string() : "/size:" + std::to_string(s.channels)) +
-           (s.page_tokens == 0 ? std::string() : "/page:" + std::to_string(s.page_tokens));
+           (s.page_tokens == 0 ? std::string() : "/page:" + std::to_string(s.page_tokens)) +
+           (s.spread == 1 ? std::string() : "/queries:small");
 }
 
 /// One step over one layer after the other.
@@ -293,6 +317,18 @@ void row(benchmark::State& state, const named_kv_codec& codec, const cache_size&
     state.counters["working_set_bytes"] = t.f.bytes * static_cast<double>(t.f.options.layers);
     if (!of_read.empty())
         state.counters["of_read_bandwidth"] = median(of_read);
+    const kv_route route = t.plan->route();
+    std::string label = name_of(route);
+    if (route == kv_route::tables || route == kv_route::expanded ||
+        (route == kv_route::integers && codec.codec.kind == kv_kind::uniform)) {
+        const double scores = 1 + t.f.second_scores, weights = 1 + t.f.second_weights;
+        state.counters["score_planes"] = scores;
+        state.counters["weight_planes"] = weights;
+        char text[64];
+        std::snprintf(text, sizeof text, ", %.2f planes of scores, %.2f of weights", scores, weights);
+        label += text;
+    }
+    state.SetLabel(label);
     if (is_f16)
         this_run().record(row_name(f16_codec.name, Isa::name, size), 1 / seconds);
     else

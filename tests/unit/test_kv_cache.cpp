@@ -215,6 +215,7 @@ TEST(KvAttention, ThePlanChoosesTheRoute) {
                                              : from != 0 && group >= from ? kv_route::expanded
                                                                           : kv_route::tables);
                     EXPECT_EQ(plan->route(17), kv_route::decoded);
+                    EXPECT_STREQ(name_of(plan->route(17)), "decoded");
                     const auto exact = crumb::kv_attention::plan(
                         p.options, {.heads = group, .mode = crumb::kv_mode::exact}, {isa.name});
                     EXPECT_EQ(exact->route(), kv_route::decoded);
@@ -454,12 +455,11 @@ TEST(KvAttention, HeadsTogetherAreHeadsAlone) {
         options.kv_heads = 23; // more than go together; and more pages than a head goes through at a time
         // Whatever ISA encodes: EncodesAlikeOnEveryIsa.
         run_problem p(options, 4, 600, 1, nullptr);
-        for_each_isa([&](const tested_isa& isa) {
+        for_each_isa([&, &of = codec](const tested_isa& isa) {
             const auto together = p.run(crumb::kv_mode::fast, isa.name);
             const auto plan = p.plan(crumb::kv_mode::fast, isa.name);
-            if (codec.has_codebooks()) {
-                EXPECT_LT(crumb::kernel::kv_scratch(128, codec, 4, 23, plan.route()).heads(),
-                          std::size_t{23});
+            if (of.has_codebooks()) {
+                EXPECT_LT(crumb::kernel::kv_scratch(128, of, 4, 23, plan.route()).heads(), std::size_t{23});
             }
             crumb::buffer memory(plan.scratch_bytes(1));
             std::vector<float> y(p.y.size());
@@ -698,12 +698,12 @@ TEST(KvCache, DecodesAnyTokens) {
                 continue; // not coded at all
             const auto view = p.cache->layer(0);
             std::vector<float> first[2];
-            for_each_isa([&](const tested_isa& isa) {
+            for_each_isa([&, &label = name](const tested_isa& isa) {
                 const auto index = crumb::choose_isa({isa.name});
                 ASSERT_TRUE(index.ok()) << index.message();
                 const auto& by = crumb::dispatch::functions_at<crumb::dispatch::kv_cache_functions>(*index);
                 for (const bool keys : {true, false}) {
-                    SCOPED_TRACE(std::string(name) + ", " + std::to_string(size) +
+                    SCOPED_TRACE(std::string(label) + ", " + std::to_string(size) +
                                  (keys ? " keys" : " values"));
                     std::vector<double> want(256 * size);
                     double largest = 0;

@@ -4,6 +4,8 @@
 #include <crumb/format/pq_codebooks.hpp>
 #include <crumb/kernel/attention/kernels.hpp>
 
+#include <iterator>
+
 namespace crumb::inline CRUMB_ABI::kernel {
 
 /// How a step attends to codes.
@@ -28,6 +30,13 @@ enum class kv_route : std::uint8_t {
     matrices  ///< halves or codes: whole blocks that all rows of a pass see become int8 matrices, which many
               ///< queries and their weights, rounded alike, are multiplied with; other tokens as floats
 };
+/// The name of a route, as it stands in the list.
+constexpr const char* name_of(kv_route route) noexcept {
+    constexpr const char* names[] = {"floats", "halves",   "bytes",   "integers", "channels",
+                                     "tables", "expanded", "decoded", "matrices"};
+    static_assert(std::size(names) == static_cast<std::size_t>(kv_route::matrices) + 1);
+    return names[static_cast<std::size_t>(route)];
+}
 
 /// Products of a query with codes, and weights of tokens, are at most this: two of them add in a byte, and
 /// two products with bytes in 16 bits.
