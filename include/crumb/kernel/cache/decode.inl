@@ -194,7 +194,7 @@ struct kv_decode_run<I> {
                 const f32 x = I::mul(by.scale[v], I::load_integers(row[i - t] + v * lanes));
                 const f32 origin = by.token_origins ? I::set1(by.origins[i]) : by.origin[v];
                 if (v * lanes < n)
-                    M::store(at + v * lanes, I::add(origin, I::mul(factor, x)), n - v * lanes);
+                    M::store(at + v * lanes, I::fma(factor, x, origin), n - v * lanes);
             }
         }
     }
