@@ -91,8 +91,14 @@ struct fixture {
                 const kv_part_layout l(of.codec, size.channels, keys);
                 const std::size_t halves = of.codec.is_uncoded() ? l.bytes() : l.codes_offset();
                 for (std::size_t i = 0; i < halves; i += 2) {
+                    // Codes are of numbers with a deviation of 1, whose range is about four of these.
+                    const float step = of.codec.kind == kv_kind::uniform
+                                           ? 4 / static_cast<float>((1 << of.codec.bits) - 1)
+                                           : 0.014f;
+                    const bool origin = of.codec.kind == kv_kind::uniform && i >= l.origins_offset();
                     const half x = to_half(of.codec.is_uncoded()          ? normal(engine)
-                                           : of.codec.kind != kv_kind::pq ? 0.01f + 0.002f * normal(engine)
+                                           : origin                       ? -2 + 0.2f * normal(engine)
+                                           : of.codec.kind != kv_kind::pq ? step * (1 + 0.2f * normal(engine))
                                            : i >= l.scales_offset()       ? 1 + 0.2f * normal(engine)
                                                                           : 0.2f * normal(engine));
                     std::memcpy(at + i, &x, 2);
