@@ -73,7 +73,6 @@ struct fixture {
         }
         cache->assume(s.tokens + cache->sinks() + 1, c.codec.is_uncoded() ? 0 : s.tokens);
         bytes = static_cast<double>(layer_bytes);
-        std::normal_distribution<float> normal;
         q.resize(s.heads * size.channels);
         y.resize(q.size());
         for (float& x : q)
@@ -82,7 +81,6 @@ struct fixture {
 
     /// Random codes of layer 0, the same in all layers.
     void fill_page(std::span<std::byte> page) {
-        std::normal_distribution<float> normal;
         const std::size_t layer = page.size() / options.layers;
         std::byte* at = page.data();
         for (std::size_t h = 0; h < size.kv_heads; ++h)
@@ -91,16 +89,7 @@ struct fixture {
                 const kv_part_layout l(of.codec, size.channels, keys);
                 const std::size_t halves = of.codec.is_uncoded() ? l.bytes() : l.codes_offset();
                 for (std::size_t i = 0; i < halves; i += 2) {
-                    // Codes are of numbers with a deviation of 1, whose range is about four of these.
-                    const float step = of.codec.kind == kv_kind::uniform
-                                           ? 4 / static_cast<float>((1 << of.codec.bits) - 1)
-                                           : 0.014f;
-                    const bool origin = of.codec.kind == kv_kind::uniform && i >= l.origins_offset();
-                    const half x = to_half(of.codec.is_uncoded()          ? normal(engine)
-                                           : origin                       ? -2 + 0.2f * normal(engine)
-                                           : of.codec.kind != kv_kind::pq ? step * (1 + 0.2f * normal(engine))
-                                           : i >= l.scales_offset()       ? 1 + 0.2f * normal(engine)
-                                                                          : 0.2f * normal(engine));
+                    const half x = to_half(number(l, i));
                     std::memcpy(at + i, &x, 2);
                 }
                 for (std::size_t i = halves; i < l.bytes(); ++i)
@@ -109,6 +98,22 @@ struct fixture {
             }
         for (std::size_t i = 1; i < options.layers; ++i)
             std::memcpy(page.data() + i * layer, page.data(), layer);
+    }
+
+    /// What the half at byte i of a part is: codes stand for numbers with a deviation of 1, about.
+    float number(const kv_part_layout& l, std::size_t i) {
+        const float x = normal(engine), near_one = 1 + 0.2f * x;
+        switch (of.codec.kind) {
+        case kv_kind::q8_0:
+            return 0.014f * near_one;
+        case kv_kind::uniform:
+            return i >= l.origins_offset() ? -2 + 0.2f * x
+                                           : 4 * near_one / static_cast<float>((1 << of.codec.bits) - 1);
+        case kv_kind::pq:
+            return i >= l.scales_offset() ? near_one : 0.2f * x;
+        default:
+            return x;
+        }
     }
 
     /// Compares the step's result for one head with double precision, within the step's own bound.
@@ -133,6 +138,7 @@ struct fixture {
     named_kv_codec of;
     cache_size size;
     std::mt19937 engine;
+    std::normal_distribution<float> normal;
     random_codebooks codebooks;
     kv_cache_options options;
     std::vector<float> q, y;
