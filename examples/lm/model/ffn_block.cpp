@@ -65,8 +65,10 @@ void session::state::folded_block(const model_layer& l, std::size_t layer, share
         if (!network.has_phase(phase, s.rows))
             continue;
         for (std::size_t part = s.part; part < parts; part += s.parts) {
-            if (phase == 0)
+            if (phase == 0) {
                 norm(h, l.ffn_norm, l.ffn_norm_bias, from, network.rows_of(s.rows, part, parts));
+                s.own.watch.lap(section::floats);
+            }
             network.run_phase(phase, all, part, parts);
             if (phase == last) {
                 const range channels = network.outputs_of(part, parts);
