@@ -36,7 +36,7 @@ class dense_path {
     /// Phase 0: the part's rows of x.
     void quantize_inputs(const detail::folded_ffn_job& j) const noexcept {
         const memory m = memory_of(j);
-        const range rows = split(j.rows(), j.parts, j.part);
+        const range rows = j.own_rows();
         if (activations a = m.input; a.layout().k != 0 && rows.size() != 0)
             a.quantize(j.b.x, rows);
     }
@@ -58,7 +58,7 @@ class dense_path {
     /// Phase 2: the part's rows of sigma(u).
     void quantize_hidden(const detail::folded_ffn_job& j) const noexcept {
         const memory m = memory_of(j);
-        const range rows = split(j.rows(), j.parts, j.part);
+        const range rows = j.own_rows();
         if (has_matrices()) {
             if (activations a = m.activated; a.layout().k != 0 && rows.size() != 0)
                 a.quantize(m.hidden, rows);

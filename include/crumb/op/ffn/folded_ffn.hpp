@@ -102,11 +102,11 @@ class folded_ffn {
     /// The rows that a part of a batch of so many reads in phase 0: a thread that has written them itself
     /// need not wait for others before it.
     static range rows_of(std::size_t rows, std::size_t part, std::size_t parts) noexcept {
-        return split(rows, parts, part);
+        return detail::folded_ffn_job::rows_of(rows, part, parts);
     }
     /// The outputs that a part computes in the last phase, of all rows.
     range outputs_of(std::size_t part, std::size_t parts) const noexcept {
-        return split(shape_.outputs, parts, part, detail::folded_ffn_job::channel_step);
+        return detail::folded_ffn_job::share_of(shape_.outputs, part, parts);
     }
     /// Whether a phase of a batch of so many rows does anything; else it may be left out, and its barrier.
     bool has_phase(std::size_t phase, std::size_t rows) const noexcept {

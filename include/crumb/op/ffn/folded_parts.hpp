@@ -98,8 +98,17 @@ struct folded_ffn_job {
     std::size_t part, parts;
 
     std::size_t rows() const noexcept { return b.rows(); }
+    /// The rows that the part quantizes.
+    range own_rows() const noexcept { return rows_of(rows(), part, parts); }
     /// Of some neurons or outputs, whole tiles.
-    range share_of(std::size_t all) const noexcept { return split(all, parts, part, channel_step); }
+    range share_of(std::size_t all) const noexcept { return share_of(all, part, parts); }
+
+    static range rows_of(std::size_t rows, std::size_t part, std::size_t parts) noexcept {
+        return split(rows, parts, part);
+    }
+    static range share_of(std::size_t all, std::size_t part, std::size_t parts) noexcept {
+        return split(all, parts, part, channel_step);
+    }
     static constexpr std::size_t channel_step = 32;
 };
 

@@ -131,7 +131,7 @@ class folded_path {
 
 inline void folded_path::prepare(const detail::folded_ffn_job& call) const noexcept {
     const job j = job_of(call);
-    const range rows = split(j.rows(), j.parts, j.part);
+    const range rows = j.own_rows();
     if (rows.size() == 0)
         return;
     for (activations a : {j.m.fold, j.m.predictor})
@@ -292,7 +292,7 @@ class folded_path::fix_cursor {
     void take(const folded_path& f, const job& j, std::size_t row, fix_buffer& to) noexcept {
         for (to.count = 0; to.count < std::size(to.neurons) && part_ < j.parts;) {
             const std::size_t listed = j.m.counts[row * j.parts + part_];
-            const std::size_t begin = split(f.shape().neurons, j.parts, part_, j.channel_step).begin + at_;
+            const std::size_t begin = j.share_of(f.shape().neurons, part_, j.parts).begin + at_;
             const std::size_t here = std::min(std::size(to.neurons) - to.count, listed - at_);
             std::copy_n(j.m.list + row * f.list_stride() + begin, here, to.neurons + to.count);
             std::copy_n(j.m.factors + row * f.padded() + begin, here, to.factors + to.count);
