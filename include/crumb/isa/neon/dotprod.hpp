@@ -17,6 +17,8 @@ template <class Isa, class Format, class Tile>
 struct lookup_asm;
 template <class Isa>
 struct single_passes;
+template <class Isa, class Format>
+struct record_pointers;
 template <class Isa, class Format, class Tile>
 struct block_asm;
 template <class Isa, class Format>

@@ -20,6 +20,8 @@ CRUMB_KEEP_ORDER_BEGIN
 #if CRUMB_ASM
 #include <crumb/isa/neon/asm/block.inl>
 #include <crumb/isa/neon/asm/lookup.inl>
+#include <crumb/isa/neon/asm/record_lookup.inl>
+#include <crumb/isa/neon/asm/record_single.inl>
 #include <crumb/isa/neon/asm/single.inl>
 #endif
 #endif

@@ -21,6 +21,8 @@ CRUMB_KEEP_ORDER_BEGIN
 #include <crumb/isa/neon/asm/block_i8mm.inl>
 #include <crumb/isa/neon/asm/lookup.inl>
 #include <crumb/isa/neon/asm/panel_fill_i8mm.inl>
+#include <crumb/isa/neon/asm/record_lookup.inl>
+#include <crumb/isa/neon/asm/record_single.inl>
 #include <crumb/isa/neon/asm/single.inl>
 #endif
 #endif

@@ -198,6 +198,10 @@ template <class Isa, class Format>
 struct record_codes;
 template <class Isa, class Format>
 struct record_run;
+/// Where an ISA has another way for one row: `run` adds the products of a tile's first blocks, or of all
+/// where `takes_all` is true, to 16 totals, and returns how many blocks these are.
+template <class Isa, class Format>
+struct record_single;
 
 /// What a tile needs of its records for up to 8 groups of 32. Integers are kept as bits of floats.
 struct record_terms {

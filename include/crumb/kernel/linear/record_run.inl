@@ -71,14 +71,25 @@ struct record_run<isa::CRUMB_THIS_ISA, Format> {
         return has_tensor_scale<Format> ? args.tensor_scale : 1.0f;
     }
     static CRUMB_NOINLINE void single(const linear_args& args, std::size_t tile) noexcept {
-        const std::size_t count = blocks_of(args);
-        const std::uint8_t* at = args.codes + tile * count * block_bytes;
-        const std::uint8_t* record = args.records + tile * count * Format::records::bytes;
+        alignas(64) float out[tile_channels] = {};
+        using own = record_single<I, Format>;
+        if constexpr (!requires { sizeof(own); })
+            single_from(args, tile, 0, out);
+        else if (const std::size_t next = own::run(args, tile, out); !own::takes_all)
+            single_from(args, tile, next, out);
+        blocks<I>::store(args, out, tile, 1, 0, 1, factor(args));
+    }
+    /// Adds the products of blocks from `b` on.
+    static CRUMB_INLINE void single_from(const linear_args& args, std::size_t tile, std::size_t b,
+                                         float* out) noexcept {
+        const std::size_t count = blocks_of(args), first = tile * count + b;
+        const std::uint8_t* at = args.codes + first * block_bytes;
+        const std::uint8_t* record = args.records + first * Format::records::bytes;
         f32 total[unsigned(vectors)];
         CRUMB_UNROLL
         for (int v = 0; v < vectors; ++v)
-            total[v] = I::zero();
-        for (std::size_t b = 0; b < count && b * block_groups < args.x_groups; ++b) {
+            total[v] = I::load(out + v * I::lanes);
+        for (; b < count && b * block_groups < args.x_groups; ++b) {
             if constexpr (trits)
                 single_trits(args, b, record, at, total);
             else if constexpr (shape::integers)
@@ -88,11 +99,9 @@ struct record_run<isa::CRUMB_THIS_ISA, Format> {
             at += block_bytes;
             record += Format::records::bytes;
         }
-        alignas(64) float out[tile_channels];
         CRUMB_UNROLL
         for (int v = 0; v < vectors; ++v)
             I::store(out + v * I::lanes, total[v]);
-        blocks<I>::store(args, out, tile, 1, 0, 1, factor(args));
     }
 
     static CRUMB_INLINE void single_integers(const linear_args& args, std::size_t b,

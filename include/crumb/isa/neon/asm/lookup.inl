@@ -18,51 +18,25 @@
 #include <crumb/kernel/linear/operands.inl>
 #endif
 
+#include <crumb/isa/neon/asm/macros.inl>
+
 #include <crumb/isa/neon/asm/planes.inl>
 
 namespace crumb::inline CRUMB_ABI::kernel {
 
 // clang-format off
-#define CRUMB_SUMS 0, 1, 2, 3
 #define CRUMB_LOW 12, 13, 14, 15
 #define CRUMB_SELECTORS 16, 17, 18, 19
 #define CRUMB_EVEN 20, 21, 22, 23
 #define CRUMB_ODD 24, 25, 26, 27
 #define CRUMB_TOTALS 28, 29, 30, 31
 
-#define CRUMB_FOUR_(op, d0, d1, d2, d3, dt, a0, a1, a2, a3, at, rest) \
-    op " v" #d0 "." dt ", v" #a0 "." at rest "\n" \
-    op " v" #d1 "." dt ", v" #a1 "." at rest "\n" \
-    op " v" #d2 "." dt ", v" #a2 "." at rest "\n" \
-    op " v" #d3 "." dt ", v" #a3 "." at rest "\n"
-#define CRUMB_FOUR(...) CRUMB_FOUR_(__VA_ARGS__)
-#define CRUMB_BITS_(op, d0, d1, d2, d3, a0, a1, a2, a3, rest) \
-    CRUMB_FOUR_(op, d0, d1, d2, d3, "16b", a0, a1, a2, a3, "16b", rest)
-#define CRUMB_BITS(...) CRUMB_BITS_(__VA_ARGS__)
-#define CRUMB_WORDS_(op, d0, d1, d2, d3, a0, a1, a2, a3, b0, b1, b2, b3) \
-    op " v" #d0 ".4s, v" #a0 ".4s, v" #b0 ".4s\n" \
-    op " v" #d1 ".4s, v" #a1 ".4s, v" #b1 ".4s\n" \
-    op " v" #d2 ".4s, v" #a2 ".4s, v" #b2 ".4s\n" \
-    op " v" #d3 ".4s, v" #a3 ".4s, v" #b3 ".4s\n"
-#define CRUMB_WORDS(...) CRUMB_WORDS_(__VA_ARGS__)
 #define CRUMB_INSERT_(d0, d1, d2, d3, a0, a1, a2, a3, mask) \
     "bit v" #d0 ".16b, v" #a0 ".16b, v" #mask ".16b\n" \
     "bit v" #d1 ".16b, v" #a1 ".16b, v" #mask ".16b\n" \
     "bit v" #d2 ".16b, v" #a2 ".16b, v" #mask ".16b\n" \
     "bit v" #d3 ".16b, v" #a3 ".16b, v" #mask ".16b\n"
 #define CRUMB_INSERT(...) CRUMB_INSERT_(__VA_ARGS__)
-#define CRUMB_LOOK_UP_(d0, d1, d2, d3, table, a0, a1, a2, a3) \
-    "tbl v" #d0 ".16b, {v" #table ".16b}, v" #a0 ".16b\n" \
-    "tbl v" #d1 ".16b, {v" #table ".16b}, v" #a1 ".16b\n" \
-    "tbl v" #d2 ".16b, {v" #table ".16b}, v" #a2 ".16b\n" \
-    "tbl v" #d3 ".16b, {v" #table ".16b}, v" #a3 ".16b\n"
-#define CRUMB_LOOK_UP(...) CRUMB_LOOK_UP_(__VA_ARGS__)
-#define CRUMB_LOAD_(d0, d1, d2, d3, from) \
-    "ld1 {v" #d0 ".16b, v" #d1 ".16b, v" #d2 ".16b, v" #d3 ".16b}, " from "\n"
-#define CRUMB_LOAD(...) CRUMB_LOAD_(__VA_ARGS__)
-#define CRUMB_DOT_(o0, o1, o2, o3, x, lane) \
-    CRUMB_FOUR_("sdot", 0, 1, 2, 3, "4s", o0, o1, o2, o3, "16b", ", v" #x ".4b[" #lane "]")
-#define CRUMB_DOT(...) CRUMB_DOT_(__VA_ARGS__)
 
 // One register row of nibbles; `lane` of v4 has the inputs of the low ones, of v5 of the high ones.
 #define CRUMB_NIBBLES(cells, indices, lane) \
@@ -328,28 +302,15 @@ struct lookup_asm<isa::CRUMB_THIS_ISA, Format, Tile> : Tile {
     }();
 };
 
-#undef CRUMB_SUMS
 #undef CRUMB_LOW
 #undef CRUMB_SELECTORS
 #undef CRUMB_EVEN
 #undef CRUMB_ODD
 #undef CRUMB_TOTALS
-#undef CRUMB_FOUR_
-#undef CRUMB_FOUR
-#undef CRUMB_BITS_
-#undef CRUMB_BITS
-#undef CRUMB_WORDS_
-#undef CRUMB_WORDS
 #undef CRUMB_INSERT_
 #undef CRUMB_INSERT
 #undef CRUMB_KEEP_
 #undef CRUMB_KEEP
-#undef CRUMB_LOOK_UP_
-#undef CRUMB_LOOK_UP
-#undef CRUMB_LOAD_
-#undef CRUMB_LOAD
-#undef CRUMB_DOT_
-#undef CRUMB_DOT
 #undef CRUMB_NIBBLES
 #undef CRUMB_PAIRED
 #undef CRUMB_OWN_TABLE
@@ -381,6 +342,7 @@ struct lookup_asm<isa::CRUMB_THIS_ISA, Format, Tile> : Tile {
 #undef CRUMB_ADD_GROUP
 #undef CRUMB_PASSES
 #undef CRUMB_PASSES_WITH
+#include <crumb/isa/neon/asm/end_macros.inl>
 
 } // namespace crumb::inline CRUMB_ABI::kernel
 

@@ -17,54 +17,49 @@
 #include <crumb/kernel/linear/operands.inl>
 #endif
 
+#include <crumb/isa/neon/asm/macros.inl>
+
 namespace crumb::inline CRUMB_ABI::kernel {
 
 // clang-format off
-#define CRUMB_SUMS 0, 1, 2, 3
 #define CRUMB_SECOND_SUMS 10, 11, 12, 13
 #define CRUMB_EVEN 16, 17, 18, 19
 #define CRUMB_OPERANDS 20, 21, 22, 23
 #define CRUMB_ODD 24, 25, 26, 27
 
-#define CRUMB_FOUR_(op, d0, d1, d2, d3, dt, a0, a1, a2, a3, at, rest) \
-    op " v" #d0 "." dt ", v" #a0 "." at rest "\n" \
-    op " v" #d1 "." dt ", v" #a1 "." at rest "\n" \
-    op " v" #d2 "." dt ", v" #a2 "." at rest "\n" \
-    op " v" #d3 "." dt ", v" #a3 "." at rest "\n"
-#define CRUMB_FOUR(...) CRUMB_FOUR_(__VA_ARGS__)
-#define CRUMB_LOAD_(r0, r1, r2, r3, at) \
+#define CRUMB_LOAD_PAIRS_(r0, r1, r2, r3, at) \
     "ldp q" #r0 ", q" #r1 ", [%[codes], #" at "]\n" \
     "ldp q" #r2 ", q" #r3 ", [%[codes], #" at "+32]\n"
-#define CRUMB_LOAD(...) CRUMB_LOAD_(__VA_ARGS__)
-#define CRUMB_DOT_(op, s0, s1, s2, s3, o0, o1, o2, o3, x, lane) \
+#define CRUMB_LOAD_PAIRS(...) CRUMB_LOAD_PAIRS_(__VA_ARGS__)
+#define CRUMB_PRODUCT_(op, s0, s1, s2, s3, o0, o1, o2, o3, x, lane) \
     CRUMB_FOUR_(op, s0, s1, s2, s3, "4s", o0, o1, o2, o3, "16b", ", v" #x ".4b[" #lane "]")
-#define CRUMB_DOT(...) CRUMB_DOT_(__VA_ARGS__)
+#define CRUMB_PRODUCT(...) CRUMB_PRODUCT_(__VA_ARGS__)
 
 // One register row of nibbles, its codes in `row`; `lane` of v4 has the inputs of the low ones, of v5 of the
 // high ones.
 #define CRUMB_EXACT(row, lane) \
     CRUMB_FOUR("shl", CRUMB_OPERANDS, "16b", row, "16b", ", #4") \
     CRUMB_FOUR("and", row, "16b", row, "16b", ", v7.16b") \
-    CRUMB_DOT("sdot", CRUMB_SUMS, CRUMB_OPERANDS, 4, lane) \
-    CRUMB_DOT("sdot", CRUMB_SUMS, row, 5, lane)
+    CRUMB_PRODUCT("sdot", CRUMB_SUMS, CRUMB_OPERANDS, 4, lane) \
+    CRUMB_PRODUCT("sdot", CRUMB_SUMS, row, 5, lane)
 #define CRUMB_ABSORBED_SIGNED(row, lane) \
     CRUMB_FOUR("and", CRUMB_OPERANDS, "16b", row, "16b", ", v7.16b") \
-    CRUMB_DOT("sdot", CRUMB_SUMS, row, 5, lane) \
-    CRUMB_DOT("sdot", CRUMB_SECOND_SUMS, CRUMB_OPERANDS, 4, lane)
+    CRUMB_PRODUCT("sdot", CRUMB_SUMS, row, 5, lane) \
+    CRUMB_PRODUCT("sdot", CRUMB_SECOND_SUMS, CRUMB_OPERANDS, 4, lane)
 #define CRUMB_ABSORBED_UNSIGNED(row, lane) \
     CRUMB_FOUR("shl", CRUMB_OPERANDS, "16b", row, "16b", ", #4") \
-    CRUMB_DOT("sdot", CRUMB_SUMS, row, 5, lane) \
-    CRUMB_DOT("usdot", CRUMB_SUMS, CRUMB_OPERANDS, 4, lane)
+    CRUMB_PRODUCT("sdot", CRUMB_SUMS, row, 5, lane) \
+    CRUMB_PRODUCT("usdot", CRUMB_SUMS, CRUMB_OPERANDS, 4, lane)
 
 // Four pairs of bits of a register row: `lane` of v5, `next` of v5, then of v4.
 #define CRUMB_ABSORBED_PAIRS(row, lane, next) \
-    CRUMB_DOT("usdot", CRUMB_SUMS, row, 5, lane) \
+    CRUMB_PRODUCT("usdot", CRUMB_SUMS, row, 5, lane) \
     CRUMB_FOUR("shl", CRUMB_OPERANDS, "16b", row, "16b", ", #2") \
-    CRUMB_DOT("usdot", CRUMB_SUMS, CRUMB_OPERANDS, 5, next) \
+    CRUMB_PRODUCT("usdot", CRUMB_SUMS, CRUMB_OPERANDS, 5, next) \
     CRUMB_FOUR("shl", CRUMB_OPERANDS, "16b", row, "16b", ", #4") \
-    CRUMB_DOT("usdot", CRUMB_SUMS, CRUMB_OPERANDS, 4, lane) \
+    CRUMB_PRODUCT("usdot", CRUMB_SUMS, CRUMB_OPERANDS, 4, lane) \
     CRUMB_FOUR("shl", CRUMB_OPERANDS, "16b", row, "16b", ", #6") \
-    CRUMB_DOT("usdot", CRUMB_SUMS, CRUMB_OPERANDS, 4, next)
+    CRUMB_PRODUCT("usdot", CRUMB_SUMS, CRUMB_OPERANDS, 4, next)
 
 // Sums that begin at the origin, or at the start of group `lane` of four.
 #define CRUMB_FROM_ORIGIN \
@@ -79,30 +74,30 @@ namespace crumb::inline CRUMB_ABI::kernel {
     "ldp q16, q17, [%[codes]], #256\n" \
     "ldp q18, q19, [%[codes], #-224]\n" \
     "ldp q4, q5, [%[x]], #32\n" \
-    CRUMB_LOAD(CRUMB_ODD, "-192") \
+    CRUMB_LOAD_PAIRS(CRUMB_ODD, "-192") \
     row(CRUMB_EVEN, 0) \
-    CRUMB_LOAD(CRUMB_EVEN, "-128") \
+    CRUMB_LOAD_PAIRS(CRUMB_EVEN, "-128") \
     row(CRUMB_ODD, 1) \
-    CRUMB_LOAD(CRUMB_ODD, "-64") \
+    CRUMB_LOAD_PAIRS(CRUMB_ODD, "-64") \
     row(CRUMB_EVEN, 2)
 #define CRUMB_BYTES \
     "ldp q16, q17, [%[codes]], #512\n" \
     "ldp q18, q19, [%[codes], #-480]\n" \
     "ldp q4, q5, [%[x]], #32\n" \
-    CRUMB_LOAD(CRUMB_ODD, "-448") \
-    CRUMB_DOT("sdot", CRUMB_SUMS, CRUMB_EVEN, 4, 0) \
-    CRUMB_LOAD(CRUMB_EVEN, "-384") \
-    CRUMB_DOT("sdot", CRUMB_SUMS, CRUMB_ODD, 4, 1) \
-    CRUMB_LOAD(CRUMB_ODD, "-320") \
-    CRUMB_DOT("sdot", CRUMB_SUMS, CRUMB_EVEN, 4, 2) \
-    CRUMB_LOAD(CRUMB_EVEN, "-256") \
-    CRUMB_DOT("sdot", CRUMB_SUMS, CRUMB_ODD, 4, 3) \
-    CRUMB_LOAD(CRUMB_ODD, "-192") \
-    CRUMB_DOT("sdot", CRUMB_SUMS, CRUMB_EVEN, 5, 0) \
-    CRUMB_LOAD(CRUMB_EVEN, "-128") \
-    CRUMB_DOT("sdot", CRUMB_SUMS, CRUMB_ODD, 5, 1) \
-    CRUMB_LOAD(CRUMB_ODD, "-64") \
-    CRUMB_DOT("sdot", CRUMB_SUMS, CRUMB_EVEN, 5, 2)
+    CRUMB_LOAD_PAIRS(CRUMB_ODD, "-448") \
+    CRUMB_PRODUCT("sdot", CRUMB_SUMS, CRUMB_EVEN, 4, 0) \
+    CRUMB_LOAD_PAIRS(CRUMB_EVEN, "-384") \
+    CRUMB_PRODUCT("sdot", CRUMB_SUMS, CRUMB_ODD, 4, 1) \
+    CRUMB_LOAD_PAIRS(CRUMB_ODD, "-320") \
+    CRUMB_PRODUCT("sdot", CRUMB_SUMS, CRUMB_EVEN, 4, 2) \
+    CRUMB_LOAD_PAIRS(CRUMB_EVEN, "-256") \
+    CRUMB_PRODUCT("sdot", CRUMB_SUMS, CRUMB_ODD, 4, 3) \
+    CRUMB_LOAD_PAIRS(CRUMB_ODD, "-192") \
+    CRUMB_PRODUCT("sdot", CRUMB_SUMS, CRUMB_EVEN, 5, 0) \
+    CRUMB_LOAD_PAIRS(CRUMB_EVEN, "-128") \
+    CRUMB_PRODUCT("sdot", CRUMB_SUMS, CRUMB_ODD, 5, 1) \
+    CRUMB_LOAD_PAIRS(CRUMB_ODD, "-64") \
+    CRUMB_PRODUCT("sdot", CRUMB_SUMS, CRUMB_EVEN, 5, 2)
 
 // totals += (sums - origin) * (activation scale `lane` of four) * weight scales, which take the even rows'
 // place.
@@ -132,7 +127,7 @@ namespace crumb::inline CRUMB_ABI::kernel {
     CRUMB_BYTES \
     CRUMB_LOAD_SCALES \
     CRUMB_CONVERT_SCALES \
-    CRUMB_DOT( "sdot", CRUMB_SUMS, CRUMB_ODD, 5, 3) \
+    CRUMB_PRODUCT( "sdot", CRUMB_SUMS, CRUMB_ODD, 5, 3) \
     CRUMB_ADD_GROUP(lane)
 #define CRUMB_SIGNED_GROUP(lane) \
     CRUMB_FROM_START(lane) \
@@ -157,7 +152,7 @@ namespace crumb::inline CRUMB_ABI::kernel {
     "ldp q16, q17, [%[codes]], #128\n" \
     "ldp q18, q19, [%[codes], #-96]\n" \
     "ldp q4, q5, [%[x]], #32\n" \
-    CRUMB_LOAD(CRUMB_ODD, "-64") \
+    CRUMB_LOAD_PAIRS(CRUMB_ODD, "-64") \
     CRUMB_ABSORBED_PAIRS(CRUMB_EVEN, 0, 1) \
     CRUMB_LOAD_SCALES \
     CRUMB_CONVERT_SCALES \
@@ -259,17 +254,14 @@ struct absorbed_asm<isa::CRUMB_THIS_ISA, Format, Tile> : Tile {
     }
 };
 
-#undef CRUMB_SUMS
 #undef CRUMB_SECOND_SUMS
 #undef CRUMB_EVEN
 #undef CRUMB_OPERANDS
 #undef CRUMB_ODD
-#undef CRUMB_FOUR_
-#undef CRUMB_FOUR
-#undef CRUMB_LOAD_
-#undef CRUMB_LOAD
-#undef CRUMB_DOT_
-#undef CRUMB_DOT
+#undef CRUMB_LOAD_PAIRS_
+#undef CRUMB_LOAD_PAIRS
+#undef CRUMB_PRODUCT_
+#undef CRUMB_PRODUCT
 #undef CRUMB_EXACT
 #undef CRUMB_ABSORBED_SIGNED
 #undef CRUMB_ABSORBED_UNSIGNED
@@ -288,6 +280,7 @@ struct absorbed_asm<isa::CRUMB_THIS_ISA, Format, Tile> : Tile {
 #undef CRUMB_SIGNED_GROUP
 #undef CRUMB_UNSIGNED_GROUP
 #undef CRUMB_PASSES
+#include <crumb/isa/neon/asm/end_macros.inl>
 
 } // namespace crumb::inline CRUMB_ABI::kernel
 
