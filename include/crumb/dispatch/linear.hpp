@@ -112,7 +112,9 @@ struct linear_table<Format> {
          .group = kernel::record_shape<Format>::integers ? record_inputs : group_size,
          .sum_inputs = kernel::record_shape<Format>::integers || kernel::record_shape<Format>::sub_groups == 2
                            ? 16u
-                           : 32u},
+                           : 32u,
+         .sum_factor = kernel::record_shape<Format>::sum_factor,
+         .from_origin = kernel::from_origin<kernels<Isa>> && !kernel::record_shape<Format>::integers},
         &kernel::record_gemv<Format, kernels<Isa>>,
         &kernel::record_gemm<Format, kernels<Isa>>,
         &kernel::quantize_activations<own_or_base_isa<Isa>>,

@@ -37,8 +37,12 @@ struct activation_layout {
     int offset = 0;                 ///< added to weight codes by the kernel; 0: no starts, no shifts
     std::size_t group = group_size; ///< inputs that share a scale: 32, `record_inputs` or `panel_inputs`
     /// Inputs of a sum of codes, 16 or 32; 0: no sums. With a scale per group of 32 sums are floats, times
-    /// that scale, else they are of 16 bits.
+    /// that scale, or what sums of products begin at (`sum_factor`); else they are of 16 bits.
     std::size_t sum_inputs = 0;
+    /// Not 0, with a scale per group of 32: sums are this times the integer sum, plus the bits of
+    /// `activation_origin` if `from_origin`.
+    int sum_factor = 0;
+    bool from_origin = false; ///< with sums and a scale per group of 32: there are shifts
     activation_order order = activation_order::chunks;
     /// Bits of the weights' codes in absorbed products, 4 or 2, with row_block 1 (see
     /// `kernel::quantize_absorbed`); 0 in all others.
@@ -80,7 +84,7 @@ struct activation_layout {
     /// Whether groups have starts of their sums.
     bool has_starts() const noexcept { return offset != 0 || absorbed != 0; }
     /// Whether groups have shifts as well.
-    bool has_shifts() const noexcept { return offset != 0 && group == group_size; }
+    bool has_shifts() const noexcept { return (offset != 0 || from_origin) && group == group_size; }
     /// How often a scale stands in its block.
     std::size_t scale_copies() const noexcept { return order == activation_order::twin_pairs ? 2 : 1; }
 

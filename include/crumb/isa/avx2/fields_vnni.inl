@@ -31,6 +31,7 @@ struct field_product<isa::CRUMB_THIS_ISA, Bits> : quad_rows<isa::CRUMB_THIS_ISA>
         return _mm256_load_si256(reinterpret_cast<const __m256i*>(p));
     }
     static CRUMB_INLINE acc start() noexcept { return _mm256_setzero_si256(); }
+    static CRUMB_INLINE acc start_at(std::int32_t x) noexcept { return _mm256_set1_epi32(x); }
     template <int Four>
     static CRUMB_INLINE void step(acc& s, operand w, const row& x) noexcept {
         dot(s, w, quad_rows<I>::template quad<Four>(x));

@@ -20,6 +20,7 @@ struct avx_vnni : avx2 {
     // is worth more.
     static constexpr std::size_t row_block = 4;
     static constexpr std::size_t record_row_block = 4;
+    static constexpr bool from_origin = true; ///< see `kernel::from_origin`
 
     // Operands of `Base` in one running sum; they are codes made unsigned.
     template <class Base>

@@ -133,10 +133,10 @@ struct field_product<isa::CRUMB_THIS_ISA, Bits> : quad_rows<isa::CRUMB_THIS_ISA>
     }
     static CRUMB_INLINE void pin(acc& s) noexcept { __asm__ volatile("" : "+v"(s)); }
 
-    /// The sum of the bits of a group's row times the activations. Bits 1, 3, 5 and 7 are multiplied as twos
-    /// and their sum is halved: three shifts and that one instead of seven.
-    static CRUMB_INLINE typename I::i32 sum_of_bits(__m512i bits, const row& x) noexcept {
-        acc ones = start(), twos = start();
+    /// `begin` + the sum of the bits of a group's row times the activations. Bits 1, 3, 5 and 7 are
+    /// multiplied as twos and their sum is halved: three shifts and that one instead of seven.
+    static CRUMB_INLINE typename I::i32 sum_of_bits(__m512i bits, const row& x, std::int32_t begin) noexcept {
+        acc ones = start_at(begin), twos = start();
         add_bits<0>(ones, twos, bits, x);
         add_bits<2>(ones, twos, _mm512_srli_epi16(bits, 2), x);
         add_bits<4>(ones, twos, _mm512_srli_epi16(bits, 4), x);

@@ -127,6 +127,7 @@ struct field_product<isa::CRUMB_THIS_ISA, Bits> {
     using split16 = typename I::template split_sums<int16x8_t>;
     using split32 = typename I::template split_sums<int32x4_t>;
     static constexpr int offset = 0;
+    static constexpr bool takes_signs = true; ///< codes may have one
     static constexpr int steps = dots || Bits <= 5 || Bits == 8 ? 8 : 4;
     static_assert(dots || Bits == 8 || steps * ((1 << Bits) - 1) * 127 < 32768);
     using operand = int8x16_t;
@@ -184,6 +185,11 @@ struct field_product<isa::CRUMB_THIS_ISA, Bits> {
     requires dots
     {
         return vmull_s16(vld1_s16(sums), vdup_n_s16(static_cast<std::int16_t>(-by)));
+    }
+    static CRUMB_INLINE acc start_at(std::int32_t x) noexcept
+    requires dots
+    {
+        return vdupq_n_s32(x);
     }
     template <int Lane>
     static CRUMB_INLINE acc start_at(int32x4_t starts) noexcept {

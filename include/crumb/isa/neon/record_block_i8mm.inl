@@ -47,23 +47,24 @@ struct record_panel<isa::CRUMB_THIS_ISA, Bits, Subs, Integers> {
         to[1] = __builtin_bit_cast(
             T, vzip2q_u64(__builtin_bit_cast(uint64x2_t, a), __builtin_bit_cast(uint64x2_t, a)));
     }
-    /// {x[0], x[0], x[1], x[1]}; of a row that stands alone x[0] only.
+    /// {x[0], x[0], x[1], x[1]}; of a row that stands alone x[0] only. Floats, or other 32 bits.
     template <bool Alone>
-    static CRUMB_INLINE float32x4_t pair_of(const float* x) noexcept {
-        if constexpr (Alone)
-            return vdupq_n_f32(*x);
-        const float32x2_t two = vld1_f32(x);
+    static CRUMB_INLINE float32x4_t pair_of(const void* x) noexcept {
+        if constexpr (Alone) {
+            float one;
+            __builtin_memcpy(&one, x, sizeof one);
+            return vdupq_n_f32(one);
+        }
+        float32x2_t two;
+        __builtin_memcpy(&two, x, sizeof two);
         const float32x4_t both = vcombine_f32(two, two);
         return vzip1q_f32(both, both);
     }
 
-    /// s[2 i + c]: rows 2 i and 2 i + 1 times channels 2 c and 2 c + 1, over chunks `First` to `Last` - 1.
+    /// s[2 i + c] += rows 2 i and 2 i + 1 times channels 2 c and 2 c + 1, over chunks `First` to `Last` - 1.
     template <int Rows, int Tiles, int First, int Last>
     static CRUMB_INLINE void multiply(const std::uint8_t* w, const std::int8_t* x, int32x4_t* s) noexcept {
         constexpr int four = Tiles * static_cast<int>(tile_row_bytes); // bytes from one to the next
-        CRUMB_UNROLL
-        for (int i = 0; i < 2 * pairs<Rows>; ++i)
-            s[i] = vdupq_n_s32(0);
         CRUMB_UNROLL
         for (int chunk = First; chunk < Last; ++chunk) {
             const uint32x4_t a = vreinterpretq_u32_u8(vld1q_u8(w + 2 * chunk * four));
@@ -127,6 +128,9 @@ struct record_panel<isa::CRUMB_THIS_ISA, Bits, Subs, Integers> {
     static CRUMB_INLINE void half(const std::uint8_t* w, const std::int8_t* codes, const record_terms& t,
                                   int i, int lane, int32x4_t* sum) noexcept {
         int32x4_t s[unsigned(2 * pairs<Rows>)];
+        CRUMB_UNROLL
+        for (int j = 0; j < 2 * pairs<Rows>; ++j)
+            s[j] = vdupq_n_s32(0);
         multiply<Rows, Tiles, First, Last>(w, codes, s);
         int32x4_t f[2];
         if constexpr (Subs != 0)
@@ -168,7 +172,7 @@ struct record_panel<isa::CRUMB_THIS_ISA, Bits, Subs, Integers> {
     template <int Rows, int Tiles>
     static CRUMB_INLINE void floats(const std::uint8_t* w, const record_terms& t, int lane,
                                     const record_rows& x, int groups, float* totals, int width) noexcept {
-        const auto* sums = static_cast<const float*>(x.sums);
+        using block = record_block<I, Bits, Subs, Integers>;
         const std::int8_t* codes = x.codes;
         const float* scales = x.scales;
         float32x4_t total[unsigned(2 * pairs<Rows>)];
@@ -180,16 +184,21 @@ struct record_panel<isa::CRUMB_THIS_ISA, Bits, Subs, Integers> {
             total[2 * i + 1] = joined<true>(a, b);
         }
         for (int g = 0; g < groups; ++g) {
+            const int of_group = g * Rows * subs;
+            const std::int32_t* begin = x.use == record_sums::starts
+                                            ? static_cast<const std::int32_t*>(x.sums) + of_group
+                                            : block::template origins<Rows>.at;
             if constexpr (Subs == 2) {
-                float_half<Rows, Tiles, 0, 2>(w, codes, t, g, 0, lane, scales, sums, total);
-                float_half<Rows, Tiles, 2, 4>(w, codes, t, g, 1, lane, scales, sums, total);
+                float_half<Rows, Tiles, 0, 2, 0>(w, codes, t, g, lane, scales, begin, total);
+                float_half<Rows, Tiles, 2, 4, 1>(w, codes, t, g, lane, scales, begin, total);
             } else {
-                float_half<Rows, Tiles, 0, 4>(w, codes, t, g, 0, lane, scales, sums, total);
+                float_half<Rows, Tiles, 0, 4, 0>(w, codes, t, g, lane, scales, begin, total);
             }
+            if (x.use == record_sums::terms)
+                float_terms<Rows>(t, g, lane, static_cast<const float*>(x.sums) + of_group, total);
             w += 8 * Tiles * static_cast<int>(tile_row_bytes);
             codes += Rows * static_cast<int>(group_size);
             scales += Rows;
-            sums += Rows * subs;
         }
         CRUMB_UNROLL
         for (int r = 0; r < Rows; ++r)
@@ -201,34 +210,57 @@ struct record_panel<isa::CRUMB_THIS_ISA, Bits, Subs, Integers> {
         const float64x2_t x = vreinterpretq_f64_f32(a), y = vreinterpretq_f64_f32(b);
         return vreinterpretq_f32_f64(High ? vzip2q_f64(x, y) : vzip1q_f64(x, y));
     }
-    template <int Rows, int Tiles, int First, int Last>
+    template <int Rows, int Tiles, int First, int Last, int Sub>
     static CRUMB_INLINE void float_half(const std::uint8_t* w, const std::int8_t* codes,
-                                        const record_terms& t, int g, int sub, int lane, const float* scales,
-                                        const float* sums, float32x4_t* total) noexcept {
+                                        const record_terms& t, int g, int lane, const float* scales,
+                                        const std::int32_t* begin, float32x4_t* total) noexcept {
         int32x4_t s[unsigned(2 * pairs<Rows>)];
+        CRUMB_UNROLL
+        for (int i = 0; i < pairs<Rows>; ++i)
+            s[2 * i] = s[2 * i + 1] = vreinterpretq_s32_f32(sums_of<Rows, Sub>(i, begin));
         multiply<Rows, Tiles, First, Last>(w, codes, s);
-        float32x4_t d[2], m[2];
-        twice(vld1q_f32(t.factors[g * subs + sub] + lane), d);
-        twice(vld1q_f32(t.terms[g * subs + sub] + lane), m);
+        float32x4_t d[2];
+        twice(vld1q_f32(t.factors[g * subs + Sub] + lane), d);
         CRUMB_UNROLL
         for (int i = 0; i < pairs<Rows>; ++i) {
             const bool alone = 2 * i + 1 == Rows;
             const float32x4_t scale = alone ? pair_of<true>(scales + 2 * i) : pair_of<false>(scales + 2 * i);
-            float32x4_t x_sum;
-            if constexpr (subs == 1) {
-                x_sum = alone ? pair_of<true>(sums + 2 * i) : pair_of<false>(sums + 2 * i);
-            } else {
-                const float of[2] = {sums[2 * i * subs + sub],
-                                     sums[(alone ? 2 * i : 2 * i + 1) * subs + sub]};
-                x_sum = pair_of<false>(of);
-            }
             CRUMB_UNROLL
             for (int c = 0; c < 2; ++c) {
                 float32x4_t& to = total[2 * i + c];
                 to = vfmaq_f32(to, vmulq_f32(vcvtq_f32_s32(s[2 * i + c]), scale), d[c]);
-                to = vfmaq_f32(to, x_sum, m[c]);
             }
         }
+    }
+    /// total += terms of a group times the sums of activations.
+    template <int Rows>
+    static CRUMB_INLINE void float_terms(const record_terms& t, int g, int lane, const float* sums,
+                                         float32x4_t* total) noexcept {
+        add_float_terms<Rows, 0>(t, g, lane, sums, total);
+        if constexpr (subs == 2)
+            add_float_terms<Rows, 1>(t, g, lane, sums, total);
+    }
+    template <int Rows, int Sub>
+    static CRUMB_INLINE void add_float_terms(const record_terms& t, int g, int lane, const float* sums,
+                                             float32x4_t* total) noexcept {
+        float32x4_t m[2];
+        twice(vld1q_f32(t.terms[g * subs + Sub] + lane), m);
+        CRUMB_UNROLL
+        for (int i = 0; i < 2 * pairs<Rows>; ++i)
+            total[i] = vfmaq_f32(total[i], sums_of<Rows, Sub>(i / 2, sums), m[i % 2]);
+    }
+    /// Sum `Sub` of rows 2 i and 2 i + 1, as `pair_of`.
+    template <int Rows, int Sub>
+    static CRUMB_INLINE float32x4_t sums_of(int i, const void* sums) noexcept {
+        constexpr int bytes = subs * static_cast<int>(sizeof(float));
+        const auto* at = static_cast<const std::uint8_t*>(sums) + 2 * i * bytes + Sub * 4;
+        const bool alone = 2 * i + 1 == Rows;
+        if (subs == 1 || alone)
+            return alone ? pair_of<true>(at) : pair_of<false>(at);
+        float two[2];
+        __builtin_memcpy(two, at, sizeof(float));
+        __builtin_memcpy(two + 1, at + bytes, sizeof(float));
+        return pair_of<false>(two);
     }
 };
 

@@ -183,6 +183,12 @@ template <class Isa>
 struct field_bits;
 template <class Isa, int Bits>
 struct field_product;
+/// Whether sums of products with floats as scales begin at the bits of `activation_origin`: no conversion.
+template <class Isa>
+inline constexpr bool from_origin = requires { requires Isa::from_origin; };
+/// Whether operands of a `field_product` may have a sign.
+template <class Product>
+inline constexpr bool takes_signs = requires { requires Product::takes_signs; };
 template <class Isa, int Bits>
 struct field_reader;
 template <class Isa>
@@ -212,12 +218,21 @@ struct record_terms {
     alignas(64) float start[tile_channels]; ///< of the sum over the integers' groups, where that is not 0
 };
 
+/// What panels do with sums of activations where a scale serves 32 of them.
+enum class record_sums : std::uint8_t {
+    none,   ///< nothing: codes have no offset
+    starts, ///< they are integers, at which sums of products begin
+    terms,  ///< they are floats, and are multiplied with `record_terms::terms`
+};
+
 /// Rows of activations that form a block, from a group of 32 on.
 struct record_rows {
     const std::int8_t* codes = nullptr; ///< of the group
     const float* scales = nullptr;      ///< of the group, or of its block of 256
+    const float* shifts = nullptr;      ///< -`activation_origin` times these scales, if `from_origin`
     const void* sums = nullptr;         ///< likewise
     int offset = 0;                     ///< what codes are above their values, with integer scales
+    record_sums use = record_sums::none;
 };
 
 /// What kernels know of a format with records at compile time.
@@ -252,6 +267,9 @@ struct record_shape {
     /// Value = step * register - offset, but for the offset that a product of 8 bits has.
     static constexpr int step = code_step_of<F>;
     static constexpr int offset = !has_table<F> ? code_offset_of<F> : bits == 8 ? 0 : -least;
+    /// With a scale per 32 activations, what sums of registers begin at is this times the sum of the
+    /// activations; 0: minima, or an offset that is no multiple of the step, are added as floats.
+    static constexpr int sum_factor = integers || has_minima<F> || offset % step != 0 ? 0 : -offset / step;
     /// Those of the largest magnitude that a code or a value has.
     static constexpr int sum_bits = [] {
         constexpr int of_offset = static_cast<int>(std::bit_width(static_cast<unsigned>(offset)));

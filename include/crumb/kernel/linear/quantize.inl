@@ -182,13 +182,17 @@ struct activation_quantizer<I> {
             return;
         }
         const std::size_t per_group = group_size / l.sum_inputs;
-        auto* to = static_cast<float*>(args.sums) + at.first * l.sums();
+        const std::size_t first = at.first * l.sums();
         for (std::size_t g = 0; g < groups; ++g)
             for (std::size_t s = 0; s < per_group; ++s) {
                 const std::int32_t sum =
                     per_group == 2 ? t.half[2 * g + s] : t.half[2 * g] + t.half[2 * g + 1];
-                to[((begin / group_size + g) * at.height + i) * per_group + s] =
-                    static_cast<float>(sum) * t.scale[g];
+                const std::size_t to = first + ((begin / group_size + g) * at.height + i) * per_group + s;
+                if (l.sum_factor != 0)
+                    static_cast<std::int32_t*>(args.sums)[to] =
+                        (l.from_origin ? activation_origin_bits : 0) + l.sum_factor * sum;
+                else
+                    static_cast<float*>(args.sums)[to] = static_cast<float>(sum) * t.scale[g];
             }
     }
 

@@ -64,15 +64,29 @@ struct record_block<isa::CRUMB_THIS_ISA, Bits, Subs, Integers> {
         start<sums_of<Operands>, 1, Vectors>(factors, s);
         fours<0, 1, Vectors>(w, 0, rows<1>{{row}}, s, sum, factors, 0);
     }
-    /// sum[sub * Vectors + v] = the same sums, without factors.
+    /// sum[sub * Vectors + v] = the same sums, without factors, from where `begin` says.
     template <int Vectors, class Operands>
-    static CRUMB_INLINE void float_group(const Operands& w, const typename P::row& row, i32* sum) noexcept {
-        typename P::acc s[unsigned(sums_of<Operands> * Vectors)];
-        start<sums_of<Operands>, 1, Vectors>(no_factors{}, s);
-        CRUMB_UNROLL
-        for (int i = 0; i < subs * Vectors; ++i)
-            sum[i] = I::set1_i32(0);
-        fours<0, 1, Vectors>(w, 0, rows<1>{{row}}, s, sum, no_factors{}, 0);
+    static CRUMB_INLINE void float_group(const Operands& w, const typename P::row& row,
+                                         const std::int32_t* begin, i32* sum) noexcept {
+        float_sums<1, Vectors>(w, 0, rows<1>{{row}}, float_factors{begin}, 0, sum);
+    }
+    /// Where sums of `Rows` rows begin that begin at no sums of activations.
+    template <int Rows>
+    static constexpr auto origins = [] {
+        struct {
+            std::int32_t at[unsigned((Subs == 0 ? 1 : Subs) * Rows)];
+        } x{};
+        for (auto& start : x.at)
+            start = from_origin<I> ? activation_origin_bits : 0;
+        return x;
+    }();
+    /// As `scaled`, of a sum from its origin; the activations' scale and shift are number i.
+    static CRUMB_INLINE f32 scaled_by(i32 sum, const float* x_scales, const float* x_shifts, std::size_t i,
+                                      f32 unit, f32 total) noexcept {
+        if constexpr (from_origin<I>)
+            return I::fma(I::fma(I::as_f32(sum), I::set1(x_scales[i]), I::set1(x_shifts[i])), unit, total);
+        else
+            return scaled(sum, I::set1(x_scales[i]), unit, total);
     }
 
     /// The end of a block with integer scales, for `Rows` rows and registers from `first` on.
@@ -132,11 +146,20 @@ struct record_block<isa::CRUMB_THIS_ISA, Bits, Subs, Integers> {
     static constexpr int subs = Subs == 0 ? 1 : Subs;
 
     /// What sum `Sub` of row r begins at, and the factor of sum `sub` of group g, for register v of channels.
-    struct no_factors {
+    struct float_factors {
         static constexpr bool in_panel = false;
+        static constexpr bool in_sums = requires { P::start_at(std::int32_t{}); };
+        const std::int32_t* begin; ///< where sum j of row r begins, at subs r + j
         template <int Sub>
-        static CRUMB_INLINE typename P::acc start(int) noexcept {
-            return P::start();
+        CRUMB_INLINE typename P::acc start(int r) const noexcept {
+            if constexpr (in_sums)
+                return P::start_at(begin[subs * r + Sub]);
+            else
+                return P::start();
+        }
+        /// What is to be added to a sum that begins at `start`.
+        CRUMB_INLINE i32 rest(int r, int sub) const noexcept {
+            return I::set1_i32(in_sums ? 0 : begin[subs * r + sub]);
         }
     };
     template <class Begin>
@@ -213,35 +236,49 @@ struct record_block<isa::CRUMB_THIS_ISA, Bits, Subs, Integers> {
     template <int Rows, int Vectors, class Operands>
     static CRUMB_INLINE void floats(const Operands& w, const record_terms* terms, int first,
                                     const record_rows& x, int groups, f32* total) noexcept {
-        const auto* sums = static_cast<const float*>(x.sums);
+
         for (int g = 0; g < groups; ++g) {
             const auto row = rows<Rows>::load(x.codes + g * Rows * static_cast<int>(group_size));
-            typename P::acc s[unsigned(Rows * Vectors)];
-            start<1, Rows, Vectors>(no_factors{}, s);
+            const int of_group = g * Rows * subs;
+            const float_factors factors{x.use == record_sums::starts
+                                            ? static_cast<const std::int32_t*>(x.sums) + of_group
+                                            : origins<Rows>.at};
             i32 sum[unsigned(subs * Rows * Vectors)];
-            CRUMB_UNROLL
-            for (int i = 0; i < subs * Rows * Vectors; ++i)
-                sum[i] = I::set1_i32(0);
-            fours<0, Rows, Vectors>(w, g, row, s, sum, panel_factors{terms, nullptr}, first);
+            float_sums<Rows, Vectors>(w, g, row, factors, first, sum);
             CRUMB_UNROLL
             for (int r = 0; r < Rows; ++r) {
-                const f32 scale = I::set1(x.scales[g * Rows + r]);
+
                 CRUMB_UNROLL
-                for (int sub = 0; sub < subs; ++sub) {
-                    const f32 x_sum = I::set1(sums[(g * Rows + r) * subs + sub]);
-                    CRUMB_UNROLL
-                    for (int v = 0; v < Vectors; ++v) {
-                        const record_terms& t = terms[(first + v) / per_tile];
-                        f32& to = total[r * Vectors + v];
-                        to = scaled(sum[(sub * Rows + r) * Vectors + v], scale,
-                                    I::load(at(t.factors, g * subs + sub, first + v)), to);
-                        to = I::fma(x_sum, I::load(at(t.terms, g * subs + sub, first + v)), to);
-                    }
+                for (int i = 0; i < subs * Vectors; ++i) {
+                    const int sub = i / Vectors, v = i % Vectors;
+                    const record_terms& t = terms[(first + v) / per_tile];
+                    f32& to = total[r * Vectors + v];
+                    to = scaled_by(sum[(sub * Rows + r) * Vectors + v], x.scales, x.shifts,
+                                   unsigned(g * Rows + r), I::load(at(t.factors, g * subs + sub, first + v)),
+                                   to);
                 }
+            }
+            if (x.use == record_sums::terms)
+                float_terms<Rows, Vectors>(terms, first, g, static_cast<const float*>(x.sums) + of_group,
+                                           total);
+        }
+    }
+    /// total[r][v] += terms of group g times the sums of activations.
+    template <int Rows, int Vectors>
+    static CRUMB_INLINE void float_terms(const record_terms* terms, int first, int g, const float* sums,
+                                         f32* total) noexcept {
+        CRUMB_UNROLL
+        for (int r = 0; r < Rows; ++r) {
+            CRUMB_UNROLL
+            for (int i = 0; i < subs * Vectors; ++i) {
+                const int sub = i / Vectors, v = i % Vectors;
+                const record_terms& t = terms[(first + v) / per_tile];
+                f32& to = total[r * Vectors + v];
+                to = I::fma(I::set1(sums[r * subs + sub]), I::load(at(t.terms, g * subs + sub, first + v)),
+                            to);
             }
         }
     }
-
     /// The activation codes of a group.
     template <int Rows>
     struct rows {
@@ -275,6 +312,18 @@ struct record_block<isa::CRUMB_THIS_ISA, Bits, Subs, Integers> {
             if constexpr (Sums == 2)
                 s[Rows * Vectors + i] = factors.template start<1>(i / Vectors);
         }
+    }
+
+    /// sum[sub][r][v] = the sums of products of a group.
+    template <int Rows, int Vectors, class Operands, class Factors>
+    static CRUMB_INLINE void float_sums(const Operands& w, int g, const rows<Rows>& row,
+                                        const Factors& factors, int first, i32* sum) noexcept {
+        typename P::acc s[unsigned(sums_of<Operands> * Rows * Vectors)];
+        start<sums_of<Operands>, Rows, Vectors>(factors, s);
+        CRUMB_UNROLL
+        for (int i = 0; i < subs * Rows * Vectors; ++i)
+            sum[i] = factors.rest(i / Vectors % Rows, i / (Rows * Vectors));
+        fours<0, Rows, Vectors>(w, g, row, s, sum, factors, first);
     }
 
     /// A step of rows R and on.

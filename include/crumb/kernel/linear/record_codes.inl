@@ -31,7 +31,7 @@ struct record_codes<isa::CRUMB_THIS_ISA, Format> {
         constexpr entries() noexcept {
             for (int i = 0; i < 16 && looks_up; ++i)
                 if constexpr (looks_up)
-                    at[i] = static_cast<std::int8_t>(Format::codebooks[i] + shape::offset + P::offset);
+                    at[i] = static_cast<std::int8_t>(Format::codebooks[i] + record_reader<I, Format>::offset);
         }
     };
     static constexpr entries table_entries{}; ///< as registers hold them

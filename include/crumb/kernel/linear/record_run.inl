@@ -183,24 +183,32 @@ struct record_run<isa::CRUMB_THIS_ISA, Format> {
         for (int g = 0; g < groups; ++g) {
             const std::size_t group = b * block_groups + static_cast<std::size_t>(g);
             const auto row = P::load_row(args.x_codes + group * group_size, 8);
-            const f32 x_scale = I::set1(args.x_scales[group]);
-            const float* sums = static_cast<const float*>(args.x_sums) + group * subs;
+
+            [[maybe_unused]] const float* sums = static_cast<const float*>(args.x_sums) + group * subs;
+            const std::int32_t* begin = block::template origins<1>.at;
+            if constexpr (reader::use == record_sums::starts)
+                begin = static_cast<const std::int32_t*>(args.x_sums) + group * subs;
             i32 sum[unsigned(subs * vectors)];
             w.begin_group();
-            if constexpr (codes::field_bits == 1 && requires { P::sum_of_bits(w.raw(0, 0), row); }) {
-                sum[0] = P::sum_of_bits(w.raw(0, 0), row);
+            if constexpr (codes::field_bits == 1 && requires { P::sum_of_bits(w.raw(0, 0), row, 0); }) {
+                sum[0] = P::sum_of_bits(w.raw(0, 0), row, *begin);
                 w.template prefetch<0>();
             } else {
-                block::template float_group<vectors>(w, row, sum);
+                block::template float_group<vectors>(w, row, begin, sum);
             }
             CRUMB_UNROLL
-            for (int sub = 0; sub < subs; ++sub) {
-                const f32 x_sum = I::set1(sums[sub]);
+            for (int i = 0; i < subs * vectors; ++i) {
+                const int v = i % vectors;
+                const f32 d = reader::scale(record, g * subs + i / vectors, v);
+                total[v] = block::scaled_by(sum[i], args.x_scales, args.x_shifts, group, reader::factor(d),
+                                            total[v]);
+            }
+            if constexpr (reader::use == record_sums::terms) {
                 CRUMB_UNROLL
-                for (int v = 0; v < vectors; ++v) {
+                for (int i = 0; i < subs * vectors; ++i) {
+                    const int sub = i / vectors, v = i % vectors;
                     const f32 d = reader::scale(record, g * subs + sub, v);
-                    total[v] = block::scaled(sum[sub * vectors + v], x_scale, reader::factor(d), total[v]);
-                    total[v] = I::fma(x_sum, reader::term(record, d, v), total[v]);
+                    total[v] = I::fma(I::set1(sums[sub]), reader::term(record, d, v), total[v]);
                 }
             }
             w.at += codes::bytes;
@@ -382,8 +390,10 @@ struct record_run<isa::CRUMB_THIS_ISA, Format> {
         } else {
             const std::size_t at = r * args.x_groups + g * height;
             x.scales = args.x_scales + at;
+            x.shifts = from_origin<I> ? args.x_shifts + at : nullptr;
             x.sums =
                 static_cast<const float*>(args.x_sums) + at * static_cast<std::size_t>(shape::sub_groups);
+            x.use = reader::use;
         }
         using own = record_panel<I, shared_bits, shape::sub_groups, shape::integers>;
         constexpr int tiles = static_cast<int>(Tiles);

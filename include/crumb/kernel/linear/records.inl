@@ -94,8 +94,13 @@ struct record_reader<isa::CRUMB_THIS_ISA, Format> {
     static constexpr int vectors = static_cast<int>(tile_channels) / I::lanes;
     static constexpr int subs = shape::sub_groups;
     static constexpr bool minima = has_minima<Format>;
-    /// What is subtracted from integers: they come with an offset.
-    static constexpr int offset = shape::offset + P::offset;
+    /// What is subtracted from integers: they come with an offset, but for entries of a table where a product
+    /// takes signs.
+    static constexpr int offset = has_table<Format> && takes_signs<P> ? 0 : shape::offset + P::offset;
+    static constexpr record_sums use = shape::sum_factor == 0 ? record_sums::terms
+                                       : offset == 0          ? record_sums::none
+                                                              : record_sums::starts;
+    static_assert(use != record_sums::starts || P::offset == 0);
 
     /// Group g + i, g even.
     static CRUMB_INLINE record_integers<I> group(const std::uint8_t* record, int g, int i) noexcept {
@@ -161,7 +166,8 @@ struct record_reader<isa::CRUMB_THIS_ISA, Format> {
                     const f32 d = scale(record, g * subs + sub, v);
                     const int i = (at + g) * subs + sub;
                     I::store(to.factors[i] + v * I::lanes, factor(d));
-                    I::store(to.terms[i] + v * I::lanes, term(record, d, v));
+                    if constexpr (use == record_sums::terms)
+                        I::store(to.terms[i] + v * I::lanes, term(record, d, v));
                 }
             }
         }

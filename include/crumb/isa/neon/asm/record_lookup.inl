@@ -4,7 +4,7 @@
 //
 // v0-v3 sums | v4, v5 activations | v6 mask | v7 table | v8-v11, v12-v15 indices of two register rows in turn
 // | v16-v19 operands, then powers of two | v20, v21, v26 exponents | v22 scales of activations | v23 the
-// least power | v24 units | v25 origin | v27 sums of activations | v28-v31 totals
+// least power | v24 unit | v25 origin | v28-v31 totals
 #include <crumb/config.hpp>
 
 #if CRUMB_BUILDS_NEON
@@ -37,7 +37,7 @@ namespace crumb::inline CRUMB_ABI::kernel {
     CRUMB_LOOK_UP(cells, 7, cells) \
     CRUMB_DOT(CRUMB_C, 4, lane) \
     CRUMB_DOT(cells, 5, lane)
-// totals += (sums - origin) * (activation scale `lane` of four) * powers of two, and what the offset of entries is less
+// totals += (sums - origin) * (activation scale `lane` of four) * powers of two
 #define CRUMB_INDEX_GROUP(lane) \
     CRUMB_LOAD(CRUMB_A, "[%[codes]], #64") \
     "ldp q4, q5, [%[x]], #32\n" \
@@ -60,9 +60,7 @@ namespace crumb::inline CRUMB_ABI::kernel {
     "shll2 v19.4s, v21.8h, #16\n" \
     CRUMB_FOUR("fsub", CRUMB_SUMS, "4s", CRUMB_SUMS, "4s", ", v25.4s") \
     CRUMB_FOUR("fmul", CRUMB_SUMS, "4s", CRUMB_SUMS, "4s", ", v22.s[" #lane "]") \
-    CRUMB_WORDS("fmla", CRUMB_LAST, CRUMB_SUMS, CRUMB_C) \
-    CRUMB_FOUR("fmul", CRUMB_SUMS, "4s", CRUMB_C, "4s", ", v24.s[1]") \
-    CRUMB_FOUR("fmla", CRUMB_LAST, "4s", CRUMB_SUMS, "4s", ", v27.s[" #lane "]")
+    CRUMB_WORDS("fmla", CRUMB_LAST, CRUMB_SUMS, CRUMB_C)
 // clang-format on
 
 template <class Format>
@@ -71,6 +69,7 @@ requires(has_table<Format> && std::is_same_v<typename Format::codes, field_codes
 struct record_single<isa::CRUMB_THIS_ISA, Format> {
     static constexpr bool takes_all = false;
     static CRUMB_INLINE std::size_t run(const linear_args& args, std::size_t tile, float* out) noexcept {
+        static_assert(record_reader<isa::CRUMB_THIS_ISA, Format>::use == record_sums::none);
         record_pointers<isa::CRUMB_THIS_ISA, Format> p(args, tile);
         const std::size_t fours = p.blocks / 4;
         std::size_t left = fours;
@@ -81,7 +80,7 @@ struct record_single<isa::CRUMB_THIS_ISA, Format> {
             "movi v6.16b, #15\n"
             "ldr q7, [%[table]]\n"
             "movi v23.8h, #64\n"
-            "ldr d24, [%[units]]\n"
+            "ldr s24, [%[unit]]\n"
             "ldr q25, [%[origin]]\n"
             CRUMB_LOAD(CRUMB_LAST, "[%[out]]")
             "1:\n"
@@ -89,7 +88,6 @@ struct record_single<isa::CRUMB_THIS_ISA, Format> {
             "subs %[left], %[left], #1\n"
             // Powers of two: it does not matter which factor the unit goes with.
             "fmul v22.4s, v22.4s, v24.s[0]\n"
-            "ldr q27, [%[sums]], #16\n"
             CRUMB_INDEX_GROUP(0)
             CRUMB_INDEX_GROUP(1)
             CRUMB_INDEX_GROUP(2)
@@ -97,8 +95,8 @@ struct record_single<isa::CRUMB_THIS_ISA, Format> {
             "b.ne 1b\n"
             CRUMB_STORE(CRUMB_LAST, "[%[out]]")
             : [codes] "+&r"(p.codes), [record] "+&r"(p.record), [x] "+&r"(p.x), [x_scales] "+&r"(p.x_scales),
-              [sums] "+&r"(p.sums), [left] "+&r"(left)
-            : [table] "r"(codes::table_entries.at), [origin] "r"(origin), [units] "r"(units), [out] "r"(out)
+              [left] "+&r"(left)
+            : [table] "r"(codes::table_entries.at), [origin] "r"(origin), [unit] "r"(&unit), [out] "r"(out)
             : CRUMB_CLOBBERS);
         // clang-format on
         return 4 * fours;
@@ -109,8 +107,6 @@ struct record_single<isa::CRUMB_THIS_ISA, Format> {
     alignas(64) static constexpr std::int32_t origin[16] = {o, o, o, o, o, o, o, o, o, o, o, o, o, o, o, o};
     using codes = record_codes<isa::CRUMB_THIS_ISA, Format>;
     static constexpr float unit = table_unit_of<Format>;
-    static constexpr int offset = record_reader<isa::CRUMB_THIS_ISA, Format>::offset;
-    static constexpr float units[2] = {unit, -unit* float(offset)};
 };
 
 #undef CRUMB_A
