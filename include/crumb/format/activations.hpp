@@ -34,7 +34,7 @@ enum class activation_order : std::uint8_t {
 struct activation_layout {
     std::size_t k = 0;              ///< inputs per row
     std::size_t row_block = 8;      ///< rows of a full block: 1, 2, 4, 8 or 16
-    int offset = 0;                 ///< added to weight codes by the kernel; 0: no starts, no shifts
+    int offset = 0;                 ///< added to weight codes by the kernel; 0: no starts
     std::size_t group = group_size; ///< inputs that share a scale: 32, `record_inputs` or `panel_inputs`
     /// Inputs of a sum of codes, 16 or 32; 0: no sums. With a scale per group of 32 sums are floats, times
     /// that scale, or what sums of products begin at (`sum_factor`); else they are of 16 bits.

@@ -20,6 +20,7 @@ struct record_block<isa::CRUMB_THIS_ISA, Bits, Subs, Integers> {
     static constexpr int per_tile = static_cast<int>(tile_channels) / I::lanes;
     static constexpr int per_row = static_cast<int>(tile_row_bytes) / I::width;
     static_assert(per_tile == per_row);
+    static constexpr int subs = Subs == 0 ? 1 : Subs; ///< sums per group
     /// Whether sums of panels begin at what the offset of codes takes from them.
     static constexpr bool starts = Integers && Subs == 2 && requires { P::pair_bias; };
     /// Whether both sums of a group share lanes, and their scales do.
@@ -70,11 +71,12 @@ struct record_block<isa::CRUMB_THIS_ISA, Bits, Subs, Integers> {
                                          const std::int32_t* begin, i32* sum) noexcept {
         float_sums<1, Vectors>(w, 0, rows<1>{{row}}, float_factors{begin}, 0, sum);
     }
+
     /// Where sums of `Rows` rows begin that begin at no sums of activations.
     template <int Rows>
     static constexpr auto origins = [] {
         struct {
-            std::int32_t at[unsigned((Subs == 0 ? 1 : Subs) * Rows)];
+            std::int32_t at[unsigned(subs * Rows)];
         } x{};
         for (auto& start : x.at)
             start = from_origin<I> ? activation_origin_bits : 0;
@@ -142,8 +144,6 @@ struct record_block<isa::CRUMB_THIS_ISA, Bits, Subs, Integers> {
     static CRUMB_INLINE const float* at(const float (*rows)[tile_channels], int i, int v) noexcept {
         return rows[i] + v % per_tile * I::lanes;
     }
-
-    static constexpr int subs = Subs == 0 ? 1 : Subs;
 
     /// What sum `Sub` of row r begins at, and the factor of sum `sub` of group g, for register v of channels.
     struct float_factors {
@@ -236,7 +236,6 @@ struct record_block<isa::CRUMB_THIS_ISA, Bits, Subs, Integers> {
     template <int Rows, int Vectors, class Operands>
     static CRUMB_INLINE void floats(const Operands& w, const record_terms* terms, int first,
                                     const record_rows& x, int groups, f32* total) noexcept {
-
         for (int g = 0; g < groups; ++g) {
             const auto row = rows<Rows>::load(x.codes + g * Rows * static_cast<int>(group_size));
             const int of_group = g * Rows * subs;
@@ -247,7 +246,6 @@ struct record_block<isa::CRUMB_THIS_ISA, Bits, Subs, Integers> {
             float_sums<Rows, Vectors>(w, g, row, factors, first, sum);
             CRUMB_UNROLL
             for (int r = 0; r < Rows; ++r) {
-
                 CRUMB_UNROLL
                 for (int i = 0; i < subs * Vectors; ++i) {
                     const int sub = i / Vectors, v = i % Vectors;
@@ -279,6 +277,7 @@ struct record_block<isa::CRUMB_THIS_ISA, Bits, Subs, Integers> {
             }
         }
     }
+
     /// The activation codes of a group.
     template <int Rows>
     struct rows {

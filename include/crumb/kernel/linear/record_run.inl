@@ -184,7 +184,6 @@ struct record_run<isa::CRUMB_THIS_ISA, Format> {
             const std::size_t group = b * block_groups + static_cast<std::size_t>(g);
             const auto row = P::load_row(args.x_codes + group * group_size, 8);
 
-            [[maybe_unused]] const float* sums = static_cast<const float*>(args.x_sums) + group * subs;
             const std::int32_t* begin = block::template origins<1>.at;
             if constexpr (reader::use == record_sums::starts)
                 begin = static_cast<const std::int32_t*>(args.x_sums) + group * subs;
@@ -204,6 +203,7 @@ struct record_run<isa::CRUMB_THIS_ISA, Format> {
                                             total[v]);
             }
             if constexpr (reader::use == record_sums::terms) {
+                const float* sums = static_cast<const float*>(args.x_sums) + group * subs;
                 CRUMB_UNROLL
                 for (int i = 0; i < subs * vectors; ++i) {
                     const int sub = i / vectors, v = i % vectors;

@@ -15,4 +15,6 @@
 #undef CRUMB_STORE
 #undef CRUMB_DOT_
 #undef CRUMB_DOT
+#undef CRUMB_LOOK_UP_ROW_
+#undef CRUMB_LOOK_UP_ROW
 #undef CRUMB_CLOBBERS

@@ -38,14 +38,7 @@ namespace crumb::inline CRUMB_ABI::kernel {
     "bit v" #d3 ".16b, v" #a3 ".16b, v" #mask ".16b\n"
 #define CRUMB_INSERT(...) CRUMB_INSERT_(__VA_ARGS__)
 
-// One register row of nibbles; `lane` of v4 has the inputs of the low ones, of v5 of the high ones.
-#define CRUMB_NIBBLES(cells, indices, lane) \
-    CRUMB_BITS("and", indices, cells, ", v9.16b") \
-    CRUMB_BITS("ushr", cells, cells, ", #4") \
-    CRUMB_LOOK_UP(indices, 7, indices) \
-    CRUMB_LOOK_UP(cells, 7, cells) \
-    CRUMB_DOT(indices, 4, lane) \
-    CRUMB_DOT(cells, 5, lane)
+#define CRUMB_NIBBLES(cells, indices, lane) CRUMB_LOOK_UP_ROW(cells, indices, 9, lane)
 // One register row of nibbles, each two indices.
 #define CRUMB_PAIRED(cells, entries, lane, next_lane) \
     CRUMB_BITS("and", CRUMB_LOW, cells, ", v9.16b") \
@@ -206,9 +199,7 @@ namespace crumb::inline CRUMB_ABI::kernel {
                    [x_scales] "+r"(p.x_scales), [passes] "+r"(p.passes) \
                  : [tables] "r"(p.tables), [origin] "r"(constants.origin), [spread] "r"(constants.spread), \
                    [tops] "r"(constants.tops), [powers] "r"(powers), [step] "r"(p.step), [out] "r"(out) \
-                 : "cc", "memory", "v0", "v1", "v2", "v3", "v4", "v5", "v6", "v7", "v8", "v9", "v10", "v11", \
-                   "v12", "v13", "v14", "v15", "v16", "v17", "v18", "v19", "v20", "v21", "v22", "v23", \
-                   "v24", "v25", "v26", "v27", "v28", "v29", "v30", "v31")
+                 : CRUMB_CLOBBERS)
 #define CRUMB_PASSES_WITH(prepare, group) \
     do { \
         if constexpr (block_scaled) \

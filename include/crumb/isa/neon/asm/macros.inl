@@ -36,6 +36,16 @@
 #define CRUMB_DOT_(o0, o1, o2, o3, x, lane) \
     CRUMB_FOUR_("sdot", 0, 1, 2, 3, "4s", o0, o1, o2, o3, "16b", ", v" #x ".4b[" #lane "]")
 #define CRUMB_DOT(...) CRUMB_DOT_(__VA_ARGS__)
+// One register row of nibbles that are indices into table v7: `indices` take the low ones, `cells` become the high ones;
+// `lane` of v4 has the inputs of the low ones, of v5 of the high ones.
+#define CRUMB_LOOK_UP_ROW_(c0, c1, c2, c3, i0, i1, i2, i3, mask, lane) \
+    CRUMB_BITS_("and", i0, i1, i2, i3, c0, c1, c2, c3, ", v" #mask ".16b") \
+    CRUMB_BITS_("ushr", c0, c1, c2, c3, c0, c1, c2, c3, ", #4") \
+    CRUMB_LOOK_UP_(i0, i1, i2, i3, 7, i0, i1, i2, i3) \
+    CRUMB_LOOK_UP_(c0, c1, c2, c3, 7, c0, c1, c2, c3) \
+    CRUMB_DOT_(i0, i1, i2, i3, 4, lane) \
+    CRUMB_DOT_(c0, c1, c2, c3, 5, lane)
+#define CRUMB_LOOK_UP_ROW(...) CRUMB_LOOK_UP_ROW_(__VA_ARGS__)
 // All registers.
 #define CRUMB_CLOBBERS \
     "cc", "memory", "v0", "v1", "v2", "v3", "v4", "v5", "v6", "v7", "v8", "v9", "v10", "v11", "v12", "v13", "v14", \

@@ -30,13 +30,7 @@ namespace crumb::inline CRUMB_ABI::kernel {
 #define CRUMB_C 16, 17, 18, 19
 #define CRUMB_LAST 28, 29, 30, 31
 
-#define CRUMB_INDEX_ROW(cells, lane) \
-    CRUMB_BITS("and", CRUMB_C, cells, ", v6.16b") \
-    CRUMB_BITS("ushr", cells, cells, ", #4") \
-    CRUMB_LOOK_UP(CRUMB_C, 7, CRUMB_C) \
-    CRUMB_LOOK_UP(cells, 7, cells) \
-    CRUMB_DOT(CRUMB_C, 4, lane) \
-    CRUMB_DOT(cells, 5, lane)
+#define CRUMB_INDEX_ROW(cells, lane) CRUMB_LOOK_UP_ROW(cells, CRUMB_C, 6, lane)
 // totals += (sums - origin) * (activation scale `lane` of four) * powers of two
 #define CRUMB_INDEX_GROUP(lane) \
     CRUMB_LOAD(CRUMB_A, "[%[codes]], #64") \

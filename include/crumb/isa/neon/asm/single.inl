@@ -174,9 +174,7 @@ namespace crumb::inline CRUMB_ABI::kernel {
                  : [codes] "+r"(p.codes), [scales] "+r"(p.scales), [x] "+r"(p.x),                            \
                    [x_scales] "+r"(p.x_scales), [starts] "+r"(p.starts), [passes] "+r"(p.passes)             \
                  : [constants] "r"(constants), [out] "r"(out)                                                \
-                 : "cc", "memory", "v0", "v1", "v2", "v3", "v4", "v5", "v6", "v7", "v8", "v9", "v10", "v11", \
-                   "v12", "v13", "v14", "v15", "v16", "v17", "v18", "v19", "v20", "v21", "v22", "v23",       \
-                   "v24", "v25", "v26", "v27", "v28", "v29", "v30", "v31")
+                 : CRUMB_CLOBBERS)
 // clang-format on
 
 template <>
