@@ -27,6 +27,32 @@ product linear(const storage_view<F>& w, std::size_t n, const float* x) noexcept
     return p;
 }
 
+/// A row of quantized activations, as products read it.
+struct activation_values {
+    activation_row at;
+    int absorbed = 0; ///< as `activation_layout` has it
+
+    /// Code of input k.
+    int code(std::size_t k) const noexcept { return at.code(k); }
+    /// Scale of a group.
+    double scale(std::size_t group) const noexcept { return double(at.scale(group)); }
+    /// The value of a code, in units of the scale. Absorbed: codes 0..15 lack a sixteenth of
+    /// codes 16..31; for 2 bits see `kernel::quantize_absorbed`.
+    double value(std::size_t k) const noexcept {
+        const double own = code(k);
+        const std::size_t in_group = k % group_size;
+        if (absorbed == 4)
+            return in_group < 16 ? own + code(k + 16) / 16.0 : own;
+        if (absorbed == 0)
+            return own;
+        // The four codes of a byte, from the uppermost down, are those of inputs 16, 20, 0 and 4.
+        const std::size_t first = k - in_group + in_group % 16 / 8 * 8 + in_group % 4;
+        const double a = code(first + 16), b = code(first + 20), c = code(first);
+        return in_group >= 16 ? (in_group % 8 < 4 ? a : b + a / 4)
+                              : (in_group % 8 < 4 ? c + b / 4 + a / 16 : own + c / 4 + b / 16 + a / 64);
+    }
+};
+
 /// Quantized activations as they lie in memory.
 struct activation_view {
     activation_layout layout;
@@ -34,29 +60,16 @@ struct activation_view {
     const float* scales = nullptr;
     std::size_t rows = 0;
 
+    /// Row r; finding it takes longer than reading a code.
+    activation_values row(std::size_t r) const noexcept {
+        return {activation_row::of(layout, codes, scales, rows, r), layout.absorbed};
+    }
     /// Code of input k of a row.
-    int code(std::size_t row, std::size_t k) const noexcept {
-        return activation_row::of(layout, codes, scales, rows, row).code(k);
-    }
+    int code(std::size_t r, std::size_t k) const noexcept { return row(r).code(k); }
     /// Scale of a row's group.
-    double scale(std::size_t row, std::size_t group) const noexcept {
-        return double(activation_row::of(layout, codes, scales, rows, row).scale(group));
-    }
-    /// The value of a code, in units of the scale. Absorbed: codes 0..15 lack a sixteenth of
-    /// codes 16..31; for 2 bits see `kernel::quantize_absorbed`.
-    double value(std::size_t row, std::size_t k) const noexcept {
-        const double own = code(row, k);
-        const std::size_t at = k % group_size;
-        if (layout.absorbed == 4)
-            return at < 16 ? own + code(row, k + 16) / 16.0 : own;
-        if (layout.absorbed == 0)
-            return own;
-        // The four codes of a byte, from the uppermost down, are those of inputs 16, 20, 0 and 4.
-        const std::size_t first = k - at + at % 16 / 8 * 8 + at % 4;
-        const double a = code(row, first + 16), b = code(row, first + 20), c = code(row, first);
-        return at >= 16 ? (at % 8 < 4 ? a : b + a / 4)
-                        : (at % 8 < 4 ? c + b / 4 + a / 16 : own + c / 4 + b / 16 + a / 64);
-    }
+    double scale(std::size_t r, std::size_t group) const noexcept { return row(r).scale(group); }
+    /// The value of a code, in units of the scale.
+    double value(std::size_t r, std::size_t k) const noexcept { return row(r).value(k); }
 };
 
 /// sum over i of value(w[n], i) code(x[row], i) within a group: exact, and equal on every ISA.
@@ -64,8 +77,9 @@ template <weight_format F>
 std::int64_t group_sum(const storage_view<F>& w, std::size_t n, const activation_view& x, std::size_t row,
                        std::size_t group) noexcept {
     std::int64_t sum = 0;
+    const activation_values input = x.row(row);
     for (std::size_t k = group * group_size; k < std::min((group + 1) * group_size, w.k); ++k)
-        sum += std::int64_t{w.value(n, k)} * x.code(row, k);
+        sum += std::int64_t{w.value(n, k)} * input.code(k);
     return sum;
 }
 
@@ -97,26 +111,29 @@ constexpr std::size_t roundings(std::size_t k) noexcept {
 template <weight_format F>
 product linear(const storage_view<F>& w, std::size_t n, const activation_view& x, std::size_t row) noexcept {
     product p;
+    const activation_values from = x.row(row);
     if constexpr (has_records<F>) {
         constexpr double offset = 2.0 * largest_offset<F>;
-        for (std::size_t k = 0; k < w.k; ++k) {
-            const double input = x.value(row, k) * x.scale(row, k / x.layout.group);
-            const std::size_t group = k / F::scales::group;
-            const double scale = double(to_float(w.scale(n, group))) * double(table_unit_of<F>) *
+        for (std::size_t g = 0; g < w.groups(); ++g) {
+            const double scale = double(to_float(w.scale(n, g))) * double(table_unit_of<F>) *
                                  (has_tensor_scale<F> ? double(w.tensor_scale) : 1.0);
-            double most = std::fabs(scale) * (std::abs(w.value(n, k)) + offset);
+            double minimum = 0;
             if constexpr (has_minima<F>)
-                most += std::fabs(double(to_float(w.minimum(n, group))));
-            p.value += w.weight(n, k) * input;
-            p.magnitude += most * std::fabs(input);
+                minimum = std::fabs(double(to_float(w.minimum(n, g))));
+            for (std::size_t k = g * F::scales::group; k < std::min((g + 1) * F::scales::group, w.k); ++k) {
+                const double input = from.value(k) * from.scale(k / x.layout.group);
+                const double most = std::fabs(scale) * (std::abs(w.value(n, k)) + offset) + minimum;
+                p.value += w.weight(n, k) * input;
+                p.magnitude += most * std::fabs(input);
+            }
         }
         return p;
     }
     for (std::size_t g = 0; g < w.groups(); ++g) {
-        const double scale = double(to_float(w.scale(n, g))) * x.scale(row, g);
+        const double scale = double(to_float(w.scale(n, g))) * from.scale(g);
         double sum = 0, magnitude = 0; // exact: multiples of 1/16 below 2^20
         for (std::size_t k = g * group_size; k < std::min((g + 1) * group_size, w.k); ++k) {
-            const double term = w.value(n, k) * x.value(row, k);
+            const double term = w.value(n, k) * from.value(k);
             sum += term;
             magnitude += std::fabs(term);
         }
@@ -137,6 +154,7 @@ panel_product panel_linear(const storage_view<F>& w, std::size_t n, const activa
     constexpr int shift = F::codes::panel_shift;
     constexpr std::size_t span = panel_inputs / group_size;
     panel_product p;
+    const activation_values from = x.row(row);
     for (std::size_t first = 0; first < w.groups(); first += span) {
         const std::size_t end = std::min(first + span, w.groups());
         float max = smallest_scale;
@@ -144,14 +162,14 @@ panel_product panel_linear(const storage_view<F>& w, std::size_t n, const activa
             max = std::fmax(max, std::fabs(to_float(w.scale(n, g))));
         const float inverse = 127.0f / max;
         const double scale = double(max * (float(1 << shift) / 127.0f));
-        const double x_scale = x.scale(row, first / span);
+        const double x_scale = from.scale(first / span);
         for (std::size_t k = first * group_size; k < std::min(end * group_size, w.k); ++k) {
             const int m = int(std::nearbyint(to_float(w.scale(n, k / group_size)) * inverse));
             const int code = (w.value(n, k) * m + (1 << shift) / 2) >> shift;
-            const double term = scale * code * x_scale * x.code(row, k);
+            const double term = scale * code * x_scale * from.code(k);
             p.value += term;
             p.magnitude += std::fabs(term);
-            p.requantized += std::fabs((scale * code - w.weight(n, k)) * x_scale * x.code(row, k));
+            p.requantized += std::fabs((scale * code - w.weight(n, k)) * x_scale * from.code(k));
         }
     }
     return p;
