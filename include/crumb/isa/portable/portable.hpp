@@ -20,7 +20,9 @@ CRUMB_IGNORE_UNDEFINED_BEGIN
 
 namespace crumb::inline CRUMB_ABI::isa {
 
-struct portable {
+/// A template, so that GCC compiles only what is called: xsimd's functions for Arm take it seconds.
+template <class = void>
+struct portable_primitives {
     static constexpr const char* name = isa_traits<portable>::name;
     using f32 = xsimd::batch<float>;
     using f64 = xsimd::batch<double>;
@@ -281,14 +283,14 @@ struct portable {
     struct nibbles : product {
         static constexpr float factor = 0.0625f;
         template <int X>
-        static CRUMB_INLINE operand expand(bytes raw) noexcept {
+        static CRUMB_INLINE bytes expand(bytes raw) noexcept {
             return (X == 0 ? raw << 4 : raw) & bytes(static_cast<std::int16_t>(0xf0f0));
         }
     };
     struct int8s : product {
         static constexpr float factor = 1;
         template <int X>
-        static CRUMB_INLINE operand expand(bytes raw) noexcept {
+        static CRUMB_INLINE bytes expand(bytes raw) noexcept {
             return raw;
         }
     };
@@ -297,13 +299,13 @@ struct portable {
         using table = const std::int8_t*;
         static CRUMB_INLINE table load_table(const std::int8_t* entries) noexcept { return entries; }
         template <int X>
-        static CRUMB_NOINLINE operand look_up(table entries, bytes cells) noexcept {
+        static CRUMB_NOINLINE bytes look_up(table entries, bytes cells) noexcept {
             std::uint8_t cell[width];
             std::int8_t found[width];
             std::memcpy(cell, &cells, sizeof cell);
             for (int i = 0; i < width; ++i)
                 found[i] = entries[X == 0 ? cell[i] & 15 : cell[i] >> 4];
-            operand w;
+            bytes w;
             std::memcpy(static_cast<void*>(&w), found, sizeof w);
             return w;
         }
@@ -327,6 +329,7 @@ struct portable {
         return out;
     }
 };
+struct portable : portable_primitives<> {};
 
 } // namespace crumb::inline CRUMB_ABI::isa
 
