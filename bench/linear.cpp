@@ -87,21 +87,21 @@ result<linear<F>> plan_for(const std::byte* packed, std::size_t bytes, const qua
 }
 
 /// crumb's product as a user calls it: float rows in, quantized on the way, float rows out.
-template <weight_format F, class Isa>
+template <weight_format F>
 struct linear_task {
-    linear_task(fixture<F>& f, std::size_t rows, linear_mode mode = linear_mode::exact,
+    linear_task(fixture<F>& f, const char* isa, std::size_t rows, linear_mode mode = linear_mode::exact,
                 std::size_t threads_ = 1)
         : y(f.output(rows, f.level.n)), x(f.input(rows)), threads(threads_) {
         const copies& packed = f.packed();
         for (std::size_t i = 0; i < packed.count; ++i) {
-            auto plan = plan_for<F>(packed.at(i), packed.stride, f.stored, rows, Isa::name, mode);
+            auto plan = plan_for<F>(packed.at(i), packed.stride, f.stored, rows, isa, mode);
             if (!plan) {
                 error = plan.message();
                 return;
             }
             plans.push_back(*plan);
         }
-        if (std::strcmp(plans[0].isa(), Isa::name) != 0) {
+        if (std::strcmp(plans[0].isa(), isa) != 0) {
             error = std::string("the plan fell back to ") + plans[0].isa();
             return;
         }
@@ -216,32 +216,58 @@ void plain_row_of(benchmark::State& state, std::size_t m, const memory_level& le
     plain_task<F, Isa> task(fixture_of<F>(level), m);
     if (!task.error.empty())
         return fail(state, task.error);
-    const double macs = time_task<peak_codes<F, linear_mode::exact>, Isa, linear_mode::exact>(
-        state, task, level, static_cast<double>(task.blocks.memory.size()));
+    const double macs =
+        time_product(state, {[&] { task.run(); }, task.macs(), task.weight_bytes, task.blocks.memory.size()},
+                     ceilings_of<peak_codes<F, linear_mode::exact>, Isa, linear_mode::exact>(), level);
     this_run().record(plain_name<F, Isa>(m, level), macs);
 }
 
+/// What rows of `linear_row_of` differ in by ISA.
+struct row_of_isa {
+    const char* isa;
+    linear_mode mode;
+    product_ceilings ceilings;
+    double (*plain)(std::size_t m, const memory_level& level) = nullptr; ///< rate of the baseline, or null
+};
 template <weight_format F, class Isa, linear_mode Mode>
-void linear_row_of(benchmark::State& state, std::size_t m, const memory_level& level) {
-    if (!isa_supported(isa_index(Isa::name)))
-        return skip(state, std::string("this CPU lacks ") + Isa::name);
-    linear_task<F, Isa> task(fixture_of<F>(level), m, Mode);
+constexpr row_of_isa row_of() {
+    row_of_isa row{Isa::name, Mode, ceilings_of<peak_codes<F, Mode>, Isa, Mode>()};
+    if constexpr (has_plain<F, Isa>)
+        row.plain = plain_rate<F, Isa>;
+    return row;
+}
+
+template <weight_format F>
+void linear_row(benchmark::State& state, const row_of_isa& row, std::size_t m, const memory_level& level) {
+    if (!isa_supported(isa_index(row.isa)))
+        return skip(state, std::string("this CPU lacks ") + row.isa);
+    linear_task<F> task(fixture_of<F>(level), row.isa, m, row.mode);
     if (!task.error.empty())
         return fail(state, task.error);
-    const double macs =
-        time_task<peak_codes<F, Mode>, Isa, Mode>(state, task, level, static_cast<double>(task.working_set));
-    if constexpr (has_plain<F, Isa>)
-        state.counters["vs_plain"] = macs / plain_rate<F, Isa>(m, level);
+    const double macs = time_product(
+        state, {[&] { task.run(); }, task.macs(), task.weight_bytes, task.working_set}, row.ceilings, level);
+    if (row.plain != nullptr)
+        state.counters["vs_plain"] = macs / row.plain(m, level);
+}
+template <weight_format F>
+void add_linear(const std::string& name, const row_of_isa& row, std::size_t m, const memory_level& level) {
+    add(
+        name,
+        [row](benchmark::State& state, std::size_t rows, const memory_level& at) {
+            linear_row<F>(state, row, rows, at);
+        },
+        m, level);
 }
 
 /// Two threads, each with its half of the channels, on the clock beside one thread with all of them.
-template <weight_format F, class Isa>
-void team_row_of(benchmark::State& state, std::size_t m, const memory_level& level) {
-    if (!isa_supported(isa_index(Isa::name)))
-        return skip(state, std::string("this CPU lacks ") + Isa::name);
+template <weight_format F>
+void team_row(benchmark::State& state, const char* isa, std::size_t m, const memory_level& level) {
+    if (!isa_supported(isa_index(isa)))
+        return skip(state, std::string("this CPU lacks ") + isa);
     if (std::thread::hardware_concurrency() < 2)
         return skip(state, "one CPU");
-    linear_task<F, Isa> one(fixture_of<F>(level), m), two(fixture_of<F>(level), m, linear_mode::exact, 2);
+    linear_task<F> one(fixture_of<F>(level), isa, m),
+        two(fixture_of<F>(level), isa, m, linear_mode::exact, 2);
     if (!one.error.empty() || !two.error.empty())
         return fail(state, one.error + two.error);
     std::vector<double> seconds, ratios;
@@ -262,41 +288,52 @@ template <weight_format F>
 void register_absorbed(const memory_level& level) {
     isa_list::for_each([&]<class Isa>() {
         if constexpr (kernel::absorbed_product<Isa, typename F::codes>::available)
-            add(row_name("absorbed", F::name, Isa::name, 1, level.n, level),
-                linear_row_of<F, Isa, linear_mode::absorbed>, 1, level);
+            add_linear<F>(row_name("absorbed", F::name, Isa::name, 1, level.n, level),
+                          row_of<F, Isa, linear_mode::absorbed>(), 1, level);
     });
+}
+
+/// The ISAs' rows in a mode, of those that have it.
+template <weight_format F, linear_mode Mode>
+std::vector<row_of_isa> rows_of_isas() {
+    std::vector<row_of_isa> rows;
+    isa_list::for_each([&]<class Isa>() {
+        if constexpr (Mode != linear_mode::panels || Isa::panel_row_block != 0)
+            rows.push_back(row_of<F, Isa, Mode>());
+    });
+    return rows;
 }
 
 template <weight_format F>
 void register_format(const memory_level& level) {
-    const auto for_each_row = [&](auto&& f) {
-        isa_list::for_each([&]<class Isa>() {
-            for (const std::size_t m : row_counts)
-                if (m <= 16 || level.bytes != 0)
-                    f(std::type_identity<Isa>{}, m);
-        });
-    };
-    for_each_row([&]<class Isa>(std::type_identity<Isa>, std::size_t m) {
+    const auto has_row = [&](std::size_t m) { return m <= 16 || level.bytes != 0; };
+    isa_list::for_each([&]<class Isa>() {
         if constexpr (has_plain<F, Isa>)
-            add(plain_name<F, Isa>(m, level), plain_row_of<F, Isa>, m, level)->MinTime(0.1);
+            for (const std::size_t m : row_counts)
+                if (has_row(m))
+                    add(plain_name<F, Isa>(m, level), plain_row_of<F, Isa>, m, level)->MinTime(0.1);
     });
-    for_each_row([&]<class Isa>(std::type_identity<Isa>, std::size_t m) {
-        add(row_name("linear", F::name, Isa::name, m, level.n, level),
-            linear_row_of<F, Isa, linear_mode::exact>, m, level);
-    });
+    const auto exact = rows_of_isas<F, linear_mode::exact>();
+    for (const row_of_isa& row : exact)
+        for (const std::size_t m : row_counts)
+            if (has_row(m))
+                add_linear<F>(row_name("linear", F::name, row.isa, m, level.n, level), row, m, level);
     if (level.bytes == 0)
         return;
-    isa_list::for_each([&]<class Isa>() {
-        if constexpr (!std::is_same_v<Isa, isa::portable>)
+    for (const row_of_isa& row : exact)
+        if (std::strcmp(row.isa, isa::portable::name) != 0)
             for (const std::size_t m : team_row_counts)
-                add(row_name("linear", F::name, Isa::name, m, level.n, level) + "/threads:2",
-                    team_row_of<F, Isa>, m, level)
+                add(
+                    row_name("linear", F::name, row.isa, m, level.n, level) + "/threads:2",
+                    [isa = row.isa](benchmark::State& state, std::size_t rows, const memory_level& at) {
+                        team_row<F>(state, isa, rows, at);
+                    },
+                    m, level)
                     ->MinTime(1.0);
-        if constexpr (Isa::panel_row_block != 0 && !has_records<F>)
+    if constexpr (!has_records<F>)
+        for (const row_of_isa& row : rows_of_isas<F, linear_mode::panels>())
             for (const std::size_t m : panel_row_counts)
-                add(row_name("panels", F::name, Isa::name, m, level.n, level),
-                    linear_row_of<F, Isa, linear_mode::panels>, m, level);
-    });
+                add_linear<F>(row_name("panels", F::name, row.isa, m, level.n, level), row, m, level);
 }
 
 } // namespace

@@ -105,7 +105,8 @@ void nested_row(benchmark::State& state, bool uniform, int bits, std::size_t m, 
     task t(fixture::of(uniform, level), bits, m, Isa::name);
     if (!t.error.empty())
         return fail(state, t.error);
-    (void)time_task<byte_codes, Isa, linear_mode::exact>(state, t, level, static_cast<double>(t.working_set));
+    (void)time_product(state, {[&] { t.run(); }, t.macs(), t.weight_bytes, t.working_set},
+                       ceilings_of<byte_codes, Isa, linear_mode::exact>(), level);
 }
 
 /// A layer at a precision beside the same layer at 4 bits and in halves, sample by sample.

@@ -6,6 +6,7 @@
 #include <crumb/op/linear/linear.hpp>
 
 #include <cstring>
+#include <functional>
 
 namespace crumb::bench {
 
@@ -30,26 +31,45 @@ using peak_codes =
     std::conditional_t<Mode == linear_mode::exact && !indexed_codes<typename F::codes> && !has_records<F>,
                        typename F::codes, byte_codes>;
 
-/// Times a task whose result has been checked and fills the counters. The ceilings are measured again every
-/// few milliseconds: on shared machines and warm boards they drift within a row. The fractions are medians of
-/// what neighbouring measurements give. `Codes`: see `peak_codes`.
-template <class Codes, class Isa, linear_mode Mode, class Task>
-double time_task(benchmark::State& state, Task& task, const memory_level& level, double working_set) {
-    constexpr bool exact = Mode == linear_mode::exact;
+/// What a product is compared with beside the read bandwidth: multiply-accumulates per second, measured again
+/// at every call.
+struct product_ceilings {
+    double (*peak)() = nullptr; ///< of the ISA for a bit layout
+    double (*mix)() = nullptr;  ///< of whole groups, or null
+};
+/// `Codes`: see `peak_codes`.
+template <class Codes, class Isa, linear_mode Mode>
+constexpr product_ceilings ceilings_of() {
+    product_ceilings c{mac_rate<Isa, Codes>, nullptr};
+    if constexpr (Mode == linear_mode::exact && has_mix<Isa>)
+        c.mix = mix_rate<Isa, Codes>;
+    return c;
+}
+
+/// A product to time.
+struct timed_product {
+    std::function<void()> run;
+    double macs = 0;
+    std::size_t weight_bytes = 0, working_set = 0;
+};
+
+/// Times a product whose result has been checked and fills the counters. The ceilings are measured again
+/// every few milliseconds: on shared machines and warm boards they drift within a row. The fractions are
+/// medians of what neighbouring measurements give.
+inline double time_product(benchmark::State& state, const timed_product& product,
+                           const product_ceilings& ceilings, const memory_level& level) {
     std::vector<double> of_read, of_peak, of_mix;
-    const auto bytes = static_cast<double>(task.weight_bytes);
-    const double seconds = sample(
-        state, level.bytes != 0 ? 1 : 16, [&] { task.run(); },
-        [&](double s) {
-            of_read.push_back(bytes / s / read_bandwidth(level));
-            of_peak.push_back(task.macs() / s / mac_rate<Isa, Codes>());
-            if constexpr (exact && has_mix<Isa>)
-                of_mix.push_back(task.macs() / s / mix_rate<Isa, Codes>());
-        });
-    const double macs = task.macs() / seconds;
+    const auto bytes = static_cast<double>(product.weight_bytes);
+    const double seconds = sample(state, level.bytes != 0 ? 1 : 16, product.run, [&](double s) {
+        of_read.push_back(bytes / s / read_bandwidth(level));
+        of_peak.push_back(product.macs / s / ceilings.peak());
+        if (ceilings.mix != nullptr)
+            of_mix.push_back(product.macs / s / ceilings.mix());
+    });
+    const double macs = product.macs / seconds;
     state.counters["bytes_per_second"] = bytes / seconds;
     state.counters["mac_per_second"] = macs;
-    state.counters["working_set_bytes"] = working_set;
+    state.counters["working_set_bytes"] = static_cast<double>(product.working_set);
     if (of_read.empty())
         return macs;
     state.counters["of_read_bandwidth"] = median(of_read);
@@ -59,10 +79,11 @@ double time_task(benchmark::State& state, Task& task, const memory_level& level,
     return macs;
 }
 
-template <class Function>
-benchmark::internal::Benchmark* add(const std::string& name, Function f, std::size_t m,
-                                    const memory_level& level) {
-    return benchmark::RegisterBenchmark(name.c_str(), [=](benchmark::State& state) { f(state, m, level); })
+inline benchmark::internal::Benchmark*
+add(const std::string& name, std::function<void(benchmark::State&, std::size_t, const memory_level&)> f,
+    std::size_t m, const memory_level& level) {
+    return benchmark::RegisterBenchmark(
+               name.c_str(), [f = std::move(f), m, level](benchmark::State& state) { f(state, m, level); })
         ->UseManualTime()
         ->Unit(benchmark::kMicrosecond);
 }
