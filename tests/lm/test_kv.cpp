@@ -1,37 +1,18 @@
-// Coded caches in sessions: names, how near they are to halves, codebooks in files.
-#include "cli/commands.hpp"
+// Coded caches in sessions: names, how near they are to halves.
 #include "decisions.hpp"
-#include "eval/evaluate.hpp"
-#include "fed.hpp"
-#include "gguf/gguf_writer.hpp"
-#include "model/kv_file.hpp"
-#include "model/model_identity.hpp"
-#include "tiny_model.hpp"
-#include "train/kv_training.hpp"
+#include "kv_models.hpp"
 
-#include <gtest/gtest.h>
-
-#include <algorithm>
 #include <cmath>
 #include <cstring>
-#include <limits>
-#include <map>
 
 namespace test_kv {
 namespace {
 
 using namespace lm::test;
-using crumb::kv_codec;
 using lm::activation_type;
 using lm::architecture;
 using lm::kv_type;
 using lm::weight_type;
-
-kv_type parsed(const std::string& text) {
-    const auto kv = kv_type::parse(text);
-    EXPECT_TRUE(kv.ok()) << kv.message();
-    return kv ? *kv : kv_type();
-}
 
 TEST(KvType, ReadsNamesAndOptions) {
     const std::pair<const char*, kv_type> known[] = {
@@ -141,102 +122,7 @@ TEST(KvType, RefusesWhatItDoesNotKnow) {
 
 constexpr const char* coded[] = {"q8_0", "kivi4", "kivi2", "pq4", "pq3", "pq2", "pq:2x8"};
 
-class Kv : public testing::TestWithParam<architecture> {
-  protected:
-    static constexpr std::size_t context = 256, training_chunks = 6;
-
-    tiny_shape shape(std::uint64_t seed = 1) const {
-        return {.arch = GetParam(),
-                .width = 64,
-                .hidden = 96,
-                .heads = 2,
-                .kv_heads = GetParam() == architecture::llama ? 1u : 2u,
-                .context = context,
-                .seed = seed};
-    }
-    static lm::model load(const std::string& path) {
-        auto m = lm::model::load(path, {weight_type::f32, activation_type::f32});
-        EXPECT_TRUE(m.ok()) << m.message();
-        return std::move(*m);
-    }
-    /// For the least energy of errors: what they do to random weights.
-    lm::kv_training training() const {
-        return {.text = calibration_.path(),
-                .chunks = training_chunks,
-                .errors = crumb::code_errors::plain,
-                .threads = 2};
-    }
-    /// Codebooks of `codec`, trained once for all tests; empty ones if it needs none.
-    crumb::kv_codebooks train(const kv_codec& codec) const {
-        if (!codec.has_codebooks())
-            return {};
-        static std::map<std::pair<architecture, std::string>, crumb::kv_codebooks> trained;
-        auto& books = trained[{GetParam(), lm::codec_name(codec)}];
-        if (books.sets == 0) {
-            auto made = lm::train_codebooks(model_, codec, training(), {});
-            EXPECT_TRUE(made.ok()) << made.message();
-            books = std::move(*made);
-        }
-        return books;
-    }
-    lm::session start(const kv_type& kv, std::size_t batch, const crumb::kv_codebooks& books) const {
-        auto s = lm::session::make(model_, lm::team(1), kv, context, batch, *books.view());
-        EXPECT_TRUE(s.ok()) << s.message();
-        return std::move(*s);
-    }
-    /// Mean KL divergence from a session with another cache, nats. Token by token, so that all but the newest
-    /// tokens are codes.
-    double divergence(const kv_type& kv, const crumb::kv_codebooks& books, lm::session& reference) const {
-        lm::session s = start(kv, 1, books);
-        const auto e = lm::evaluate(s, &reference, random_tokens(2 * context, 7), context, 0, {});
-        EXPECT_TRUE(e.ok()) << e.message();
-        return e->kl;
-    }
-    /// All logits of a text that is fed piece by piece; the last size repeats.
-    static std::vector<float> run(lm::session& s, std::span<const std::int32_t> text,
-                                  std::vector<std::size_t> pieces) {
-        std::vector<float> out;
-        for (std::size_t at = 0, i = 0; at < text.size(); ++i) {
-            const std::size_t size = std::min(pieces[std::min(i, pieces.size() - 1)], text.size() - at);
-            const auto logits = fed(s, text.subspan(at, size), size);
-            out.insert(out.end(), logits.begin(), logits.end());
-            at += size;
-        }
-        return out;
-    }
-
-    /// Random bytes, as the test's text has them.
-    static bytes random_text(std::size_t size, std::uint64_t seed) {
-        bytes out;
-        for (const std::int32_t t : random_tokens(size, seed))
-            out.push_back(static_cast<std::byte>(t));
-        return out;
-    }
-    /// The model's file with codebooks that are said to be of `of`.
-    static bytes with_codebooks(const lm::model& m, const lm::model& of, const crumb::kv_codebooks& books) {
-        lm::gguf_writer writer(3, crumb::alignment);
-        for (const lm::gguf_value& value : m.file().values())
-            writer.set(value);
-        for (const lm::gguf_tensor& t : m.file().tensors())
-            writer.add_tensor(t.name, t.type, std::span(t.dims).first(t.rank), t.data);
-        lm::write_codebooks(writer, of, books);
-        const auto out = writer.bytes();
-        EXPECT_TRUE(out.ok()) << out.message();
-        return *out;
-    }
-    /// What reading the codebooks of a file says.
-    static std::string read_error(const bytes& file, const kv_codec& codec) {
-        const temporary_file on_disk(file);
-        const lm::model m = load(on_disk.path());
-        const auto books = lm::read_codebooks(m, codec);
-        EXPECT_FALSE(books.ok());
-        return books.ok() ? std::string() : std::string(books.message());
-    }
-
-    const temporary_file file_{tiny_model(shape()).file()};
-    const temporary_file calibration_{random_text(training_chunks * context, 11)};
-    const lm::model model_ = load(file_.path());
-};
+using Kv = kv_models;
 
 // The measure is a cache whose keys and values are all 0. A codec that mixes up tokens, channels, scales or
 // means is off by as much as the numbers are large, and so is that cache; to second order the divergence is
@@ -558,195 +444,8 @@ TEST_P(Kv, TurnedKeysMeetTurnedQueries) {
     EXPECT_EQ(run(one, text, {9, 40, 20, 1}), expected);
 }
 
-TEST_P(Kv, CalibratedFilesHoldTheirCodebooks) {
-    const kv_codec codecs[] = {kv_codec::pq(2, 8, true, true), kv_codec::pq(2, 4, false, false)};
-    const temporary_file out{bytes()}, both{bytes()};
-    lm::calibrate_options o;
-    o.model = file_.path();
-    o.kv = {codecs[0]};
-    o.text = calibration_.path();
-    o.chunks = training_chunks;
-    o.errors = crumb::code_errors::plain;
-    o.threads = 2;
-    o.out = out.path();
-    ASSERT_TRUE(lm::calibrate(o).ok()) << lm::calibrate(o).message();
-    o.model = out.path();
-    o.kv = {codecs[1]};
-    o.threads = 1;
-    o.out = both.path();
-    ASSERT_TRUE(lm::calibrate(o).ok()) << lm::calibrate(o).message();
-
-    const auto none = lm::read_codebooks(model_, codecs[0]);
-    ASSERT_TRUE(none.ok()) << none.message();
-    EXPECT_FALSE(none->has_value());
-    const lm::model first = load(out.path()), second = load(both.path());
-    EXPECT_FALSE(lm::read_codebooks(first, codecs[1])->has_value());
-    for (const kv_codec& codec : codecs) {
-        const auto books = lm::read_codebooks(second, codec);
-        ASSERT_TRUE(books.ok() && books->has_value()) << books.message();
-        EXPECT_EQ((*books)->identity(), train(codec).identity()) << lm::codec_name(codec);
-    }
-    // The rest of the file is what it was.
-    EXPECT_EQ(lm::model_identity(second), lm::model_identity(model_));
-    for (const lm::gguf_tensor& t : model_.file().tensors()) {
-        const auto* copy = second.file().find_tensor(t.name);
-        ASSERT_NE(copy, nullptr) << t.name;
-        EXPECT_TRUE(std::equal(t.data.begin(), t.data.end(), copy->data.begin(), copy->data.end())) << t.name;
-    }
-    // Calibrating again replaces.
-    o.model = both.path();
-    o.seed = 2;
-    o.out = out.path();
-    ASSERT_TRUE(lm::calibrate(o).ok()) << lm::calibrate(o).message();
-    const lm::model third = load(out.path());
-    EXPECT_EQ(third.file().tensors().size(), second.file().tensors().size());
-    EXPECT_NE((*lm::read_codebooks(third, codecs[1]))->identity(),
-              (*lm::read_codebooks(second, codecs[1]))->identity());
-
-    // Turned ones are read back with their matrices.
-    o.errors = crumb::code_errors::turned;
-    o.seed = 1;
-    o.model = file_.path();
-    ASSERT_TRUE(lm::calibrate(o).ok()) << lm::calibrate(o).message();
-    {
-        const lm::model turned = load(out.path());
-        const auto with = lm::read_codebooks(turned, codecs[1]);
-        ASSERT_TRUE(with.ok() && with->has_value()) << with.message();
-        EXPECT_TRUE((*with)->view()->are_turned());
-    }
-
-    // Weighted by queries and output matrices, they have a metric, and other entries.
-    o.errors = crumb::code_errors::weighted;
-    o.seed = 1;
-    o.model = file_.path();
-    ASSERT_TRUE(lm::calibrate(o).ok()) << lm::calibrate(o).message();
-    const lm::model weighted = load(out.path());
-    const auto with = lm::read_codebooks(weighted, codecs[1]);
-    ASSERT_TRUE(with.ok() && with->has_value()) << with.message();
-    EXPECT_EQ((*with)->metric.size(), (*with)->scales.size() * 2);
-    EXPECT_NE((*with)->entries, train(codecs[1]).entries);
-    const auto& metric = (*with)->metric;
-    EXPECT_NE(*std::min_element(metric.begin(), metric.end()),
-              *std::max_element(metric.begin(), metric.end()));
-
-    // Loading takes default ones if it is told to, unless the file has some.
-    for (const std::string& path : {both.path(), file_.path()}) {
-        lm::common_options common;
-        common.model = path;
-        common.kv = {codecs[0]};
-        common.threads = 1;
-        common.default_codebooks = true;
-        const auto loaded = lm::load(common, 0, 1);
-        ASSERT_TRUE(loaded.ok()) << loaded.message();
-        EXPECT_EQ(loaded->codebooks->sets == 1, path == file_.path());
-        EXPECT_EQ(loaded->codebooks->identity() == train(codecs[0]).identity(), path == both.path());
-    }
-
-    // Loading takes the file's codebooks, or trains some.
-    for (const std::string& path : {both.path(), file_.path()}) {
-        lm::common_options common;
-        common.model = path;
-        common.kv = {codecs[1]};
-        common.threads = 1;
-        const auto loaded = lm::load(common, 0, 1);
-        ASSERT_TRUE(loaded.ok()) << loaded.message();
-        ASSERT_NE(loaded->codebooks, nullptr);
-        EXPECT_EQ(loaded->codebooks->identity() == train(codecs[1]).identity(), path == both.path());
-    }
-}
-
-TEST_P(Kv, CalibrationRefusesWhatItCannotDo) {
-    const temporary_file out{bytes()}, empty{bytes()};
-    lm::calibrate_options o;
-    o.model = file_.path();
-    o.kv = parsed("kivi4");
-    o.text = calibration_.path();
-    o.out = out.path();
-    EXPECT_STREQ(lm::calibrate(o).message(), "--kv kivi4:sinks=4:window=32 has no codebooks to calibrate");
-    o.kv = parsed("pq4");
-    o.text = "/nonexistent/text";
-    EXPECT_NE(std::string(lm::calibrate(o).message()).find("/nonexistent/text"), std::string::npos);
-    o.text = empty.path();
-    EXPECT_STREQ(lm::calibrate(o).message(), "the calibration text has 0 tokens, a window takes 256");
-    o.text = calibration_.path();
-    o.kv.sinks = 240;
-    EXPECT_NE(std::string(lm::calibrate(o).message()).find("layer 0 has no whole block of samples"),
-              std::string::npos)
-        << lm::calibrate(o).message();
-    o.kv.sinks = 4;
-    o.chunks = 1;
-    o.out = "/nonexistent/out.gguf";
-    EXPECT_NE(std::string(lm::calibrate(o).message()).find("/nonexistent/out.gguf"), std::string::npos);
-}
-
-TEST_P(Kv, CodebooksOfAnotherModelAreRefused) {
-    const kv_codec codec = kv_codec::pq(2, 8, true, true);
-    const temporary_file other_file(tiny_model(shape(2)).file());
-    const lm::model other = load(other_file.path());
-    EXPECT_NE(lm::model_identity(other), lm::model_identity(model_));
-    EXPECT_EQ(read_error(with_codebooks(model_, other, train(codec)), codec),
-              "the codebooks of pq4 are of another model");
-    // Weights in fewer bits are the same model.
-    const auto rounded = lm::model::load(file_.path(), {weight_type::q4_0, activation_type::int8});
-    ASSERT_TRUE(rounded.ok()) << rounded.message();
-    EXPECT_EQ(lm::model_identity(*rounded), lm::model_identity(model_));
-}
-
-TEST_P(Kv, DamagedCodebooksAreRefused) {
-    const kv_codec codec = kv_codec::pq(2, 8, true, true);
-    const auto books = train(codec);
-    const bytes good = with_codebooks(model_, model_, books);
-    const auto changed = [&](const char* key, std::byte value) {
-        bytes bad = good;
-        const std::string name = std::string("crumb.kv.pq4.") + key;
-        const std::string_view all(reinterpret_cast<const char*>(bad.data()), bad.size());
-        const std::size_t at = all.find(name);
-        EXPECT_NE(at, std::string_view::npos) << key;
-        bad[at + name.size() + 4] = value; // behind the key stands its type
-        return read_error(bad, codec);
-    };
-    EXPECT_EQ(changed("version", std::byte{2}), "key crumb.kv.pq4.version is 2, this program reads 1");
-    EXPECT_EQ(changed("model", good[0] ^ std::byte{0xff}), "the codebooks of pq4 are of another model");
-    for (const char* key : {"head_size", "layer_step", "sets"})
-        EXPECT_NE(changed(key, std::byte{200}), "") << key;
-    if (model_.shape().kv_heads > 1) {
-        EXPECT_NE(changed("head_step", std::byte{200}), "");
-    }
-    EXPECT_NE(changed("sets", std::byte{0}), "");
-
-    const auto damaged = [&](const auto& damage) {
-        auto bad = books;
-        damage(bad);
-        return read_error(with_codebooks(model_, model_, bad), codec);
-    };
-    const auto is_of = [&](const char* tensor, std::size_t numbers) {
-        return std::string("tensor crumb.kv.pq4.") + tensor + " is not of " + std::to_string(numbers) +
-               " numbers";
-    };
-    EXPECT_EQ(damaged([](auto& b) { b.entries.pop_back(); }), is_of("entries", books.entries.size()));
-    EXPECT_EQ(damaged([](auto& b) { b.scales.resize(b.scales.size() / 2); }),
-              is_of("scales", books.scales.size()));
-    EXPECT_EQ(damaged([](auto& b) { b.metric.resize(3); }), is_of("metric", 2 * books.scales.size()));
-    EXPECT_EQ(damaged([](auto& b) { b.entries.clear(); }), "the codebooks of pq4 are incomplete");
-    EXPECT_EQ(damaged([](auto& b) { b.scales.clear(); }), "the codebooks of pq4 are incomplete");
-    for (const float bad : {std::numeric_limits<float>::infinity(), std::nanf(""), -1.0f})
-        EXPECT_NE(damaged([&](auto& b) { b.scales.back() = bad; }).find("tensors crumb.kv.pq4.*: codebooks"),
-                  std::string::npos)
-            << bad;
-    EXPECT_NE(damaged([&](auto& b) {
-                  b.metric.assign(2 * b.scales.size(), 1.0f);
-                  b.metric[5] = std::nanf("");
-              }).find("tensors crumb.kv.pq4.*: codebooks, metric"),
-              std::string::npos);
-    // Two entries whose sum is no signed byte.
-    EXPECT_NE(damaged([](auto& b) { b.entries[3] = b.entries[16] = 100; }).find("the max is 127"),
-              std::string::npos);
-}
-
 INSTANTIATE_TEST_SUITE_P(Architectures, Kv, testing::Values(architecture::llama, architecture::gpt2),
-                         [](const auto& each) {
-                             return std::string(each.param == architecture::llama ? "llama" : "gpt2");
-                         });
+                         architecture_names());
 
 } // namespace
 } // namespace test_kv
