@@ -6,6 +6,7 @@
 #include <crumb/op/linear/linear.hpp>
 
 #include <barrier>
+#include <functional>
 #include <memory>
 #include <thread>
 
@@ -222,7 +223,7 @@ void plain_row_of(benchmark::State& state, std::size_t m, const memory_level& le
     this_run().record(plain_name<F, Isa>(m, level), macs);
 }
 
-/// What rows of `linear_row_of` differ in by ISA.
+/// What rows of `linear_row` differ in by ISA.
 struct row_of_isa {
     const char* isa;
     linear_mode mode;
@@ -238,7 +239,7 @@ constexpr row_of_isa row_of() {
 }
 
 template <weight_format F>
-void linear_row(benchmark::State& state, const row_of_isa& row, std::size_t m, const memory_level& level) {
+void linear_row(const row_of_isa& row, benchmark::State& state, std::size_t m, const memory_level& level) {
     if (!isa_supported(isa_index(row.isa)))
         return skip(state, std::string("this CPU lacks ") + row.isa);
     linear_task<F> task(fixture_of<F>(level), row.isa, m, row.mode);
@@ -249,19 +250,10 @@ void linear_row(benchmark::State& state, const row_of_isa& row, std::size_t m, c
     if (row.plain != nullptr)
         state.counters["vs_plain"] = macs / row.plain(m, level);
 }
-template <weight_format F>
-void add_linear(const std::string& name, const row_of_isa& row, std::size_t m, const memory_level& level) {
-    add(
-        name,
-        [row](benchmark::State& state, std::size_t rows, const memory_level& at) {
-            linear_row<F>(state, row, rows, at);
-        },
-        m, level);
-}
 
 /// Two threads, each with its half of the channels, on the clock beside one thread with all of them.
 template <weight_format F>
-void team_row(benchmark::State& state, const char* isa, std::size_t m, const memory_level& level) {
+void team_row(const char* isa, benchmark::State& state, std::size_t m, const memory_level& level) {
     if (!isa_supported(isa_index(isa)))
         return skip(state, std::string("this CPU lacks ") + isa);
     if (std::thread::hardware_concurrency() < 2)
@@ -288,8 +280,8 @@ template <weight_format F>
 void register_absorbed(const memory_level& level) {
     isa_list::for_each([&]<class Isa>() {
         if constexpr (kernel::absorbed_product<Isa, typename F::codes>::available)
-            add_linear<F>(row_name("absorbed", F::name, Isa::name, 1, level.n, level),
-                          row_of<F, Isa, linear_mode::absorbed>(), 1, level);
+            add(row_name("absorbed", F::name, Isa::name, 1, level.n, level),
+                std::bind_front(linear_row<F>, row_of<F, Isa, linear_mode::absorbed>()), 1, level);
     });
 }
 
@@ -317,23 +309,21 @@ void register_format(const memory_level& level) {
     for (const row_of_isa& row : exact)
         for (const std::size_t m : row_counts)
             if (has_row(m))
-                add_linear<F>(row_name("linear", F::name, row.isa, m, level.n, level), row, m, level);
+                add(row_name("linear", F::name, row.isa, m, level.n, level),
+                    std::bind_front(linear_row<F>, row), m, level);
     if (level.bytes == 0)
         return;
     for (const row_of_isa& row : exact)
         if (std::strcmp(row.isa, isa::portable::name) != 0)
             for (const std::size_t m : team_row_counts)
-                add(
-                    row_name("linear", F::name, row.isa, m, level.n, level) + "/threads:2",
-                    [isa = row.isa](benchmark::State& state, std::size_t rows, const memory_level& at) {
-                        team_row<F>(state, isa, rows, at);
-                    },
-                    m, level)
+                add(row_name("linear", F::name, row.isa, m, level.n, level) + "/threads:2",
+                    std::bind_front(team_row<F>, row.isa), m, level)
                     ->MinTime(1.0);
     if constexpr (!has_records<F>)
         for (const row_of_isa& row : rows_of_isas<F, linear_mode::panels>())
             for (const std::size_t m : panel_row_counts)
-                add_linear<F>(row_name("panels", F::name, row.isa, m, level.n, level), row, m, level);
+                add(row_name("panels", F::name, row.isa, m, level.n, level),
+                    std::bind_front(linear_row<F>, row), m, level);
 }
 
 } // namespace
