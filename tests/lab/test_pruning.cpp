@@ -240,9 +240,7 @@ TEST_P(Pruning, RefusesWhatItCannotPrune) {
 }
 
 INSTANTIATE_TEST_SUITE_P(Architectures, Pruning, testing::Values(architecture::llama, architecture::gpt2),
-                         [](const auto& test) {
-                             return test.param == architecture::llama ? "llama" : "gpt2";
-                         });
+                         architecture_name);
 
 TEST(PruningOption, IsRead) {
     const std::pair<const char*, pruning> good[] = {{"magnitude:0.5", {kind::magnitude, 0.5}},

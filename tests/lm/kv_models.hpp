@@ -112,10 +112,4 @@ class kv_models : public testing::TestWithParam<architecture> {
     const lm::model model_ = load(file_.path());
 };
 
-inline auto architecture_names() {
-    return [](const testing::TestParamInfo<architecture>& each) {
-        return std::string(each.param == architecture::llama ? "llama" : "gpt2");
-    };
-}
-
 } // namespace lm::test

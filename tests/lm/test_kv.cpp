@@ -445,7 +445,7 @@ TEST_P(Kv, TurnedKeysMeetTurnedQueries) {
 }
 
 INSTANTIATE_TEST_SUITE_P(Architectures, Kv, testing::Values(architecture::llama, architecture::gpt2),
-                         architecture_names());
+                         architecture_name);
 
 } // namespace
 } // namespace test_kv

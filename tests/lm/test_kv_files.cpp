@@ -211,7 +211,7 @@ TEST_P(KvFiles, DamagedCodebooksAreRefused) {
 }
 
 INSTANTIATE_TEST_SUITE_P(Architectures, KvFiles, testing::Values(architecture::llama, architecture::gpt2),
-                         architecture_names());
+                         architecture_name);
 
 } // namespace
 } // namespace test_kv_files

@@ -393,9 +393,7 @@ TEST_P(Quantize, ReportsDamagedFiles) {
 }
 
 INSTANTIATE_TEST_SUITE_P(Architectures, Quantize, testing::Values(architecture::llama, architecture::gpt2),
-                         [](const auto& each) {
-                             return std::string(each.param == architecture::llama ? "llama" : "gpt2");
-                         });
+                         architecture_name);
 
 TEST(Roles, AreReadFromTheNamesOfTensors) {
     const auto role = lm::find_role("blk.17.ffn_down.weight");

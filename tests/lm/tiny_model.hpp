@@ -277,4 +277,9 @@ inline std::vector<std::int32_t> random_tokens(std::size_t count, std::uint64_t 
     return out;
 }
 
+/// Names the tests of an architecture.
+inline std::string architecture_name(const testing::TestParamInfo<architecture>& each) {
+    return each.param == architecture::llama ? "llama" : "gpt2";
+}
+
 } // namespace lm::test
