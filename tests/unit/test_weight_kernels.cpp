@@ -47,8 +47,11 @@ TEST(WeightKernels, ProductsHaveOneOrder) {
         std::size_t m, n, k;
         bool transposed; ///< A is stored by columns
     };
-    for (const shape s :
-         {shape{1, 16, 1, false}, {7, 48, 33, true}, {13, 112, 600, false}, {0, 32, 5, true}}) {
+    for (const shape s : {shape{1, 16, 1, false},
+                          {7, 48, 33, true},
+                          {13, 112, 600, false},
+                          {98, 80, 257, true},
+                          {0, 32, 5, true}}) {
         numbers r(1);
         const auto a = r.floats(s.m * s.k + 1), b = r.floats(s.k * s.n), c = r.floats(s.m * s.n + 1);
         const std::size_t a_row = s.transposed ? 1 : s.k, a_depth = s.transposed ? s.m : 1;

@@ -69,8 +69,8 @@ result<residual_streams> residual_streams::make(model& m, session& s, std::span<
 
 namespace {
 
-/// Rows of a product that are summed at a time: they and their inputs stay in a cache.
-constexpr std::size_t rows_at_once = 48;
+/// Columns of a product that are summed at a time: they and the inputs of its rows stay in a cache.
+constexpr std::size_t columns_at_once = 512;
 
 /// Adds a^T b, of rows of the same tokens, of which there are 512 at most; `lower`: its lower triangle, more
 /// may be written. The columns of b are a multiple of 16. The sums of these rows are made in floats, each
@@ -80,23 +80,26 @@ void add_product(const team& threads, const crumb::dispatch::weight_functions& f
                  bool lower, stream_inputs::sums& to) {
     std::atomic<std::size_t> next = 0;
     threads.run([&](std::size_t, std::size_t) {
-        std::vector<float> own(a.rows * rows_at_once), product(rows_at_once * b.cols);
+        std::vector<float> own(a.rows * crumb::product_rows), product(crumb::product_rows * columns_at_once);
         // Long rows first, so that the threads end together.
-        for (std::size_t taken = next++; taken * rows_at_once < a.cols; taken = next++) {
-            const std::size_t end = a.cols - taken * rows_at_once;
-            const std::size_t first = end - std::min(end, rows_at_once), count = end - first;
+        for (std::size_t taken = next++; taken * crumb::product_rows < a.cols; taken = next++) {
+            const std::size_t end = a.cols - taken * crumb::product_rows;
+            const std::size_t first = end - std::min(end, crumb::product_rows), count = end - first;
             const std::size_t used =
                 std::min<std::size_t>(static_cast<std::size_t>(to.cols()), lower ? end : b.cols);
-            const std::size_t cols = crumb::round_up(used, std::size_t{16});
             for (std::size_t t = 0; t < a.rows; ++t)
                 std::copy_n(a.row(t) + first, count, own.data() + t * count);
-            std::fill_n(product.data(), count * cols, 0.0f);
-            functions.add_product(
-                {own.data(), 1, count, b.data, b.stride, product.data(), cols, count, cols, a.rows});
-            for (std::size_t r = 0; r < count; ++r) {
-                double* const sums = to.row(static_cast<Eigen::Index>(first + r)).data();
-                for (std::size_t i = 0; i < used; ++i)
-                    sums[i] += double{product[r * cols + i]};
+            for (std::size_t c = 0; c < used; c += columns_at_once) {
+                const std::size_t wanted = std::min(columns_at_once, used - c);
+                const std::size_t cols = crumb::round_up(wanted, std::size_t{16});
+                std::fill_n(product.data(), count * cols, 0.0f);
+                functions.add_product(
+                    {own.data(), 1, count, b.data + c, b.stride, product.data(), cols, count, cols, a.rows});
+                for (std::size_t r = 0; r < count; ++r) {
+                    double* const sums = to.row(static_cast<Eigen::Index>(first + r)).data() + c;
+                    for (std::size_t i = 0; i < wanted; ++i)
+                        sums[i] += double{product[r * cols + i]};
+                }
             }
         }
     });

@@ -1,5 +1,7 @@
-// Products of float matrices. Loops: blocks of depth > tiles of columns > tiles of rows > depth. An element
-// has one running sum, so that blocks and tiles, which differ from ISA to ISA, change no bit.
+// Products of float matrices. Loops: blocks of depth > panels of columns > tiles of rows > depth. An element
+// has one running sum, so that blocks and tiles, which differ from ISA to ISA, change no bit. A panel of B,
+// depth x columns, is copied to where all of its tiles find it in the first cache: rows of B are as far apart
+// as its matrix is wide, often a power of two, so that they would share a few sets of that cache.
 #if !defined(CRUMB_THIS_ISA)
 #include <crumb/isa/editor.hpp>
 #endif
@@ -12,7 +14,8 @@ struct product_run<I> {
     static constexpr std::size_t lanes = I::lanes;
     static constexpr std::size_t height = 6;                             ///< rows of a tile
     static constexpr std::size_t registers = I::registers >= 32 ? 4 : 2; ///< of a row of a tile
-    static constexpr std::size_t depth = 512; ///< keeps a tile's columns in a cache
+    static constexpr std::size_t depth = 128;                            ///< of a panel, of 32 KiB at most
+    static constexpr std::size_t moment_rows = 512;                      ///< whose sums are floats
 
     template <class T>
     static void multiply(const product_args<T>& p) noexcept {
@@ -40,8 +43,8 @@ struct product_run<I> {
             const std::size_t turn = strip % (2 * p.parts);
             if ((turn < p.parts ? turn : 2 * p.parts - 1 - turn) != p.part)
                 continue;
-            for (std::size_t k = 0; k < p.x.rows; k += depth) {
-                const std::size_t end = p.x.rows - k < depth ? p.x.rows : k + depth;
+            for (std::size_t k = 0; k < p.x.rows; k += moment_rows) {
+                const std::size_t end = p.x.rows - k < moment_rows ? p.x.rows : k + moment_rows;
                 std::size_t i = j;
                 for (; i + height <= cols; i += height)
                     moments<height>(p, i, j, k, end);
@@ -55,31 +58,50 @@ struct product_run<I> {
     static CRUMB_INLINE f32 repeat(float x) noexcept { return I::set1(x); }
     static CRUMB_INLINE typename I::f64 repeat(double x) noexcept { return I::set1_f64(x); }
 
+    /// Rows k ... of B, its columns j ... of a tile.
+    template <class T>
+    struct panel {
+        const T* at;
+        std::size_t stride;
+    };
+
     template <std::size_t Registers, class T>
-    static CRUMB_INLINE void rows(const product_args<T>& p, std::size_t j, std::size_t k,
-                                  std::size_t end) noexcept {
+    static CRUMB_NOINLINE void rows(const product_args<T>& p, std::size_t j, std::size_t k,
+                                    std::size_t end) noexcept {
+        constexpr std::size_t numbers = lanes * sizeof(float) / sizeof(T);
+        panel<T> b{p.b + k * p.b_stride + j, p.b_stride};
+        alignas(64) T copy[depth * Registers * numbers];
+        if (p.m > 2 * height) {
+            for (std::size_t t = 0; t < end - k; ++t) {
+                CRUMB_UNROLL
+                for (std::size_t c = 0; c < Registers; ++c)
+                    I::store(copy + (t * Registers + c) * numbers,
+                             I::load(b.at + t * b.stride + c * numbers));
+            }
+            b = {copy, Registers * numbers};
+        }
         std::size_t i = 0;
         for (; i + height <= p.m; i += height)
-            tile<height, Registers>(p, i, j, k, end);
+            tile<height, Registers>(p, b, i, j, k, end);
         if (i + 4 <= p.m) {
-            tile<4, Registers>(p, i, j, k, end);
+            tile<4, Registers>(p, b, i, j, k, end);
             i += 4;
         }
         if (i + 3 <= p.m) {
-            tile<3, Registers>(p, i, j, k, end);
+            tile<3, Registers>(p, b, i, j, k, end);
             i += 3;
         }
         if (i + 2 <= p.m) {
-            tile<2, Registers>(p, i, j, k, end);
+            tile<2, Registers>(p, b, i, j, k, end);
             i += 2;
         }
         if (i < p.m)
-            tile<1, Registers>(p, i, j, k, end);
+            tile<1, Registers>(p, b, i, j, k, end);
     }
 
     template <std::size_t Rows, std::size_t Registers, class T>
-    static CRUMB_NOINLINE void tile(const product_args<T>& p, std::size_t i, std::size_t j, std::size_t k,
-                                    std::size_t end) noexcept {
+    static CRUMB_NOINLINE void tile(const product_args<T>& p, panel<T> b, std::size_t i, std::size_t j,
+                                    std::size_t k, std::size_t end) noexcept {
         constexpr std::size_t numbers = lanes * sizeof(float) / sizeof(T);
         using reg = decltype(I::load(p.c));
         reg sum[Rows][Registers];
@@ -90,12 +112,11 @@ struct product_run<I> {
                 sum[r][c] = I::load(p.c + (i + r) * p.c_stride + j + c * numbers);
         }
         const T* a = p.a + i * p.a_row + k * p.a_depth;
-        const T* b = p.b + k * p.b_stride + j;
-        for (; k < end; ++k, a += p.a_depth, b += p.b_stride) {
+        for (; k < end; ++k, a += p.a_depth, b.at += b.stride) {
             reg row[Registers];
             CRUMB_UNROLL
             for (std::size_t c = 0; c < Registers; ++c)
-                row[c] = I::load(b + c * numbers);
+                row[c] = I::load(b.at + c * numbers);
             CRUMB_UNROLL
             for (std::size_t r = 0; r < Rows; ++r) {
                 const reg one = repeat(a[r * p.a_row]);

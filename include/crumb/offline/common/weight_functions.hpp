@@ -16,6 +16,9 @@ CRUMB_WHEN_CALLED result<const dispatch::weight_functions*> choose_weight_functi
     return &dispatch::functions_at<dispatch::weight_functions>(*isa);
 }
 
+/// Rows whose products quantizers make at a time: their panels of the other matrix are copied once.
+inline constexpr std::size_t product_rows = 96;
+
 /// x, a product: no compiler fuses it with a sum.
 inline double rounded(double x) noexcept {
     CRUMB_ROUND_PRODUCT(x);

@@ -72,9 +72,8 @@ class nested_feedback {
             if (const status s = system_.check_weights(w[slot(p)], rows); !s)
                 return s;
         const nested_search search(out.levels, options_.lambda, system_.functions(), options_.search);
-        constexpr std::size_t batch = 64;
-        for (std::size_t r = rows.begin; r < rows.end; r += batch)
-            quantize_batch(search, w, out, {r, std::min(r + batch, rows.end)});
+        for (std::size_t r = rows.begin; r < rows.end; r += product_rows)
+            quantize_batch(search, w, out, {r, std::min(r + product_rows, rows.end)});
         return {};
     }
 

@@ -57,9 +57,8 @@ class error_feedback {
         if (const status s = system_.check_weights(w, rows); !s)
             return s;
         const group_search search(out.levels, system_.functions(), options_.search);
-        constexpr std::size_t batch = 64;
-        for (std::size_t r = rows.begin; r < rows.end; r += batch)
-            quantize_batch(search, w, out, {r, std::min(r + batch, rows.end)});
+        for (std::size_t r = rows.begin; r < rows.end; r += product_rows)
+            quantize_batch(search, w, out, {r, std::min(r + product_rows, rows.end)});
         return {};
     }
 

@@ -74,10 +74,9 @@ class shifted_weights {
                 std::copy_n(c.row(r), k_, padded.data() + r * n_);
         }
         const auto all = n_ == k_ ? c : matrix<const double>(padded.data(), k_, n_);
-        constexpr std::size_t batch = 64;
-        std::vector<double> minus(batch * k_), off(batch * n_);
-        for (std::size_t first = rows.begin; first < rows.end; first += batch) {
-            const std::size_t m = std::min(batch, rows.end - first);
+        std::vector<double> minus(product_rows * k_), off(product_rows * n_);
+        for (std::size_t first = rows.begin; first < rows.end; first += product_rows) {
+            const std::size_t m = std::min(product_rows, rows.end - first);
             std::fill(off.begin(), off.end(), 0.0);
             for (std::size_t r = 0; r < m; ++r) {
                 for (std::size_t i = 0; i < k_; ++i)
