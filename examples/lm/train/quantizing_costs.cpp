@@ -5,7 +5,7 @@ namespace lm {
 namespace {
 
 /// A multiplication and a sum that are not fused, of floats and of doubles.
-constexpr double unfused = 2, unfused_double = 6;
+constexpr double unfused = 2, unfused_double = 4;
 /// A weight of a pass, with its share of attention, of norms and of decoding.
 constexpr double passed = 2.4;
 /// Choosing the scale and the codes of a group once, per weight.
