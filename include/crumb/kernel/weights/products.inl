@@ -71,7 +71,7 @@ struct product_run<I> {
         constexpr std::size_t numbers = lanes * sizeof(float) / sizeof(T);
         panel<T> b{p.b + k * p.b_stride + j, p.b_stride};
         alignas(64) T copy[depth * Registers * numbers];
-        if (p.m > 2 * height) {
+        if (p.m > 2 * height) { // fewer tiles do not pay for a copy
             for (std::size_t t = 0; t < end - k; ++t) {
                 CRUMB_UNROLL
                 for (std::size_t c = 0; c < Registers; ++c)

@@ -16,7 +16,8 @@ CRUMB_WHEN_CALLED result<const dispatch::weight_functions*> choose_weight_functi
     return &dispatch::functions_at<dispatch::weight_functions>(*isa);
 }
 
-/// Rows whose products quantizers make at a time: their panels of the other matrix are copied once.
+/// Rows whose products quantizers make at a time, a multiple of a tile's rows: one copy of a panel of the
+/// other matrix serves all of them.
 inline constexpr std::size_t product_rows = 96;
 
 /// x, a product: no compiler fuses it with a sum.
