@@ -1,7 +1,8 @@
 // Products with float, fp16 or bf16 weights. Loops:
-//     few rows    channels (4 at a time) > rows > inputs (a register at a time)      weights as they lie
-//     panels      rows (64 at a time) > channels (8) > inputs (512) > rows (`block_rows`) > channels (4) >
-//                 registers of inputs                                                weights copied to floats
+//     1 to 3 rows     channels (8 at a time) > rows > inputs (1024) > a register of inputs
+//     to 32 rows      channels (4) > inputs (1024) > rows (`block_rows`) > a register of inputs
+//     more rows       rows (128) > inputs (1024) > channels (4), copied to floats > rows (`block_rows`) > a
+//                     register of inputs
 #if !defined(CRUMB_THIS_ISA)
 #include <crumb/isa/editor.hpp>
 
@@ -10,170 +11,209 @@
 
 namespace crumb::inline CRUMB_ABI::kernel {
 
+/// `Rows` rows times four channels.
+template <std::size_t Rows>
+struct dense_block<isa::CRUMB_THIS_ISA, Rows> {
+    using I = isa::CRUMB_THIS_ISA;
+    using f32 = typename I::f32;
+    static constexpr std::size_t lanes = static_cast<std::size_t>(I::lanes);
+    static constexpr std::size_t inputs = 1024; ///< of a sum
+    static constexpr std::size_t channels = 4;
+
+    /// to[r, c] = start + sum over i of w[c, i] x[r, i] for 1024 inputs at most; start is bias[c], or 0
+    /// without a bias, and to[r, c] where something was summed before (`first` is false).
+    template <class W, class T>
+    static CRUMB_NOINLINE void run(const matrix_view<const W>& w, const matrix_view<const T>& next,
+                                   const matrix_view<const float>& x, bool first, const float* bias,
+                                   const matrix_view<float>& to) noexcept {
+        f32 total[Rows * channels];
+        CRUMB_UNROLL
+        for (std::size_t i = 0; i < Rows * channels; ++i)
+            total[i] = I::zero();
+        std::size_t i = 0;
+        for (; i + lanes <= x.cols; i += lanes) {
+            if (I::prefetch_bytes != 0 && i % (64 / sizeof(T)) == 0)
+                for (std::size_t c = 0; c < next.rows; ++c)
+                    __builtin_prefetch(next.row(c) + i);
+            multiply<true>(w, x, i, total);
+        }
+        if (i < x.cols)
+            multiply<false>(w, x, i, total);
+        CRUMB_UNROLL
+        for (std::size_t r = 0; r < Rows; ++r)
+            add(total + r * channels, first ? bias : to.row(r), to.cols, to.row(r));
+    }
+
+    /// to[c] = start[c] (0 without) + the sum of the lanes of total[c], for the first n of four registers.
+    static CRUMB_INLINE void add(const f32* total, const float* start, std::size_t n, float* to) noexcept {
+        float sums[channels];
+        I::sum4(total[0], total[1], total[2], total[3], sums);
+        for (std::size_t c = 0; c < n; ++c)
+            to[c] = start != nullptr ? start[c] + sums[c] : sums[c];
+    }
+
+    /// The first n < lanes weights at w, 0 in the other lanes.
+    template <class W>
+    static CRUMB_INLINE f32 load(const W* w, std::size_t n) noexcept {
+        W rest[lanes] = {};
+        __builtin_memcpy(rest, w, n * sizeof(W));
+        return I::load(rest);
+    }
+
+  private:
+    template <bool Whole, class W>
+    static CRUMB_INLINE void multiply(const matrix_view<const W>& w, const matrix_view<const float>& x,
+                                      std::size_t i, f32* total) noexcept {
+        f32 weights[channels];
+        CRUMB_UNROLL
+        for (std::size_t c = 0; c < channels; ++c)
+            weights[c] = Whole ? I::load(w.row(c) + i) : load(w.row(c) + i, x.cols - i);
+        CRUMB_UNROLL
+        for (std::size_t r = 0; r < Rows; ++r) {
+            const f32 values = Whole ? I::load(x.row(r) + i) : I::load_partial(x.row(r) + i, x.cols - i);
+            CRUMB_UNROLL
+            for (std::size_t c = 0; c < channels; ++c)
+                total[r * channels + c] = I::fma(weights[c], values, total[r * channels + c]);
+        }
+    }
+};
+
 template <class T>
 struct dense_run<isa::CRUMB_THIS_ISA, T> {
     using I = isa::CRUMB_THIS_ISA;
     using f32 = typename I::f32;
-    static constexpr std::size_t lanes = static_cast<std::size_t>(I::lanes);
-    static constexpr int block_rows = I::registers >= 32 ? 4 : 3, block_channels = 4;
-    static constexpr std::size_t few_rows = 3; ///< up to which weights are multiplied as they lie
-    static constexpr std::size_t panel_rows = 64, panel_channels = 8, panel_inputs = 512;
+    template <std::size_t Rows>
+    using block = dense_block<I, Rows>;
+    using sums = block<1>;
+    static constexpr std::size_t lanes = sums::lanes;
+    static constexpr std::size_t block_rows = I::registers >= 32 ? 6 : 3;
+    static constexpr std::size_t few_rows = 3; ///< up to which rows are multiplied one by one
+    /// Of weights, for few rows: sums enough in flight, and memory is as fast as with one.
+    static constexpr std::size_t streams = 8;
+    static constexpr std::size_t uncopied_rows = 32; ///< up to which weights are multiplied as they lie
+    static constexpr std::size_t rows_at_once = 128;
 
     static void run(const dense_args<T>& args) noexcept {
-        if (args.rows.size() <= few_rows) {
+        if (args.rows.size() <= few_rows)
             few(args);
-            return;
-        }
-        for (std::size_t r = args.rows.begin; r < args.rows.end; r += panel_rows)
-            for (std::size_t c = args.channels.begin; c < args.channels.end; c += panel_channels)
-                panels(args, {r, least(r + panel_rows, args.rows.end)},
-                       {c, least(c + panel_channels, args.channels.end)});
+        else
+            for (std::size_t r = args.rows.begin; r < args.rows.end; r += rows_at_once)
+                many(args, {r, least(r + rows_at_once, args.rows.end)});
     }
 
   private:
     static constexpr std::size_t least(std::size_t a, std::size_t b) noexcept { return a < b ? a : b; }
 
     // ---- few rows ----
-    // Eight streams of weights: enough sums in flight, and memory is as fast as with one stream.
     static CRUMB_INLINE void few(const dense_args<T>& args) noexcept {
         std::size_t c = args.channels.begin;
-        for (; c + panel_channels <= args.channels.end; c += panel_channels)
+        for (; c + streams <= args.channels.end; c += streams)
             for (std::size_t r = args.rows.begin; r < args.rows.end; ++r)
-                row<static_cast<int>(panel_channels)>(args, r, c);
+                row<streams>(args, r, c);
         for (; c < args.channels.end; ++c)
             for (std::size_t r = args.rows.begin; r < args.rows.end; ++r)
                 row<1>(args, r, c);
     }
 
     /// y[r, c] to y[r, c + Channels - 1].
-    template <int Channels>
+    template <std::size_t Channels>
     static CRUMB_NOINLINE void row(const dense_args<T>& args, std::size_t r, std::size_t c) noexcept {
-        const std::size_t k = args.w.cols, stride = args.w.stride;
-        const T* w = args.w.row(c);
-        const float* x = args.x.row(r);
-        f32 total[unsigned(Channels)];
-        CRUMB_UNROLL
-        for (int j = 0; j < Channels; ++j)
-            total[j] = I::zero();
-        std::size_t i = 0;
-        for (; i + lanes <= k; i += lanes) {
-            const f32 values = I::load(x + i);
+        constexpr std::size_t registers = Channels < sums::channels ? sums::channels : Channels;
+        float* y = args.y.row(r) + c;
+        const float* start = args.bias != nullptr ? args.bias + c : nullptr;
+        std::size_t first = 0;
+        do {
+            const std::size_t n = least(sums::inputs, args.w.cols - first);
+            const T* w = args.w.row(c) + first;
+            const float* x = args.x.row(r) + first;
+            f32 total[registers];
             CRUMB_UNROLL
-            for (int j = 0; j < Channels; ++j)
-                total[j] = I::fma(I::load(w + static_cast<std::size_t>(j) * stride + i), values, total[j]);
-        }
-        if (i < k) {
-            const f32 values = I::load_partial(x + i, k - i);
-            CRUMB_UNROLL
-            for (int j = 0; j < Channels; ++j)
-                total[j] =
-                    I::fma(load(w + static_cast<std::size_t>(j) * stride + i, k - i), values, total[j]);
-        }
-        CRUMB_UNROLL
-        for (int j = 0; j < Channels; ++j)
-            write(args, r, c + static_cast<std::size_t>(j), total[j]);
-    }
-
-    /// The first n < lanes weights at w, 0 in the other lanes.
-    static CRUMB_INLINE f32 load(const T* w, std::size_t n) noexcept {
-        T rest[lanes] = {};
-        __builtin_memcpy(rest, w, n * sizeof(T));
-        return I::load(rest);
-    }
-
-    // ---- panels ----
-    /// At most 64 rows times 8 channels: lanes of totals stay apart over all inputs.
-    static CRUMB_NOINLINE void panels(const dense_args<T>& args, range rows, range channels) noexcept {
-        alignas(64) float panel[panel_channels * panel_inputs];
-        alignas(64) float totals[panel_rows * panel_channels * lanes];
-        const std::size_t k = args.w.cols;
-        for (std::size_t i = 0; i < rows.size() * panel_channels; ++i)
-            I::store(totals + i * lanes, I::zero());
-        for (std::size_t first = 0; first < k; first += panel_inputs) {
-            const std::size_t inputs = least(panel_inputs, k - first);
-            fill(args, channels, first, inputs, panel);
-            std::size_t r = rows.begin;
-            for (; r + block_rows <= rows.end; r += block_rows)
-                block<block_rows>(panel, args.x.row(r) + first, args.x.stride, inputs,
-                                  totals_of(r - rows.begin, totals));
-            for (; r < rows.end; ++r)
-                block<1>(panel, args.x.row(r) + first, args.x.stride, inputs,
-                         totals_of(r - rows.begin, totals));
-        }
-        for (std::size_t r = rows.begin; r < rows.end; ++r)
-            for (std::size_t c = channels.begin; c < channels.end; ++c)
-                write(args, r, c, I::load(totals_of(r - rows.begin, totals) + (c - channels.begin) * lanes));
-    }
-
-    static CRUMB_INLINE float* totals_of(std::size_t row, float* totals) noexcept {
-        return totals + row * panel_channels * lanes;
-    }
-
-    /// panel[512 j + i] = w[channels.begin + j, first + i], 0 for the other channels and up to the end of a
-    /// register.
-    static CRUMB_INLINE void fill(const dense_args<T>& args, range channels, std::size_t first,
-                                  std::size_t inputs, float* panel) noexcept {
-        if (channels.size() < panel_channels)
-            for (std::size_t i = 0; i < panel_channels * panel_inputs; i += lanes)
-                I::store(panel + i, I::zero());
-        const T* w = args.w.row(channels.begin) + first;
-        std::size_t i = 0;
-        for (; i + lanes <= inputs; i += lanes)
-            for (std::size_t j = 0; j < channels.size(); ++j)
-                I::store(panel + j * panel_inputs + i, I::load(w + j * args.w.stride + i));
-        if (i < inputs)
-            for (std::size_t j = 0; j < channels.size(); ++j)
-                I::store(panel + j * panel_inputs + i, load(w + j * args.w.stride + i, inputs - i));
-    }
-
-    /// totals[r][c][lane] += x[r, i] panel[c, i] for the i of the lane, in order.
-    template <int Rows>
-    static CRUMB_NOINLINE void block(const float* panel, const float* x, std::size_t stride,
-                                     std::size_t inputs, float* totals) noexcept {
-        for (std::size_t c = 0; c < panel_channels; c += block_channels) {
-            const float* w = panel + c * panel_inputs;
-            float* to = totals + c * lanes;
-            f32 total[unsigned(Rows * block_channels)];
-            CRUMB_UNROLL
-            for (int i = 0; i < Rows * block_channels; ++i)
-                total[i] = I::load(to + at(i));
+            for (std::size_t j = 0; j < registers; ++j)
+                total[j] = I::zero();
             std::size_t i = 0;
-            for (; i + lanes <= inputs; i += lanes)
-                multiply<Rows>(w + i, x + i, stride, lanes, total);
-            if (i < inputs)
-                multiply<Rows>(w + i, x + i, stride, inputs - i, total);
+            for (; i + lanes <= n; i += lanes) {
+                const f32 values = I::load(x + i);
+                CRUMB_UNROLL
+                for (std::size_t j = 0; j < Channels; ++j)
+                    total[j] = I::fma(I::load(w + j * args.w.stride + i), values, total[j]);
+            }
+            if (i < n) {
+                const f32 values = I::load_partial(x + i, n - i);
+                CRUMB_UNROLL
+                for (std::size_t j = 0; j < Channels; ++j)
+                    total[j] = I::fma(sums::load(w + j * args.w.stride + i, n - i), values, total[j]);
+            }
             CRUMB_UNROLL
-            for (int n = 0; n < Rows * block_channels; ++n)
-                I::store(to + at(n), total[n]);
+            for (std::size_t j = 0; j < Channels; j += sums::channels)
+                sums::add(total + j, start != nullptr ? start + j : nullptr, least(sums::channels, Channels),
+                          y + j);
+            start = y;
+            first += sums::inputs;
+        } while (first < args.w.cols);
+    }
+
+    // ---- many rows ----
+    static CRUMB_NOINLINE void many(const dense_args<T>& args, range rows) noexcept {
+        alignas(64) float panel[sums::channels * sums::inputs];
+        const bool copied = rows.size() > uncopied_rows;
+        const std::size_t end = args.channels.end, strip = copied ? args.channels.size() : sums::channels;
+        for (std::size_t s = args.channels.begin; s < end; s += strip) {
+            std::size_t first = 0;
+            do {
+                const range inputs{first, least(first + sums::inputs, args.w.cols)};
+                for (std::size_t c = s; c < least(s + strip, end); c += sums::channels) {
+                    const range channels{c, least(c + sums::channels, end)};
+                    if (copied || channels.size() < sums::channels)
+                        multiply(args, rows, channels, inputs, fill(args, channels, inputs, panel));
+                    else
+                        multiply(args, rows, channels, inputs, weights(args, channels, inputs));
+                }
+                first += sums::inputs;
+            } while (first < args.w.cols);
         }
     }
 
-    static constexpr std::size_t at(int i) noexcept {
-        return (static_cast<std::size_t>(i / block_channels) * panel_channels +
-                static_cast<std::size_t>(i % block_channels)) *
-               lanes;
+    static CRUMB_INLINE matrix_view<const T> weights(const dense_args<T>& args, range channels,
+                                                     range inputs) noexcept {
+        return {args.w.row(channels.begin) + inputs.begin, channels.size(), inputs.size(), args.w.stride};
     }
 
-    template <int Rows>
-    static CRUMB_INLINE void multiply(const float* w, const float* x, std::size_t stride, std::size_t n,
-                                      f32* total) noexcept {
-        f32 weights[block_channels];
-        CRUMB_UNROLL
-        for (int j = 0; j < block_channels; ++j)
-            weights[j] = I::load(w + static_cast<std::size_t>(j) * panel_inputs);
-        CRUMB_UNROLL
-        for (int a = 0; a < Rows; ++a) {
-            const float* row = x + static_cast<std::size_t>(a) * stride;
-            const f32 values = n == lanes ? I::load(row) : I::load_partial(row, n);
-            CRUMB_UNROLL
-            for (int j = 0; j < block_channels; ++j)
-                total[a * block_channels + j] = I::fma(weights[j], values, total[a * block_channels + j]);
-        }
+    template <class W>
+    static CRUMB_INLINE void multiply(const dense_args<T>& args, range rows, range channels, range inputs,
+                                      const matrix_view<const W>& w) noexcept {
+        std::size_t r = rows.begin;
+        for (; r + block_rows <= rows.end; r += block_rows)
+            multiply<block_rows>(args, rows, r, channels, inputs, w);
+        for (; r + 2 <= rows.end; r += 2)
+            multiply<2>(args, rows, r, channels, inputs, w);
+        if (r < rows.end)
+            multiply<1>(args, rows, r, channels, inputs, w);
     }
 
-    static CRUMB_INLINE void write(const dense_args<T>& args, std::size_t r, std::size_t c,
-                                   f32 total) noexcept {
-        args.y.row(r)[c] = I::sum(total) + (args.bias != nullptr ? args.bias[c] : 0.0f);
+    /// `Rows` of the rows, from r on.
+    template <std::size_t Rows, class W>
+    static CRUMB_INLINE void multiply(const dense_args<T>& args, range rows, std::size_t r, range channels,
+                                      range inputs, const matrix_view<const W>& w) noexcept {
+        const range next{channels.end, least(channels.end + sums::channels, args.channels.end)};
+        block<Rows>::run(w, r == rows.begin ? weights(args, next, inputs) : matrix_view<const T>(),
+                         {args.x.row(r) + inputs.begin, Rows, inputs.size(), args.x.stride},
+                         inputs.begin == 0, args.bias != nullptr ? args.bias + channels.begin : nullptr,
+                         {args.y.row(r) + channels.begin, Rows, channels.size(), args.y.stride});
+    }
+
+    /// Copies weights as floats: panel[1024 c + i], 0 for the other channels and up to the end of a register.
+    static CRUMB_INLINE matrix_view<const float> fill(const dense_args<T>& args, range channels, range inputs,
+                                                      float* panel) noexcept {
+        const matrix_view<const T> w = weights(args, channels, inputs);
+        for (std::size_t i = 0; w.rows < sums::channels && i < sums::channels * sums::inputs; i += lanes)
+            I::store(panel + i, I::zero());
+        std::size_t i = 0;
+        for (; i + lanes <= w.cols; i += lanes)
+            for (std::size_t c = 0; c < w.rows; ++c)
+                I::store(panel + c * sums::inputs + i, I::load(w.row(c) + i));
+        for (std::size_t c = 0; i < w.cols && c < w.rows; ++c)
+            I::store(panel + c * sums::inputs + i, sums::load(w.row(c) + i, w.cols - i));
+        return {panel, sums::channels, w.cols, sums::inputs};
     }
 };
 

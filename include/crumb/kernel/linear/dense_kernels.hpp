@@ -17,12 +17,14 @@ struct dense_args {
     range channels; ///< columns of y to compute, closed
 };
 
+template <class Isa, std::size_t Rows>
+struct dense_block;
 template <class Isa, class T>
 struct dense_run;
 
-/// y[r, c] = bias[c] + sum over k of w[c, k] x[r, k], in single precision. Each output is one sequence of
-/// fused multiply-adds per register lane, whatever the split: |error| <= (ceil(k / lanes) + lanes) eps sum |w
-/// x|, twice as much without FMA.
+/// y[r, c] = bias[c] + sum over k of w[c, k] x[r, k], in single precision. 1024 inputs at a time are one
+/// sequence of fused multiply-adds per register lane, then one sum of the lanes, whatever the split: |error|
+/// <= (ceil(min(k, 1024) / lanes) + lanes + ceil(k / 1024)) eps sum |w x|, twice as much without FMA.
 template <class T, class Isa>
 void dense(const dense_args<T>& args) noexcept {
     dense_run<Isa, T>::run(args);
