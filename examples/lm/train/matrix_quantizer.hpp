@@ -4,8 +4,13 @@
 #include "machine/team.hpp"
 #include "train/quantized_tensors.hpp"
 
+#include <crumb/offline/common/weight_functions.hpp>
 #include <crumb/offline/nested/feedback.hpp>
 #include <crumb/offline/weights/store.hpp>
+
+#include <algorithm>
+#include <atomic>
+#include <vector>
 
 namespace lm {
 
@@ -14,12 +19,19 @@ class matrix_quantizer {
   public:
     matrix_quantizer(const team& threads, quantized_tensors& to) : threads_(threads), to_(to) {}
 
-    /// f(part, parts) in all threads: the first error.
+    /// f(rows) for all of n rows, some at a time, in all threads, which take them as they come: what else
+    /// runs on a core shall not hold up the others. An error of one of them.
     template <class F>
-    crumb::status in_parts(const F& f) const {
-        std::vector<crumb::status> each_part(threads_.size());
-        threads_.run([&](std::size_t part, std::size_t parts) { each_part[part] = f(part, parts); });
-        for (const crumb::status& s : each_part)
+    crumb::status in_parts(std::size_t n, const F& f) const {
+        std::vector<crumb::status> each_thread(threads_.size());
+        std::atomic<std::size_t> next = 0;
+        threads_.run([&](std::size_t part, std::size_t) {
+            crumb::status& s = each_thread[part];
+            for (std::size_t r = next.fetch_add(crumb::product_rows); s && r < n;
+                 r = next.fetch_add(crumb::product_rows))
+                s = f(crumb::range{r, std::min(r + crumb::product_rows, n)});
+        });
+        for (const crumb::status& s : each_thread)
             if (!s)
                 return s;
         return {};
@@ -33,10 +45,7 @@ class matrix_quantizer {
         q.n = w.rows;
         q.k = w.cols;
         q.blocks.resize(w.rows * blocks);
-        const crumb::status s = in_parts([&](std::size_t part, std::size_t parts) {
-            const crumb::range rows = crumb::split(w.rows, parts, part);
-            if (rows.size() == 0)
-                return crumb::status();
+        const crumb::status s = in_parts(w.rows, [&](crumb::range rows) {
             const auto mine =
                 crumb::quantize<F>(crumb::matrix<const float>(w.row(rows.begin), rows.size(), w.cols));
             if (mine)
@@ -87,9 +96,7 @@ class matrix_quantizer {
   private:
     template <class Quantizer, class Weights, class Quantized>
     crumb::status rows(const Quantizer& quantizer, const Weights& w, Quantized& q) const {
-        return in_parts([&](std::size_t part, std::size_t parts) {
-            return quantizer.quantize(w, q, crumb::split(q.n, parts, part));
-        });
+        return in_parts(q.n, [&](crumb::range rows) { return quantizer.quantize(w, q, rows); });
     }
     template <class Quantized>
     crumb::status keep(const std::string& tensor, const Quantized& q) {

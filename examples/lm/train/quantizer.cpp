@@ -308,7 +308,8 @@ class converter {
         }
         return replace(before, count - 1);
     }
-    /// What reads the same numbers.
+    /// What reads the same numbers. The model's own weights are shifted where they are: all of the text has
+    /// gone through them, and they become the quantized ones.
     status convert_group(std::span<const named_matrix> group, stream_inputs& inputs) {
         const auto factors = input_factors::make(s_.threads(), view(inputs.h), {.sweeps = o_.sweeps});
         if (!factors)
@@ -318,27 +319,23 @@ class converter {
         for (const named_matrix& each : group) {
             if (!is_pending(each))
                 continue;
-            auto floats = to_floats(**m_.file().get_tensor(each.name), m_.extras());
-            if (!floats)
-                return floats.error();
-            const auto w = crumb::matrix(floats->data(), each.m->n(), each.m->k());
-            status s = shift(factors->shifted, inputs, w);
+            const auto w = own_weights(each);
+            status s = w ? shift(factors->shifted, inputs, *w) : w.error();
             if (s)
-                s = quantizer_.convert(each.name, levels_.type_of(each.name), w, factors->feedback);
+                s = quantizer_.convert(each.name, levels_.type_of(each.name), *w, factors->feedback);
             if (!s)
                 return status::error(s.code(), "tensor %s: %s", each.name.c_str(), s.message());
             if (s = kept_.keep(each.name); !s)
                 return s;
-            meter_.lap(work_kind::weights, costs_->weights(w.rows, w.cols, true));
+            meter_.lap(work_kind::weights, costs_->weights(w->rows, w->cols, true));
         }
         return {};
     }
     /// Brings weights towards the full model with all threads.
     status shift(const crumb::shifted_weights& by, const stream_inputs& inputs,
                  const crumb::matrix_view<float>& w) {
-        return quantizer_.in_parts([&](std::size_t part, std::size_t parts) {
-            return by.shift(w, view(inputs.cross), view(inputs.behind), *o_.towards,
-                            crumb::split(w.rows, parts, part));
+        return quantizer_.in_parts(w.rows, [&](crumb::range rows) {
+            return by.shift(w, view(inputs.cross), view(inputs.behind), *o_.towards, rows);
         });
     }
     /// Of sums over one input: one per precision, and that of all.
@@ -380,6 +377,14 @@ class converter {
         }
         return {};
     }
+    /// The weights that the model runs with.
+    result<crumb::matrix_view<float>> own_weights(const named_matrix& each) {
+        const std::span<float> own = m_.floats(each);
+        const std::size_t n = each.m->n(), k = each.m->k();
+        if (own.size() != n * k)
+            return status::error(crumb::errc::unsupported, "the model's own weights are not floats");
+        return crumb::matrix(own.data(), n, k);
+    }
     /// Runs the model with what matrices have become from now on, nested ones at precision `of`, from 0 on.
     status replace(std::span<const named_matrix> group, std::size_t of) {
         for (const named_matrix& each : group)
@@ -397,28 +402,31 @@ class converter {
         std::vector<float> corrections(view->n());
         for (std::size_t r = 0; r < view->n(); ++r)
             corrections[r] = crumb::to_float(view->corrections(bits)[r]);
-        const std::span<float> to = m_.floats(each);
-        if (to.size() != view->n() * view->k())
-            return status::error(crumb::errc::unsupported, "the model's own weights are not floats");
+        const auto to = own_weights(each);
+        if (!to)
+            return to.error();
         s_.threads().run([&](std::size_t part, std::size_t parts) {
             const crumb::range own = crumb::split(view->n(), parts, part);
             for (std::size_t r = own.begin; r < own.end; ++r)
                 for (std::size_t c = 0; c < view->k(); ++c)
-                    to[r * view->k() + c] = static_cast<float>(view->weight(r, c, bits));
+                    to->row(r)[c] = static_cast<float>(view->weight(r, c, bits));
         });
         return m_.correct(each, corrections);
     }
     status replace(const named_matrix& each) {
-        const std::span<float> to = m_.floats(each);
+        const auto to = own_weights(each);
+        if (!to)
+            return to.error();
         const auto rows = tensors_.rows(each.name);
         if (!rows)
             return rows.error();
-        if (to.size() != rows->rows() * rows->size())
-            return status::error(crumb::errc::unsupported, "the model's own weights are not floats");
+        if (rows->rows() != to->rows || rows->size() != to->cols)
+            return status::error(crumb::errc::bad_shape, "tensor %s: %zu x %zu, the model's own is %zu x %zu",
+                                 each.name.c_str(), rows->rows(), rows->size(), to->rows, to->cols);
         s_.threads().run([&](std::size_t part, std::size_t parts) {
             const crumb::range own = crumb::split(rows->rows(), parts, part);
             for (std::size_t r = own.begin; r < own.end; ++r)
-                rows->read(r, to.data() + r * rows->size());
+                rows->read(r, to->row(r));
         });
         return {};
     }

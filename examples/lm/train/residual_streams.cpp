@@ -105,6 +105,20 @@ void add_product(const team& threads, const crumb::dispatch::weight_functions& f
     });
 }
 
+/// Adds the sum of the rows of x, divided by `tokens`.
+void add_mean(const team& threads, const crumb::matrix_view<const float>& x, std::size_t tokens,
+              std::vector<double>& to) {
+    threads.run([&](std::size_t part, std::size_t parts) {
+        const crumb::range own = crumb::split(x.cols, parts, part);
+        std::vector<double> sum(own.size());
+        for (std::size_t r = 0; r < x.rows; ++r)
+            for (std::size_t i = 0; i < own.size(); ++i)
+                sum[i] += double{x.row(r)[own.begin + i]};
+        for (std::size_t i = 0; i < own.size(); ++i)
+            to[own.begin + i] += sum[i] / static_cast<double>(tokens);
+    });
+}
+
 /// a - b.
 void subtract(const team& threads, const crumb::matrix_view<const float>& a,
               const crumb::matrix_view<const float>& b, std::vector<float>& to) {
@@ -134,27 +148,19 @@ status residual_streams::add(stream_inputs& to, std::size_t of, std::size_t w, c
             std::copy_n(quantized.row(r), k, padded_.data() + r * padded);
         z = crumb::matrix<const float>(padded_.data(), window_, padded);
     }
-    const auto add_mean = [&](const crumb::matrix_view<const float>& x, std::vector<double>& mean) {
-        std::vector<double> sum(x.cols);
-        for (std::size_t r = 0; r < x.rows; ++r)
-            for (std::size_t i = 0; i < x.cols; ++i)
-                sum[i] += double{x.row(r)[i]};
-        for (std::size_t i = 0; i < x.cols; ++i)
-            mean[i] += sum[i] / static_cast<double>(tokens_);
-    };
     const auto difference = [&](std::size_t cols) {
         return crumb::matrix<const float>(difference_.data(), window_, cols);
     };
-    add_mean(quantized, to.input);
+    add_mean(s_.threads(), quantized, tokens_, to.input);
     add_product(s_.threads(), **functions, quantized, z, true, to.h);
     subtract(s_.threads(), full, quantized, difference_);
-    add_mean(difference(k), to.gap);
+    add_mean(s_.threads(), difference(k), tokens_, to.gap);
     add_product(s_.threads(), **functions, difference(k), z, false, to.cross);
     if (to.behind.size() == 0)
         return {};
     const std::size_t width = m_.shape().width;
     subtract(s_.threads(), rows(full_, w, width), rows(quantized_[of], w, width), difference_);
-    add_mean(difference(width), to.lack);
+    add_mean(s_.threads(), difference(width), tokens_, to.lack);
     add_product(s_.threads(), **functions, difference(width), z, false, to.behind);
     return {};
 }
