@@ -165,6 +165,32 @@ TEST_P(Kv, TablesStayNearDecodedCodes) {
     }
 }
 
+TEST_P(Kv, CountsPlanesAndChangesNoBit) {
+    const auto text = random_tokens(context, 5);
+    for (const char* name : {"pq4:window=1", "kivi4:window=1"}) {
+        const kv_type kv = parsed(name);
+        const auto books = train(kv.codec);
+        auto plain = start(kv, 1, books), counted = start(kv, 1, books);
+        counted.count_planes();
+        EXPECT_EQ(run(plain, text, {1}), run(counted, text, {1})) << name;
+        EXPECT_EQ(plain.planes().heads, 0u) << name;
+        // Steps from the first one on that finds coded tokens.
+        const auto planes = counted.planes();
+        const auto& d = counted.of().shape();
+        EXPECT_GT(planes.heads, d.layers * d.heads * crumb::kv_block_tokens) << name;
+        EXPECT_LT(planes.heads, d.layers * d.heads * context) << name;
+        EXPECT_EQ(planes.heads % (d.layers * d.heads), 0u) << name;
+        for (const double share : {planes.scores, planes.weights}) {
+            EXPECT_GE(share, 0) << name;
+            EXPECT_LE(share, static_cast<double>(planes.heads)) << name;
+        }
+    }
+    auto halves = start(kv_type::f16, 1, {});
+    halves.count_planes();
+    run(halves, text, {1});
+    EXPECT_EQ(halves.planes().heads, 0u);
+}
+
 // Without anything left unread only the order of the sums is another, and with it how a few weights are
 // rounded. Tokens that are encoded while others are coded already may get other codes from that, which then
 // stay.

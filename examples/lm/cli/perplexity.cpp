@@ -22,6 +22,7 @@ crumb::status perplexity(const perplexity_options& o) {
         return loaded.error();
     const model& m = *loaded->weights;
     loaded->run->count_ffn(true);
+    loaded->run->count_planes();
     auto against = open_against(o.against, m, o, o.ctx, o.ctx);
     if (!against)
         return against.error();
@@ -52,6 +53,8 @@ crumb::status perplexity(const perplexity_options& o) {
                         : o.precision.prefill != 0 ? double(o.precision.prefill)
                         : m.precisions()           ? double(m.precisions()->parent)
                                                    : 0.0;
+    const kv_plane_counts planes = loaded->run->planes();
+    const double heads = static_cast<double>(planes.heads);
     const auto activations = activation_names[static_cast<std::size_t>(o.activations)];
     if (o.json) {
         json_object out;
@@ -63,6 +66,9 @@ crumb::status perplexity(const perplexity_options& o) {
             out.put("precision", o.precision.name()).put("average_bits", bits);
         if (o.kv.skip > 0)
             out.put("kv_left_unread", loaded->run->kv_left_unread());
+        if (planes.heads != 0)
+            out.put("kv_second_scores", planes.scores / heads)
+                .put("kv_second_weights", planes.weights / heads);
         put_ffn(out, *loaded->run);
         out.put("tokens_per_second", speed);
         if (reference.run)
@@ -78,6 +84,9 @@ crumb::status perplexity(const perplexity_options& o) {
     print_evaluation(*e, reference.run.has_value());
     if (o.kv.skip > 0)
         print("values unread   %.1f %% of coded blocks\n", 100 * loaded->run->kv_left_unread());
+    if (planes.heads != 0)
+        print("second planes   %.1f %% of scores, %.1f %% of weights\n", 100 * planes.scores / heads,
+              100 * planes.weights / heads);
     if (const std::string folded = ffn_line(*loaded->run); !folded.empty())
         print("networks        %s\n", folded.c_str());
     print("speed           %.0f tokens/s\n", speed);

@@ -98,18 +98,30 @@ status session::state::attend(std::size_t layer, const projections& of, const ma
                               share& s, const crumb::kv_attention_part& part) {
     const layer_group& group = caches->group_of(layer);
     const std::size_t index = caches->index_of(layer);
-    if (kv.skip == 0 || s.rows != 1 || !group.is_whole()) {
-        if (ranges_of(layer, s.rows - 1).count() > 1)
-            return attend_ranges(layer, of, out, s, part);
-        return group.attend->run(of.q, *group.cache, index, out, s.own.scratch, part);
+    const bool is_skipping = kv.skip > 0 && s.rows == 1 && group.is_whole();
+    if (!is_skipping && ranges_of(layer, s.rows - 1).count() > 1)
+        return attend_ranges(layer, of, out, s, part);
+    crumb::kv_attention_part own = part;
+    const bool is_counted = planes_counted && s.rows == 1 && group.cache->coded() > 0;
+    if (is_counted)
+        own.errors = s.own.errors.data();
+    status done;
+    if (is_skipping)
+        done = group.attend->run_skipping(
+            of.q, *group.cache, index, out, s.own.scratch,
+            {.epsilon = kv.skip, .scratch = s.own.weights, .reports = s.own.reports.data(), .part = own});
+    else
+        done = group.attend->run(of.q, *group.cache, index, out, s.own.scratch, own);
+    const std::size_t each = m.shape().heads / m.shape().kv_heads;
+    const range heads = part.kv_heads.within(m.shape().kv_heads);
+    for (std::size_t head = heads.begin; head < heads.end && is_skipping; ++head) {
+        s.own.blocks += s.own.reports[head].blocks;
+        s.own.unread += s.own.reports[head].skipped;
     }
-    std::vector<crumb::kv_skip_report>& reports = s.own.reports;
-    const status done = group.attend->run_skipping(
-        of.q, *group.cache, index, out, s.own.scratch,
-        {.epsilon = kv.skip, .scratch = s.own.weights, .reports = reports.data(), .part = part});
-    for (std::size_t head = part.kv_heads.begin; head < part.kv_heads.end; ++head) {
-        s.own.blocks += reports[head].blocks;
-        s.own.unread += reports[head].skipped;
+    for (std::size_t head = heads.begin * each; head < heads.end * each && is_counted && done; ++head) {
+        ++s.own.planes.heads;
+        s.own.planes.scores += s.own.errors[head].second_scores;
+        s.own.planes.weights += s.own.errors[head].second_weights;
     }
     return done;
 }

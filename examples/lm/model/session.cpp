@@ -83,9 +83,9 @@ result<session> session::make(const model& m, team threads, const kv_type& kv, s
         scratch = std::max({scratch, g.attend->scratch_bytes(batch), g.cache->encode_scratch_bytes()});
     for (state::worker& w : s->workers) {
         w.scratch = buffer(scratch);
-        if (kv.skip > 0) {
+        if (kv.skip > 0)
             w.reports.resize(d.kv_heads);
-        }
+        w.errors.resize(d.heads);
         w.copies = buffer(copies(1));
         w.row.resize(d.width);
         w.unturned.resize(s->turns.empty() ? 0 : std::min<std::size_t>(batch, 16) * d.head_size);
@@ -269,6 +269,21 @@ double session::kv_left_unread() const noexcept {
         unread += w.unread;
     }
     return blocks == 0 ? 0 : static_cast<double>(unread) / static_cast<double>(blocks);
+}
+
+void session::count_planes() noexcept {
+    state_->planes_counted = !state_->kv.codec.is_uncoded();
+    for (state::worker& w : state_->workers)
+        w.planes = {};
+}
+kv_plane_counts session::planes() const noexcept {
+    kv_plane_counts all;
+    for (const state::worker& w : state_->workers) {
+        all.heads += w.planes.heads;
+        all.scores += w.planes.scores;
+        all.weights += w.planes.weights;
+    }
+    return all;
 }
 
 double session::kv_bytes_per_token() const noexcept {

@@ -21,6 +21,12 @@ struct ffn_counts {
     double bytes = 0;                  ///< read by these tokens, if each of them had come alone
 };
 
+/// How often attention to coded tokens took a second plane.
+struct kv_plane_counts {
+    std::size_t heads = 0;          ///< query heads of all steps and layers that had coded tokens
+    double scores = 0, weights = 0; ///< sums of the heads' shares of parts of 256 tokens, `crumb::kv_error`
+};
+
 /// What a pass over a model consists of, layer by layer: see `session::run`. `x_input` is the norm in front
 /// of matrices, `x` what `attn_output` or `ffn_down` reads, `add_x` adds their products to the residual
 /// stream, `output` gives logits.
@@ -98,6 +104,9 @@ class session {
     /// Share of the blocks of coded values that were left unread since `make`, all layers and heads; 0
     /// without `kv_type::skip`.
     double kv_left_unread() const noexcept;
+    /// Counts planes in every step of one token from now on, from 0 on, where no range of tokens is shared.
+    void count_planes() noexcept;
+    kv_plane_counts planes() const noexcept;
     /// What the folded networks of all layers have come to in every batch from now on, from 0 on. Counting
     /// misses computes all neurons.
     void count_ffn(bool missed) noexcept;

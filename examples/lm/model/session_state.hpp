@@ -35,6 +35,8 @@ struct session::state {
         buffer weights; ///< of all coded tokens, if values may be left unread
         std::vector<crumb::kv_skip_report> reports;
         std::size_t blocks = 0, unread = 0;
+        std::vector<crumb::kv_error> errors; ///< of a row's heads, while planes are counted
+        kv_plane_counts planes;
     };
     /// A thread's part of a forward pass.
     struct share {
@@ -83,7 +85,7 @@ struct session::state {
     buffer partials;    ///< of one row, over ranges of tokens, by threads that share heads
     buffer ffn_scratch; ///< of folded networks
     std::vector<crumb::folded_ffn_counters> ffn_counters;
-    bool ffn_counted = false, ffn_misses = false;
+    bool ffn_counted = false, ffn_misses = false, planes_counted = false;
     ffn_counts ffn;
     std::function<void(const matrix&, const matrix_view<const float>&, std::size_t, std::size_t)> observer;
     std::function<void(const session::attention_inputs&)> cache_observer;
