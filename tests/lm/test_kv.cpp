@@ -35,6 +35,8 @@ TEST(KvType, ReadsNamesAndOptions) {
         {"pq2:skip=0.123456789", {kv_codec::pq(4, 8, false, true), 4, 32, false, 0.123456789f}},
         {"pq2:skip=1e-30", {kv_codec::pq(4, 8, false, true), 4, 32, false, 1e-30f}},
         {"f16:prompts=int8", {kv_codec::f16(), 4, 32, false, 0, true}},
+        {"kivi4:limit=16", {kv_codec::kivi(4), 4, 32, false, 0, false, 16.0f}},
+        {"pq2:skip=0.5:limit=0", {kv_codec::pq(4, 8, false, true), 4, 32, false, 0.5f, false, 0.0f}},
         {"pq2:prompts=int8:skip=0.5", {kv_codec::pq(4, 8, false, true), 4, 32, false, 0.5f, true}},
     };
     for (const auto& [text, kv] : known) {
@@ -87,6 +89,13 @@ TEST(KvType, RefusesWhatItDoesNotKnow) {
                              "pq4:skip=-0.1",
                              "pq4:skip=nan",
                              "pq4:skip=0.1:exact",
+                             "kivi4:limit=",
+                             "kivi4:limit=-1",
+                             "kivi4:limit=nan",
+                             "kivi4:limit=inf",
+                             "kivi4:limit=1:exact",
+                             "q8_0:limit=1",
+                             "f16:limit=1",
                              "f16:skip=0.1",
                              "f16:prompts=",
                              "f16:prompts=floats",
@@ -99,20 +108,23 @@ TEST(KvType, RefusesWhatItDoesNotKnow) {
     const std::string long_text(1000, 'x');
     for (const auto& [text, what] :
          {std::pair<std::string, std::string>{"q5_0", "codecs are f32, f16, q8_0, kivi4"},
-          {"pq:3x4", "pq:<1|2|4>x<4|6|8|4+4>, then :sinks=S, :window=W, :exact, :prompts=int8, :skip=E"},
+          {"pq:3x4",
+           "pq:<1|2|4>x<4|6|8|4+4>, then :sinks=S, :window=W, :exact, :prompts=int8, :skip=E, :limit=E"},
           {"pq4:sinks=5000", "--kv pq4:sinks=5000: sinks are 0 to 4096"},
           {"pq4:window=65537", "a window has 0 to 65536 tokens"},
           {"pq4:skip=1", "skip is a share from 0 to below 1"},
           {"f16:skip=0.5", "skip is for pq codecs"},
+          {"kivi2:limit=-1", "limit is a number from 0 on"},
+          {"q8_0:limit=1", "a limit of planes is for pq and kivi codecs"},
           {"f16:prompts=f16", "prompts can be int8"},
           {"f32:prompts=int8", "int8 products are for halves and codes, not for f32"},
           {"pq4:slack=1",
-           "'slack=1' is unknown; known are sinks=S, window=W, exact, prompts=int8 and skip=E"},
+           "'slack=1' is unknown; known are sinks=S, window=W, exact, prompts=int8, skip=E and limit=E"},
           {"pq4:exact:window=1:exact", "exact is given twice"},
           {"pq4:window=1:window=1", "window is given twice"},
           {long_text, "...: codecs are f32"},
           {long_text, ":skip=E"},
-          {"pq4:" + long_text, "window=W, exact, prompts=int8 and skip=E"}}) {
+          {"pq4:" + long_text, "window=W, exact, prompts=int8, skip=E and limit=E"}}) {
         const auto kv = kv_type::parse(text);
         ASSERT_FALSE(kv.ok()) << text;
         EXPECT_NE(std::string(kv.message()).find(what), std::string::npos) << kv.message();
@@ -185,6 +197,14 @@ TEST_P(Kv, CountsPlanesAndChangesNoBit) {
             EXPECT_LE(share, static_cast<double>(planes.heads)) << name;
         }
     }
+    const auto counted_scores = [&](const char* name) {
+        auto s = start(parsed(name), 1, {});
+        s.count_planes();
+        run(s, text, {1});
+        return s.planes().scores / static_cast<double>(s.planes().heads);
+    };
+    EXPECT_EQ(counted_scores("kivi4:window=1:limit=1000000"), 0);
+    EXPECT_EQ(counted_scores("kivi4:window=1:limit=0"), 1);
     auto halves = start(kv_type::f16, 1, {});
     halves.count_planes();
     run(halves, text, {1});

@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <charconv>
+#include <cmath>
 #include <iterator>
 #include <vector>
 
@@ -36,7 +37,7 @@ status wrong(std::string_view text, const std::string& what) {
 
 status unknown(std::string_view text) {
     return wrong(text, "codecs are f32, f16, q8_0, kivi4, kivi2, pq4, pq3, pq2, pq:<1|2|4>x<4|6|8|4+4>, then "
-                       ":sinks=S, :window=W, :exact, :prompts=int8, :skip=E");
+                       ":sinks=S, :window=W, :exact, :prompts=int8, :skip=E, :limit=E");
 }
 
 /// Reads one of the options behind the codec's name.
@@ -56,9 +57,15 @@ status read_option(std::string_view text, std::string_view option, kv_type& to) 
     } else if (option.starts_with("skip=")) {
         if (!read(option.substr(5), to.skip) || !(to.skip >= 0 && to.skip < 1))
             return wrong(text, "skip is a share from 0 to below 1");
+    } else if (option.starts_with("limit=")) {
+        float limit = 0;
+        if (!read(option.substr(6), limit) || !(limit >= 0) || !std::isfinite(limit))
+            return wrong(text, "limit is a number from 0 on");
+        to.limit = limit;
     } else {
-        return wrong(text, "'" + shown_text(option) +
-                               "' is unknown; known are sinks=S, window=W, exact, prompts=int8 and skip=E");
+        return wrong(
+            text, "'" + shown_text(option) +
+                      "' is unknown; known are sinks=S, window=W, exact, prompts=int8, skip=E and limit=E");
     }
     return {};
 }
@@ -106,6 +113,9 @@ crumb::result<kv_type> kv_type::parse(std::string_view text) {
         return wrong(text, "int8 products are for halves and codes, not for f32");
     if (out.skip > 0 && (!out.codec.has_codebooks() || out.exact))
         return wrong(text, "skip is for pq codecs that are not exact");
+    const bool has_planes = out.codec.kind == crumb::kv_kind::pq || out.codec.kind == crumb::kv_kind::uniform;
+    if (out.limit && (!has_planes || out.exact))
+        return wrong(text, "a limit of planes is for pq and kivi codecs that are not exact");
     return out;
 }
 
@@ -119,10 +129,14 @@ std::string kv_type::name() const {
             "pq:" + std::to_string(codec.dims) + "x" + (codec.additive ? "4+4" : std::to_string(codec.bits));
     if (!codec.is_uncoded())
         out += ":sinks=" + std::to_string(sinks) + ":window=" + std::to_string(window);
-    if (skip > 0) {
+    const auto append = [&](const char* option, float x) {
         char digits[32]; // as few as read back to the same number
-        out.append(":skip=").append(digits, std::to_chars(digits, digits + sizeof digits, skip).ptr);
-    }
+        out.append(option).append(digits, std::to_chars(digits, digits + sizeof digits, x).ptr);
+    };
+    if (skip > 0)
+        append(":skip=", skip);
+    if (limit)
+        append(":limit=", *limit);
     if (int8_prompts)
         out += ":prompts=int8";
     return exact ? out + ":exact" : out;

@@ -97,6 +97,8 @@ result<layer_caches> layer_caches::make(const model_shape& d, const kv_type& kv,
                                               .scale = d.attention_scale,
                                               .mode =
                                                   kv.exact ? crumb::kv_mode::exact : crumb::kv_mode::fast};
+        if (kv.limit)
+            attention.limits.score = *kv.limit;
         if (kv.int8_prompts) {
             const auto products = crumb::int8_products();
             if (!products)
