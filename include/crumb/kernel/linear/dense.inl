@@ -1,8 +1,8 @@
 // Products with float, fp16 or bf16 weights. Loops:
 //     1 to 3 rows     channels (8 at a time) > rows > inputs (1024) > a register of inputs
-//     to 32 rows      channels (4) > inputs (1024) > rows (`block_rows`) > a register of inputs
 //     more rows       rows (128) > inputs (1024) > channels (4), copied to floats > rows (`block_rows`) > a
 //                     register of inputs
+//     to 32 rows      of float weights: channels (4), where they are > inputs (1024) > the same
 #if !defined(CRUMB_THIS_ISA)
 #include <crumb/isa/editor.hpp>
 
@@ -20,10 +20,16 @@ struct dense_block<isa::CRUMB_THIS_ISA, Rows> {
     static constexpr std::size_t inputs = 1024; ///< of a sum
     static constexpr std::size_t channels = 4;
 
+    /// Weights that will be needed next.
+    struct weights_ahead {
+        const std::byte* data = nullptr;
+        std::size_t rows = 0, stride = 0; ///< bytes from one row to the next
+        std::size_t size = 0;             ///< bytes of a weight
+    };
+
     /// to[r, c] = start + sum over i of w[c, i] x[r, i] for 1024 inputs at most; start is bias[c], or 0
     /// without a bias, and to[r, c] where something was summed before (`first` is false).
-    template <class W, class T>
-    static CRUMB_NOINLINE void run(const matrix_view<const W>& w, const matrix_view<const T>& next,
+    static CRUMB_NOINLINE void run(const matrix_view<const float>& w, const weights_ahead& next,
                                    const matrix_view<const float>& x, bool first, const float* bias,
                                    const matrix_view<float>& to) noexcept {
         f32 total[Rows * channels];
@@ -32,9 +38,9 @@ struct dense_block<isa::CRUMB_THIS_ISA, Rows> {
             total[i] = I::zero();
         std::size_t i = 0;
         for (; i + lanes <= x.cols; i += lanes) {
-            if (I::prefetch_bytes != 0 && i % (64 / sizeof(T)) == 0)
+            if (I::prefetch_bytes != 0 && i * next.size % 64 == 0)
                 for (std::size_t c = 0; c < next.rows; ++c)
-                    __builtin_prefetch(next.row(c) + i);
+                    __builtin_prefetch(next.data + c * next.stride + i * next.size);
             multiply<true>(w, x, i, total);
         }
         if (i < x.cols)
@@ -52,22 +58,14 @@ struct dense_block<isa::CRUMB_THIS_ISA, Rows> {
             to[c] = start != nullptr ? start[c] + sums[c] : sums[c];
     }
 
-    /// The first n < lanes weights at w, 0 in the other lanes.
-    template <class W>
-    static CRUMB_INLINE f32 load(const W* w, std::size_t n) noexcept {
-        W rest[lanes] = {};
-        __builtin_memcpy(rest, w, n * sizeof(W));
-        return I::load(rest);
-    }
-
   private:
-    template <bool Whole, class W>
-    static CRUMB_INLINE void multiply(const matrix_view<const W>& w, const matrix_view<const float>& x,
+    template <bool Whole>
+    static CRUMB_INLINE void multiply(const matrix_view<const float>& w, const matrix_view<const float>& x,
                                       std::size_t i, f32* total) noexcept {
         f32 weights[channels];
         CRUMB_UNROLL
         for (std::size_t c = 0; c < channels; ++c)
-            weights[c] = Whole ? I::load(w.row(c) + i) : load(w.row(c) + i, x.cols - i);
+            weights[c] = Whole ? I::load(w.row(c) + i) : I::load_partial(w.row(c) + i, x.cols - i);
         CRUMB_UNROLL
         for (std::size_t r = 0; r < Rows; ++r) {
             const f32 values = Whole ? I::load(x.row(r) + i) : I::load_partial(x.row(r) + i, x.cols - i);
@@ -90,8 +88,9 @@ struct dense_run<isa::CRUMB_THIS_ISA, T> {
     static constexpr std::size_t few_rows = 3; ///< up to which rows are multiplied one by one
     /// Of weights, for few rows: sums enough in flight, and memory is as fast as with one.
     static constexpr std::size_t streams = 8;
-    static constexpr std::size_t uncopied_rows = 32; ///< up to which weights are multiplied as they lie
+    static constexpr std::size_t uncopied_rows = 32; ///< up to which float weights are multiplied as they lie
     static constexpr std::size_t rows_at_once = 128;
+    static constexpr bool is_float = sizeof(T) == sizeof(float);
 
     static void run(const dense_args<T>& args) noexcept {
         if (args.rows.size() <= few_rows)
@@ -141,7 +140,7 @@ struct dense_run<isa::CRUMB_THIS_ISA, T> {
                 const f32 values = I::load_partial(x + i, n - i);
                 CRUMB_UNROLL
                 for (std::size_t j = 0; j < Channels; ++j)
-                    total[j] = I::fma(sums::load(w + j * args.w.stride + i, n - i), values, total[j]);
+                    total[j] = I::fma(load(w + j * args.w.stride + i, n - i), values, total[j]);
             }
             CRUMB_UNROLL
             for (std::size_t j = 0; j < Channels; j += sums::channels)
@@ -152,10 +151,17 @@ struct dense_run<isa::CRUMB_THIS_ISA, T> {
         } while (first < args.w.cols);
     }
 
+    /// The first n < lanes weights at w, 0 in the other lanes.
+    static CRUMB_INLINE f32 load(const T* w, std::size_t n) noexcept {
+        T rest[lanes] = {};
+        __builtin_memcpy(rest, w, n * sizeof(T));
+        return I::load(rest);
+    }
+
     // ---- many rows ----
     static CRUMB_NOINLINE void many(const dense_args<T>& args, range rows) noexcept {
         alignas(64) float panel[sums::channels * sums::inputs];
-        const bool copied = rows.size() > uncopied_rows;
+        const bool copied = !is_float || rows.size() > uncopied_rows;
         const std::size_t end = args.channels.end, strip = copied ? args.channels.size() : sums::channels;
         for (std::size_t s = args.channels.begin; s < end; s += strip) {
             std::size_t first = 0;
@@ -163,10 +169,12 @@ struct dense_run<isa::CRUMB_THIS_ISA, T> {
                 const range inputs{first, least(first + sums::inputs, args.w.cols)};
                 for (std::size_t c = s; c < least(s + strip, end); c += sums::channels) {
                     const range channels{c, least(c + sums::channels, end)};
+                    matrix_view<const float> w = {panel, sums::channels, inputs.size(), sums::inputs};
                     if (copied || channels.size() < sums::channels)
-                        multiply(args, rows, channels, inputs, fill(args, channels, inputs, panel));
-                    else
-                        multiply(args, rows, channels, inputs, weights(args, channels, inputs));
+                        fill(weights(args, channels, inputs), panel);
+                    else if constexpr (is_float)
+                        w = weights(args, channels, inputs);
+                    multiply(args, rows, channels, inputs, w);
                 }
                 first += sums::inputs;
             } while (first < args.w.cols);
@@ -178,9 +186,8 @@ struct dense_run<isa::CRUMB_THIS_ISA, T> {
         return {args.w.row(channels.begin) + inputs.begin, channels.size(), inputs.size(), args.w.stride};
     }
 
-    template <class W>
     static CRUMB_INLINE void multiply(const dense_args<T>& args, range rows, range channels, range inputs,
-                                      const matrix_view<const W>& w) noexcept {
+                                      const matrix_view<const float>& w) noexcept {
         std::size_t r = rows.begin;
         for (; r + block_rows <= rows.end; r += block_rows)
             multiply<block_rows>(args, rows, r, channels, inputs, w);
@@ -191,20 +198,22 @@ struct dense_run<isa::CRUMB_THIS_ISA, T> {
     }
 
     /// `Rows` of the rows, from r on.
-    template <std::size_t Rows, class W>
+    template <std::size_t Rows>
     static CRUMB_INLINE void multiply(const dense_args<T>& args, range rows, std::size_t r, range channels,
-                                      range inputs, const matrix_view<const W>& w) noexcept {
-        const range next{channels.end, least(channels.end + sums::channels, args.channels.end)};
-        block<Rows>::run(w, r == rows.begin ? weights(args, next, inputs) : matrix_view<const T>(),
-                         {args.x.row(r) + inputs.begin, Rows, inputs.size(), args.x.stride},
+                                      range inputs, const matrix_view<const float>& w) noexcept {
+        typename block<Rows>::weights_ahead next;
+        if (r == rows.begin) {
+            const range ahead{channels.end, least(channels.end + sums::channels, args.channels.end)};
+            next = {reinterpret_cast<const std::byte*>(weights(args, ahead, inputs).data), ahead.size(),
+                    args.w.stride * sizeof(T), sizeof(T)};
+        }
+        block<Rows>::run(w, next, {args.x.row(r) + inputs.begin, Rows, inputs.size(), args.x.stride},
                          inputs.begin == 0, args.bias != nullptr ? args.bias + channels.begin : nullptr,
                          {args.y.row(r) + channels.begin, Rows, channels.size(), args.y.stride});
     }
 
     /// Copies weights as floats: panel[1024 c + i], 0 for the other channels and up to the end of a register.
-    static CRUMB_INLINE matrix_view<const float> fill(const dense_args<T>& args, range channels, range inputs,
-                                                      float* panel) noexcept {
-        const matrix_view<const T> w = weights(args, channels, inputs);
+    static CRUMB_INLINE void fill(const matrix_view<const T>& w, float* panel) noexcept {
         for (std::size_t i = 0; w.rows < sums::channels && i < sums::channels * sums::inputs; i += lanes)
             I::store(panel + i, I::zero());
         std::size_t i = 0;
@@ -212,8 +221,7 @@ struct dense_run<isa::CRUMB_THIS_ISA, T> {
             for (std::size_t c = 0; c < w.rows; ++c)
                 I::store(panel + c * sums::inputs + i, I::load(w.row(c) + i));
         for (std::size_t c = 0; i < w.cols && c < w.rows; ++c)
-            I::store(panel + c * sums::inputs + i, sums::load(w.row(c) + i, w.cols - i));
-        return {panel, sums::channels, w.cols, sums::inputs};
+            I::store(panel + c * sums::inputs + i, load(w.row(c) + i, w.cols - i));
     }
 };
 
