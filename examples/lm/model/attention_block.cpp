@@ -112,16 +112,21 @@ status session::state::attend(std::size_t layer, const projections& of, const ma
             {.epsilon = kv.skip, .scratch = s.own.weights, .reports = s.own.reports.data(), .part = own});
     else
         done = group.attend->run(of.q, *group.cache, index, out, s.own.scratch, own);
-    const std::size_t each = m.shape().heads / m.shape().kv_heads;
+    if (!done)
+        return done;
     const range heads = part.kv_heads.within(m.shape().kv_heads);
-    for (std::size_t head = heads.begin; head < heads.end && is_skipping; ++head) {
-        s.own.blocks += s.own.reports[head].blocks;
-        s.own.unread += s.own.reports[head].skipped;
-    }
-    for (std::size_t head = heads.begin * each; head < heads.end * each && is_counted && done; ++head) {
-        ++s.own.planes.heads;
-        s.own.planes.scores += s.own.errors[head].second_scores;
-        s.own.planes.weights += s.own.errors[head].second_weights;
+    if (is_skipping)
+        for (std::size_t head = heads.begin; head < heads.end; ++head) {
+            s.own.blocks += s.own.reports[head].blocks;
+            s.own.unread += s.own.reports[head].skipped;
+        }
+    if (is_counted) {
+        const std::size_t each = m.shape().heads / m.shape().kv_heads;
+        for (std::size_t head = heads.begin * each; head < heads.end * each; ++head) {
+            ++s.own.planes.heads;
+            s.own.planes.scores += s.own.errors[head].second_scores;
+            s.own.planes.weights += s.own.errors[head].second_weights;
+        }
     }
     return done;
 }

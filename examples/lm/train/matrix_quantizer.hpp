@@ -19,17 +19,20 @@ class matrix_quantizer {
   public:
     matrix_quantizer(const team& threads, quantized_tensors& to) : threads_(threads), to_(to) {}
 
-    /// f(rows) for all of n rows, some at a time, in all threads, which take them as they come: what else
-    /// runs on a core shall not hold up the others. An error of one of them.
+    /// f(rows) for all of n rows, in equal parts of at most `product_rows`, as many for each thread; threads
+    /// take them as they come, so that what else runs on a core does not hold up the others. An error of one
+    /// of them.
     template <class F>
     crumb::status in_parts(std::size_t n, const F& f) const {
+        const std::size_t parts =
+            crumb::round_up((n + crumb::product_rows - 1) / crumb::product_rows, threads_.size());
         std::vector<crumb::status> each_thread(threads_.size());
         std::atomic<std::size_t> next = 0;
-        threads_.run([&](std::size_t part, std::size_t) {
-            crumb::status& s = each_thread[part];
-            for (std::size_t r = next.fetch_add(crumb::product_rows); s && r < n;
-                 r = next.fetch_add(crumb::product_rows))
-                s = f(crumb::range{r, std::min(r + crumb::product_rows, n)});
+        threads_.run([&](std::size_t thread, std::size_t) {
+            crumb::status& s = each_thread[thread];
+            for (std::size_t part = next++; s && part < parts; part = next++)
+                if (const crumb::range rows = crumb::split(n, parts, part); rows.size() != 0)
+                    s = f(rows);
         });
         for (const crumb::status& s : each_thread)
             if (!s)
