@@ -24,7 +24,8 @@ struct dense_run;
 
 /// y[r, c] = bias[c] + sum over k of w[c, k] x[r, k], in single precision. 1024 inputs at a time are one
 /// sequence of fused multiply-adds per register lane, then one sum of the lanes, whatever the split: |error|
-/// <= (ceil(min(k, 1024) / lanes) + lanes + ceil(k / 1024)) eps sum |w x|, twice as much without FMA.
+/// <= (ceil(min(k, 1024) / lanes) + lanes + ceil(k / 1024)) eps (sum |w x| + |bias|), twice as much without
+/// FMA.
 template <class T, class Isa>
 void dense(const dense_args<T>& args) noexcept {
     dense_run<Isa, T>::run(args);
