@@ -18,7 +18,7 @@ struct field_bits<isa::CRUMB_THIS_ISA> : sixteen_bytes<isa::CRUMB_THIS_ISA>,
     using I = isa::CRUMB_THIS_ISA;
     using bytes = typename I::bytes;
     /// The bits whose product serves codes of `bits` bits in panels as well.
-    static constexpr int product_bits(int bits, bool) noexcept { return bits < 4 ? 4 : bits; }
+    static constexpr int product_bits(int bits, int) noexcept { return bits < 4 ? 4 : bits; }
     /// Whether shifts move no bit into another byte.
     static constexpr bool shifts_bytes = false;
     /// Whether rows that all fours of a group read are loaded once.

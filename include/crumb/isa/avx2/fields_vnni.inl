@@ -20,6 +20,7 @@ struct field_product<isa::CRUMB_THIS_ISA, Bits> : quad_rows<isa::CRUMB_THIS_ISA>
     using I = isa::CRUMB_THIS_ISA;
     static constexpr int offset = Bits == 8 ? 128 : 0;
     static constexpr int steps = Bits <= 4 ? 4 : 8;
+    static constexpr int unscaled_steps = 8; ///< of sums that meet no integer
     using operand = __m256i;
     using acc = __m256i;
     using row = typename quad_rows<I>::row;

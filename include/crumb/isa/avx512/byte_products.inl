@@ -19,9 +19,7 @@ struct byte_products_512 {
     static CRUMB_INLINE acc zero() noexcept { return _mm512_setzero_si512(); }
     static CRUMB_INLINE reg load(const void* p) noexcept { return _mm512_loadu_si512(p); }
     static CRUMB_INLINE void dot(acc& sum, reg a, reg b) noexcept {
-        sum = _mm512_dpwssd_epi32(sum, a, b);
-        // GCC would keep copies of the sums that the instruction overwrites.
-        __asm__("" : "+v"(sum));
+        sum = isa::avx512_vnni::add_products(sum, a, b);
     }
     static CRUMB_INLINE f32 to_f32(acc sum) noexcept { return _mm512_cvtepi32_ps(sum); }
 

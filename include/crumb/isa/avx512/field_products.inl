@@ -93,7 +93,7 @@ struct field_products_512 {
         const __m512i a = _mm512_packs_epi32(_mm512_cvtps_epi32(x[0]), _mm512_cvtps_epi32(x[1]));
         const __m512i b = _mm512_packs_epi32(_mm512_cvtps_epi32(x[2]), _mm512_cvtps_epi32(x[3]));
         const __m512i one = _mm512_set1_epi16(1);
-        sum = _mm512_dpwssd_epi32(_mm512_dpwssd_epi32(sum, a, one), b, one);
+        sum = isa::avx512_vnni::add_products(isa::avx512_vnni::add_products(sum, a, one), b, one);
         if constexpr (Two) {
             const __m512i c = upper(a), d = upper(b);
             store<InOrder>(high, c, d);

@@ -18,9 +18,10 @@ struct field_bits<isa::CRUMB_THIS_ISA> : sixteen_bytes<isa::CRUMB_THIS_ISA>,
                                          byte_shifts<isa::CRUMB_THIS_ISA> {
     using I = isa::CRUMB_THIS_ISA;
     using bytes = typename I::bytes;
-    /// The bits whose product serves codes of `bits` bits in panels as well.
-    static constexpr int product_bits(int bits, bool pairs) noexcept {
-        return bits == 8 ? 8 : pairs && bits <= 3 ? 3 : 4;
+    /// The bits whose product serves codes of `bits` bits in panels as well; with integer scales `centered`
+    /// are those of what is summed, with a sign.
+    static constexpr int product_bits(int bits, int centered) noexcept {
+        return bits == 8 ? 8 : centered <= 4 ? 4 : centered;
     }
     /// Whether shifts move no bit into another byte.
     static constexpr bool shifts_bytes = false;
@@ -83,15 +84,20 @@ struct field_bits<isa::CRUMB_THIS_ISA> : sixteen_bytes<isa::CRUMB_THIS_ISA>,
     }
 };
 
-/// Whatever the bits, vpdpbusd takes them; bytes with a sign are looked up with an offset of 128.
+/// Whatever the bits, vpdpbusd takes them; bytes with a sign are looked up with an offset of 128. A sum that
+/// fits 16 bits meets its integer scale in one instruction, vpdpwssd; a product of 32 bits takes three.
 template <int Bits>
 struct field_product<isa::CRUMB_THIS_ISA, Bits> : quad_rows<isa::CRUMB_THIS_ISA> {
     using I = isa::CRUMB_THIS_ISA;
     static constexpr int offset = Bits == 8 ? 128 : 0;
     static constexpr int steps = 8;
-    /// Added to sums of 16 products of codes so small that two such sums fit a lane; 0: they do not.
-    static constexpr int pair_bias = Bits <= 3 ? 1 << 14 : 0;
-    static_assert(pair_bias == 0 || 16 * ((1 << Bits) - 1) * 127 < pair_bias);
+    /// Inputs of a panel whose sum fits 16 bits if no code is further than 2^(Bits - 1) from where codes are
+    /// counted from; 0: none.
+    static constexpr int run_inputs = Bits <= 4 ? 32 : Bits == 5 ? 16 : Bits == 6 ? 8 : 0;
+    static_assert(run_inputs * (1 << (Bits - 1)) * 127 < 1 << 15);
+    /// Whether a sum of 16 inputs of one row fits.
+    static constexpr bool narrow = Bits <= 3;
+    static_assert(!narrow || 16 * ((1 << Bits) - 1) * 127 < 1 << 15);
     using operand = __m512i;
     using acc = __m512i;
     using row = typename quad_rows<I>::row;
@@ -106,31 +112,51 @@ struct field_product<isa::CRUMB_THIS_ISA, Bits> : quad_rows<isa::CRUMB_THIS_ISA>
         dot(s, w, quad_rows<I>::template quad<Four>(x));
     }
     static CRUMB_INLINE typename I::i32 sum(const acc& s) noexcept { return s; }
-    static CRUMB_INLINE typename I::i32 factor(typename I::i32 x) noexcept { return x; }
+    static CRUMB_INLINE typename I::i32 factor(typename I::i32 x) noexcept {
+        return narrow ? run_factor(x) : x;
+    }
     static CRUMB_INLINE typename I::i32 add(typename I::i32 total, const acc& s,
                                             typename I::i32 factor) noexcept {
-        return _mm512_add_epi32(total, _mm512_mullo_epi32(s, factor));
+        return narrow ? add_run(total, s, factor) : _mm512_add_epi32(total, _mm512_mullo_epi32(s, factor));
     }
-    /// What 16 sums of activations times -code_offset, and the bias, are: where sums of 16 products begin.
-    static CRUMB_INLINE void store_starts(const std::int16_t* sums, int code_offset,
+    /// Of a sum of a run: the upper half of a negative one is multiplied as well.
+    static CRUMB_INLINE typename I::i32 run_factor(typename I::i32 x) noexcept {
+        return _mm512_and_si512(x, _mm512_set1_epi32(0xffff));
+    }
+    static CRUMB_INLINE typename I::i32 add_run(typename I::i32 total, const acc& s,
+                                                typename I::i32 factor) noexcept {
+        return I::add_products(total, s, factor);
+    }
+    /// Where the sums of a block's runs begin whose codes are counted from `from`: at -from times the sum of
+    /// the run's activations. Of row r, run k at start_of<Run, Rows>(r, k); `sums` are those of 16.
+    template <int Run, int Rows>
+    static CRUMB_INLINE void store_starts(const std::int8_t* codes, const std::int16_t* sums, int from,
                                           std::int32_t* to) noexcept {
-        const __m512i all = _mm512_cvtepi16_epi32(_mm256_loadu_si256(reinterpret_cast<const __m256i*>(sums)));
-        const __m512i less = _mm512_mullo_epi32(all, _mm512_set1_epi32(-code_offset));
-        _mm512_store_si512(to, _mm512_add_epi32(less, _mm512_set1_epi32(pair_bias)));
+        if constexpr (Run == 8) {
+            const __m512i all = _mm512_set1_epi64(8 * 128), by = _mm512_set1_epi64(from);
+            for (int i = 0; i < 4 * Rows; ++i) {
+                const __m512i x =
+                    _mm512_xor_si512(_mm512_loadu_si512(codes + 64 * i), _mm512_set1_epi8(-128));
+                const __m512i less = _mm512_sub_epi64(all, _mm512_sad_epu8(x, _mm512_setzero_si512()));
+                _mm512_store_si512(to + 16 * i, _mm512_mul_epi32(less, by));
+            }
+        } else {
+            for (int r = 0; r < Rows; ++r) {
+                const __m256i x = _mm256_loadu_si256(reinterpret_cast<const __m256i*>(sums + 16 * r));
+                if constexpr (Run == 16)
+                    _mm512_store_si512(
+                        to + 16 * r, _mm512_mullo_epi32(_mm512_cvtepi16_epi32(x), _mm512_set1_epi32(-from)));
+                else
+                    _mm256_store_si256(reinterpret_cast<__m256i*>(to + 8 * r),
+                                       _mm256_madd_epi16(x, _mm256_set1_epi16(static_cast<short>(-from))));
+            }
+        }
+    }
+    template <int Run, int Rows>
+    static constexpr int start_of(int r, int k) noexcept {
+        return Run == 8 ? 2 * (Rows * k + r) : static_cast<int>(record_inputs) / Run * r + k;
     }
     static CRUMB_INLINE acc start_at(std::int32_t x) noexcept { return _mm512_set1_epi32(x); }
-    /// Keeps the sum in the upper half, and begins another one.
-    static CRUMB_INLINE void start_second(acc& s, std::int32_t x) noexcept {
-        s = _mm512_add_epi32(_mm512_slli_epi32(s, 16), _mm512_set1_epi32(x));
-    }
-    /// 16 signed bytes and 16 others as pairs of 16 bits, `low` in the low halves.
-    static CRUMB_INLINE typename I::i32 widen_pair(__m128i low, __m128i high) noexcept {
-        return _mm512_cvtepi8_epi16(
-            _mm256_set_m128i(_mm_unpackhi_epi8(low, high), _mm_unpacklo_epi8(low, high)));
-    }
-    static CRUMB_INLINE typename I::i32 add_pairs(typename I::i32 a, typename I::i32 b) noexcept {
-        return _mm512_add_epi16(a, b);
-    }
     static CRUMB_INLINE void pin(acc& s) noexcept { __asm__ volatile("" : "+v"(s)); }
 
     /// `begin` + the sum of the bits of a group's row times the activations. Bits 1, 3, 5 and 7 are
@@ -145,7 +171,7 @@ struct field_product<isa::CRUMB_THIS_ISA, Bits> : quad_rows<isa::CRUMB_THIS_ISA>
     }
 
     static CRUMB_INLINE void dot(acc& s, operand w, typename I::quad four) noexcept {
-        s = _mm512_dpbusd_epi32(s, w, four);
+        __asm__("vpdpbusd {%2, %1, %0|%0, %1, %2}" : "+v"(s) : "v"(w), "v"(four));
     }
     /// (3 own - before) / 256, which is whole.
     static CRUMB_INLINE typename I::i32 whole_trits(typename I::i32 own, typename I::i32 before) noexcept {

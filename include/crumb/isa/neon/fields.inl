@@ -17,9 +17,7 @@ struct field_bits<isa::CRUMB_THIS_ISA> : byte_shifts<isa::CRUMB_THIS_ISA> {
     using I = isa::CRUMB_THIS_ISA;
     using bytes = typename I::bytes;
     /// The bits whose product serves codes of `bits` bits in panels as well.
-    static constexpr int product_bits(int bits, bool) noexcept {
-        return bits == 8 ? 8 : bits <= 5 ? 5 : bits;
-    }
+    static constexpr int product_bits(int bits, int) noexcept { return bits == 8 ? 8 : bits <= 5 ? 5 : bits; }
     /// Whether shifts move no bit into another byte.
     static constexpr bool shifts_bytes = true;
     /// Whether rows that all fours of a group read are loaded once.

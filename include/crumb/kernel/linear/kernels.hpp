@@ -195,6 +195,8 @@ template <class Isa>
 struct record_integers;
 template <class Isa, class Format>
 struct record_reader;
+template <class Isa, int Subs>
+struct record_term_sums;
 template <class Isa, int Bits, int Subs, bool Integers>
 struct record_block;
 /// Panels, where an ISA has another way: `run` as `record_block::panel`.
@@ -215,7 +217,8 @@ struct record_terms {
     alignas(64) float terms[16][tile_channels];   ///< of sums of activations: likewise
     alignas(64) float unit[tile_channels];        ///< over integers
     alignas(64) float minimum_unit[tile_channels];
-    alignas(64) float start[tile_channels]; ///< of the sum over the integers' groups, where that is not 0
+    /// Of sums of activations, for integers of codes that are counted from a middle of their own.
+    alignas(64) float middles[4][tile_channels];
 };
 
 /// What panels do with sums of activations where a scale serves 32 of them.
@@ -270,6 +273,14 @@ struct record_shape {
     /// With a scale per 32 activations, what sums of registers begin at is this times the sum of the
     /// activations; 0: minima, or an offset that is no multiple of the step, are added as floats.
     static constexpr int sum_factor = integers || has_minima<F> || offset % step != 0 ? 0 : -offset / step;
+    /// What codes with minima are counted from where sums have to be small.
+    static constexpr int middle = has_minima<F> && sub_groups == 1 ? 1 << (bits - 1) : 0;
+    /// Of codes counted from there or from their offset, the largest magnitude is 2^(centered_bits - 1).
+    static constexpr int centered_bits = [] {
+        constexpr int from = has_minima<F> ? middle : offset, above = (1 << bits) - 1 - from;
+        constexpr int most = from > above ? from : above;
+        return static_cast<int>(std::bit_width(static_cast<unsigned>(most - 1))) + 1;
+    }();
     /// Those of the largest magnitude that a code or a value has.
     static constexpr int sum_bits = [] {
         constexpr int of_offset = static_cast<int>(std::bit_width(static_cast<unsigned>(offset)));

@@ -6,6 +6,8 @@
 
 #include <crumb/isa/portable/fields.inl>
 #include <crumb/kernel/linear/records.inl>
+
+#include <crumb/kernel/linear/record_terms.inl>
 #endif
 
 namespace crumb::inline CRUMB_ABI::kernel {
@@ -17,19 +19,38 @@ struct record_block<isa::CRUMB_THIS_ISA, Bits, Subs, Integers> {
     using P = field_product<I, Bits>;
     using f32 = typename I::f32;
     using i32 = typename I::i32;
+    using terms_of = record_term_sums<I, Subs>;
     static constexpr int per_tile = static_cast<int>(tile_channels) / I::lanes;
     static constexpr int per_row = static_cast<int>(tile_row_bytes) / I::width;
     static_assert(per_tile == per_row);
     static constexpr int subs = Subs == 0 ? 1 : Subs; ///< sums per group
+    /// Fours after which a sum might not fit any more.
+    static constexpr int steps = [] {
+        if constexpr (!(Integers && Subs != 0) && requires { P::unscaled_steps; })
+            return P::unscaled_steps;
+        else
+            return P::steps;
+    }();
     /// Whether sums of panels begin at what the offset of codes takes from them.
-    static constexpr bool starts = Integers && Subs == 2 && requires { P::pair_bias; };
-    /// Whether both sums of a group share lanes, and their scales do.
-    static constexpr bool pairs = [] {
+    static constexpr bool starts = Integers && Subs != 0 && requires { P::run_inputs; };
+    /// Whether they are of so few inputs that they fit 16 bits.
+    static constexpr bool narrow = [] {
         if constexpr (starts)
-            return P::pair_bias != 0;
+            return P::run_inputs != 0;
         else
             return false;
     }();
+    /// Inputs of a sum of a panel, and sums per group.
+    static constexpr int run = [] {
+        constexpr int of_scale = static_cast<int>(group_size) / subs;
+        if constexpr (narrow)
+            return P::run_inputs < of_scale ? P::run_inputs : of_scale;
+        else
+            return of_scale;
+    }();
+    static constexpr int runs = static_cast<int>(group_size) / run;
+    /// What codes with minima are counted from, so that sums of 32 or 16 fit.
+    static constexpr int middle = narrow && Subs == 1 ? 1 << (Bits - 1) : 0;
 
     /// `Rows` rows times `Tiles` tiles of a panel: totals[r][16 tile + c] += the products of `groups` groups.
     /// Operands lie group by group, four by four, tile by tile.
@@ -100,14 +121,23 @@ struct record_block<isa::CRUMB_THIS_ISA, Bits, Subs, Integers> {
         CRUMB_UNROLL
         for (int i = 0; i < Rows * Vectors; ++i)
             minimum[i] = I::set1_i32(0);
-        if (minima) {
-            add_terms<Rows, Vectors>(terms, first, sums, minimum);
-        } else if constexpr (Subs == 0) {
-            CRUMB_UNROLL
-            for (int i = 0; i < Rows * Vectors; ++i)
-                sum[i] = without_sums(sum[i], sums + i / Vectors * 16);
-        } else if constexpr (!starts && (Bits != 8 || P::offset != 0)) {
-            add_terms<Rows, Vectors>(terms, first, sums, sum);
+        if constexpr (Subs == 0) {
+            if (!minima) {
+                CRUMB_UNROLL
+                for (int i = 0; i < Rows * Vectors; ++i)
+                    sum[i] = without_sums(sum[i], sums + i / Vectors * 16);
+            }
+        }
+        constexpr bool offsets = !starts && Subs != 0 && (Bits != 8 || P::offset != 0);
+        if (minima || offsets) {
+            const typename terms_of::template sums<Rows> of(sums);
+            if (minima)
+                terms_of::template add<Rows, Vectors>(&record_terms::terms, terms, first, of, minimum);
+            else if constexpr (offsets)
+                terms_of::template add<Rows, Vectors>(&record_terms::terms, terms, first, of, sum);
+            if constexpr (middle != 0)
+                if (minima)
+                    terms_of::template add<Rows, Vectors>(&record_terms::middles, terms, first, of, sum);
         }
         CRUMB_UNROLL
         for (int r = 0; r < Rows; ++r) {
@@ -130,21 +160,12 @@ struct record_block<isa::CRUMB_THIS_ISA, Bits, Subs, Integers> {
             all += sums[i];
         return I::add_i32(sum, I::set1_i32(-all));
     }
-    /// The sum without what the bias of `pairs` has added to it; `scales` is the sum of all pairs of scales.
-    static CRUMB_INLINE i32 without_bias(i32 sum, i32 scales) noexcept {
-        const i32 bias = I::set1_i32(-P::pair_bias);
-        return I::add_products(sum, scales, field_bits<I>::pair(bias, bias));
-    }
     /// total + sum * (the activations' scale), rounded, * unit.
     static CRUMB_INLINE f32 scaled(i32 sum, f32 x_scale, f32 unit, f32 total) noexcept {
         return I::fma(I::mul(I::to_f32(sum), x_scale), unit, total);
     }
 
   private:
-    static CRUMB_INLINE const float* at(const float (*rows)[tile_channels], int i, int v) noexcept {
-        return rows[i] + v % per_tile * I::lanes;
-    }
-
     /// What sum `Sub` of row r begins at, and the factor of sum `sub` of group g, for register v of channels.
     struct float_factors {
         static constexpr bool in_panel = false;
@@ -175,20 +196,21 @@ struct record_block<isa::CRUMB_THIS_ISA, Bits, Subs, Integers> {
             return P::factor(field_bits<I>::widen(numbers.scale[sub], v));
         }
     };
+    template <int Rows>
     struct panel_factors {
         static constexpr bool in_panel = true;
         const record_terms* terms;
-        const std::int32_t* begin; ///< where sum j of row r begins, at 16 r + j
-        template <int Sub>
+        const std::int32_t* begin; ///< where sums of a block begin
+        int group;
+        template <int Run>
         CRUMB_INLINE typename P::acc start(int r) const noexcept {
             if constexpr (starts)
-                return P::start_at(begin[16 * r + Sub]);
+                return P::start_at(begin[P::template start_of<run, Rows>(r, runs * group + Run)]);
             else
                 return P::start();
         }
         CRUMB_INLINE i32 factor(int g, int sub, int v) const noexcept {
-            const int i = pairs ? g : g * Subs + sub;
-            return I::as_i32(I::load(at(terms[v / per_tile].factors, i, v)));
+            return I::as_i32(I::load(terms_of::at(terms[v / per_tile].factors, g * Subs + sub, v)));
         }
     };
 
@@ -213,20 +235,19 @@ struct record_block<isa::CRUMB_THIS_ISA, Bits, Subs, Integers> {
     template <int Rows, int Vectors, class Operands>
     static CRUMB_INLINE void integers(const Operands& w, const record_terms* terms, int first, bool minima,
                                       const record_rows& x, f32* total) noexcept {
-        alignas(64) std::int32_t begin[starts ? 16 * unsigned(Rows) : 1u];
-        if constexpr (starts) {
-            for (int r = 0; r < Rows; ++r)
-                P::store_starts(static_cast<const std::int16_t*>(x.sums) + 16 * r, x.offset, begin + 16 * r);
-        }
+        // A run of 8 leaves every second number free.
+        alignas(64) std::int32_t begin[starts ? (run == 8 ? 2u : 1u) * 8u * unsigned(runs * Rows) : 1u];
+        if constexpr (starts)
+            P::template store_starts<run, Rows>(x.codes, static_cast<const std::int16_t*>(x.sums), x.offset,
+                                                begin);
         i32 sum[unsigned(Rows * Vectors)];
         CRUMB_UNROLL
         for (int i = 0; i < Rows * Vectors; ++i)
-            sum[i] =
-                pairs ? I::as_i32(I::load(terms[(first + i % Vectors) / per_tile].start)) : I::set1_i32(0);
+            sum[i] = I::set1_i32(0);
         for (int g = 0; g < 8; ++g) {
             const auto row = rows<Rows>::load(x.codes + g * Rows * static_cast<int>(group_size));
             typename P::acc s[unsigned(Rows * Vectors)];
-            const panel_factors factors{terms, starts ? begin + 2 * g : nullptr};
+            const panel_factors<Rows> factors{terms, begin, g};
             start<1, Rows, Vectors>(factors, s);
             fours<0, Rows, Vectors>(w, g, row, s, sum, factors, first);
         }
@@ -252,29 +273,13 @@ struct record_block<isa::CRUMB_THIS_ISA, Bits, Subs, Integers> {
                     const record_terms& t = terms[(first + v) / per_tile];
                     f32& to = total[r * Vectors + v];
                     to = scaled_by(sum[(sub * Rows + r) * Vectors + v], x.scales, x.shifts,
-                                   unsigned(g * Rows + r), I::load(at(t.factors, g * subs + sub, first + v)),
-                                   to);
+                                   unsigned(g * Rows + r),
+                                   I::load(terms_of::at(t.factors, g * subs + sub, first + v)), to);
                 }
             }
             if (x.use == record_sums::terms)
-                float_terms<Rows, Vectors>(terms, first, g, static_cast<const float*>(x.sums) + of_group,
-                                           total);
-        }
-    }
-    /// total[r][v] += terms of group g times the sums of activations.
-    template <int Rows, int Vectors>
-    static CRUMB_INLINE void float_terms(const record_terms* terms, int first, int g, const float* sums,
-                                         f32* total) noexcept {
-        CRUMB_UNROLL
-        for (int r = 0; r < Rows; ++r) {
-            CRUMB_UNROLL
-            for (int i = 0; i < subs * Vectors; ++i) {
-                const int sub = i / Vectors, v = i % Vectors;
-                const record_terms& t = terms[(first + v) / per_tile];
-                f32& to = total[r * Vectors + v];
-                to = I::fma(I::set1(sums[r * subs + sub]), I::load(at(t.terms, g * subs + sub, first + v)),
-                            to);
-            }
+                terms_of::template add_floats<Rows, Vectors>(
+                    terms, first, g, static_cast<const float*>(x.sums) + of_group, total);
         }
     }
 
@@ -339,7 +344,6 @@ struct record_block<isa::CRUMB_THIS_ISA, Bits, Subs, Integers> {
     template <int At, int Rows, int Vectors, class Operands, class Factors>
     static CRUMB_INLINE void fours(const Operands& w, int g, const rows<Rows>& row, typename P::acc* s,
                                    i32* sum, const Factors& factors, int first) noexcept {
-        constexpr bool paired = pairs && Factors::in_panel;
         constexpr int four = Operands::four_at(At);
         constexpr int sub = Subs == 2 && four >= 4 ? 1 : 0;
         constexpr int n = Rows * Vectors;
@@ -355,55 +359,31 @@ struct record_block<isa::CRUMB_THIS_ISA, Bits, Subs, Integers> {
             for (int i = 0; i < n; ++i)
                 P::pin(to[i]);
         }
-        constexpr int steps = sums_of<Operands> == 2 ? At / 2 + 1 : At + 1; // that the sum has taken
+        constexpr bool of_run = narrow && Factors::in_panel;
+        constexpr int most = of_run ? run / 4 : steps;
+        constexpr int taken = sums_of<Operands> == 2 ? At / 2 + 1 : At + 1; // by the sum
         constexpr bool ends = At == 7 || (Subs == 2 && At == (sums_of<Operands> == 2 ? 6 : 3));
-        constexpr bool next = ends && At < 7 && sums_of<Operands> == 1; // the other sum of the group
-        if constexpr (ends || steps % P::steps == 0) {
+        if constexpr (ends || taken % most == 0) {
+            // What the accumulator sums next: another run, the other half of the group, or more of the same.
+            constexpr int next = of_run ? (At + 1) / most : ends && sums_of<Operands> == 1 ? 1 : 0;
             CRUMB_UNROLL
             for (int i = 0; i < n; ++i) {
-                if constexpr (paired && sub == 0) {
-                    P::start_second(to[i], factors.begin[i / Vectors * 16 + 1]);
-                    continue;
-                } else if constexpr (paired) {
-                    sum[i] = I::add_products(sum[i], to[i], factors.factor(g, sub, first + i % Vectors));
+                if constexpr (of_run) {
+                    sum[i] = P::add_run(sum[i], to[i], factors.factor(g, sub, first + i % Vectors));
                 } else if constexpr (Integers && Subs != 0) {
                     sum[i] = P::add(sum[i], to[i], factors.factor(g, sub, first + i % Vectors));
                 } else {
                     i32& into = sum[(Integers ? 0 : sub) * n + i];
                     into = I::add_i32(into, P::sum(to[i]));
                 }
-                if constexpr (next)
-                    to[i] = factors.template start<1>(i / Vectors);
+                if constexpr (At < 7 && next != 0)
+                    to[i] = factors.template start<next>(i / Vectors);
                 else
                     to[i] = P::start();
             }
         }
         if constexpr (At < 7)
             fours<At + 1, Rows, Vectors>(w, g, row, s, sum, factors, first);
-    }
-
-    /// sum[r][v] += terms times the sums of activations.
-    template <int Rows, int Vectors>
-    static CRUMB_INLINE void add_terms(const record_terms* terms, int first, const std::int16_t* sums,
-                                       i32* sum) noexcept {
-        constexpr bool two = I::products == 2;
-        for (int p = 0; p < (two || Subs != 2 ? 8 : 16); ++p) {
-            CRUMB_UNROLL
-            for (int r = 0; r < Rows; ++r) {
-                const std::int16_t* of = sums + r * 16;
-                std::int32_t both;
-                if constexpr (two)
-                    __builtin_memcpy(&both, of + 2 * p, sizeof both);
-                else
-                    both = Subs == 2 ? of[p] : of[2 * p] + of[2 * p + 1];
-                const i32 x = I::set1_i32(both);
-                CRUMB_UNROLL
-                for (int v = 0; v < Vectors; ++v) {
-                    const i32 t = I::as_i32(I::load(at(terms[(first + v) / per_tile].terms, p, first + v)));
-                    sum[r * Vectors + v] = I::add_products(sum[r * Vectors + v], t, x);
-                }
-            }
-        }
     }
 };
 

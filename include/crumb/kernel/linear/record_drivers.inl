@@ -10,6 +10,8 @@
 #include <crumb/kernel/linear/fields.inl>
 #include <crumb/kernel/linear/records.inl>
 
+#include <crumb/kernel/linear/record_terms.inl>
+
 #include <crumb/kernel/linear/record_block.inl>
 #include <crumb/kernel/linear/record_codes.inl>
 #include <crumb/kernel/linear/trit_sums.inl>

@@ -36,8 +36,8 @@ struct record_run<isa::CRUMB_THIS_ISA, Format> {
     static constexpr std::size_t max_rows = 128; ///< whose totals wait beside a panel
     using block = record_block<I, shape::bits, shape::sub_groups, shape::integers>;
     /// The same of panels, which formats share.
-    static constexpr bool two_integers = shape::sub_groups == 2 && shape::integers;
-    static constexpr int shared_bits = bits::product_bits(shape::sum_bits, two_integers);
+    static constexpr int shared_bits =
+        bits::product_bits(shape::sum_bits, shape::integers ? shape::centered_bits : 0);
     using shared = record_block<I, shared_bits, shape::sub_groups, shape::integers>;
 
     static void gemv(const linear_args& args) noexcept {
@@ -382,7 +382,7 @@ struct record_run<isa::CRUMB_THIS_ISA, Format> {
         constexpr std::size_t height = Rows;
         record_rows x;
         x.codes = args.x_codes + (r * args.x_groups + g * height) * group_size;
-        x.offset = minima ? 0 : reader::offset;
+        x.offset = minima ? shared::middle : reader::offset;
         if constexpr (shape::integers) {
             const std::size_t at = r * (args.x_groups / panel_groups) + g / panel_groups * height;
             x.scales = args.x_scales + at;

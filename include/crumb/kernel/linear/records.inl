@@ -131,27 +131,29 @@ struct record_reader<isa::CRUMB_THIS_ISA, Format> {
                 I::store(to.minimum_unit + v * I::lanes, minimum_unit(record, v));
         }
         if constexpr (subs != 0) {
-            i32 all = I::set1_i32(0);
+            record_integers<I> before; // of the group before
             CRUMB_UNROLL
             for (int g = 0; g < 8; ++g) {
                 const auto x = group(record, g - g % 2, g % 2);
                 CRUMB_UNROLL
                 for (int v = 0; v < vectors; ++v) {
-                    if constexpr (Block::pairs) {
-                        const i32 pair = P::widen_pair(x.scale[1], x.scale[0]);
-                        put(to.factors[g], v, pair);
-                        all = P::add_pairs(all, pair);
-                    } else {
-                        CRUMB_UNROLL
-                        for (int sub = 0; sub < subs; ++sub)
-                            put(to.factors[g * subs + sub], v, P::factor(bits::widen(x.scale[sub], v)));
+                    CRUMB_UNROLL
+                    for (int sub = 0; sub < subs; ++sub) {
+                        const i32 scale = bits::widen(x.scale[sub], v);
+                        if constexpr (Block::narrow)
+                            put(to.factors[g * subs + sub], v, P::run_factor(scale));
+                        else
+                            put(to.factors[g * subs + sub], v, P::factor(scale));
                     }
-                    if constexpr (minima || (offset != 0 && !Block::starts))
-                        put_terms(minima ? x.minimum : x.scale, g, v, to);
+                    if constexpr (minima)
+                        put_terms<1>(to.terms, before.minimum, x.minimum, g, v);
+                    else if constexpr (offset != 0 && !Block::starts)
+                        put_terms<-offset>(to.terms, before.scale, x.scale, g, v);
+                    if constexpr (minima && Block::middle != 0)
+                        put_terms<Block::middle>(to.middles, before.scale, x.scale, g, v);
                 }
+                before = x;
             }
-            if constexpr (Block::pairs)
-                put(to.start, 0, Block::without_bias(I::set1_i32(0), all));
         }
     }
 
@@ -201,22 +203,29 @@ struct record_reader<isa::CRUMB_THIS_ISA, Format> {
     static CRUMB_INLINE void put(float* row, int v, i32 x) noexcept {
         I::store(row + v * I::lanes, I::as_f32(x));
     }
-    static CRUMB_INLINE void put_terms(const typename bits::sixteen* of, int g, int v,
-                                       record_terms& to) noexcept {
-        constexpr int by = minima ? 1 : -offset;
-        i32 a = bits::widen(of[0], v), b = bits::widen(of[subs - 1], v);
-        if constexpr (by != 1) {
-            a = bits::mul_i32(a, I::set1_i32(by));
-            b = bits::mul_i32(b, I::set1_i32(by));
-        }
-        if constexpr (I::products == 2) {
-            put(to.terms[g], v, bits::pair(a, b));
-        } else if constexpr (subs == 2) {
-            put(to.terms[2 * g], v, a);
-            put(to.terms[2 * g + 1], v, b);
+    /// `By` times numbers of group g and the one before, as `record_block::term_sums` has sums.
+    template <int By>
+    static CRUMB_INLINE void put_terms(float (*to)[tile_channels], const typename bits::sixteen* before,
+                                       const typename bits::sixteen* of, int g, int v) noexcept {
+        constexpr int last = subs - 1;
+        if constexpr (I::products == 2 && subs == 2) {
+            put(to[g], v, bits::pair(times<By>(of[0], v), times<By>(of[last], v)));
+        } else if constexpr (I::products == 2) {
+            if (g % 2 == 1)
+                put(to[g / 2], v, bits::pair(times<By>(before[0], v), times<By>(of[0], v)));
         } else {
-            put(to.terms[g], v, a);
+            CRUMB_UNROLL
+            for (int sub = 0; sub < subs; ++sub)
+                put(to[g * subs + sub], v, times<By>(of[sub], v));
         }
+    }
+    template <int By>
+    static CRUMB_INLINE i32 times(typename bits::sixteen x, int v) noexcept {
+        const i32 wide = bits::widen(x, v);
+        if constexpr (By == 1)
+            return wide;
+        else
+            return bits::mul_i32(wide, I::set1_i32(By));
     }
 };
 
