@@ -202,7 +202,7 @@ struct dense_run<isa::CRUMB_THIS_ISA, T> {
     static CRUMB_INLINE void multiply(const dense_args<T>& args, range rows, std::size_t r, range channels,
                                       range inputs, const matrix_view<const float>& w) noexcept {
         typename block<Rows>::weights_ahead next;
-        if (r == rows.begin) {
+        if (r == rows.begin && channels.end < args.channels.end) {
             const range ahead{channels.end, least(channels.end + sums::channels, args.channels.end)};
             next = {reinterpret_cast<const std::byte*>(weights(args, ahead, inputs).data), ahead.size(),
                     args.w.stride * sizeof(T), sizeof(T)};
