@@ -173,6 +173,12 @@ struct field_product<isa::CRUMB_THIS_ISA, Bits> : quad_rows<isa::CRUMB_THIS_ISA>
     static CRUMB_INLINE void dot(acc& s, operand w, typename I::quad four) noexcept {
         __asm__("vpdpbusd {%2, %1, %0|%0, %1, %2}" : "+v"(s) : "v"(w), "v"(four));
     }
+    /// s[0] + s[1] / 4 + s[2] / 16 + s[3] / 64, all whole.
+    static CRUMB_INLINE typename I::i32 whole_pairs(const typename I::i32* s) noexcept {
+        const __m512i low = _mm512_add_epi32(s[0], _mm512_srai_epi32(s[1], 2));
+        return _mm512_add_epi32(low,
+                                _mm512_add_epi32(_mm512_srai_epi32(s[2], 4), _mm512_srai_epi32(s[3], 6)));
+    }
     /// (3 own - before) / 256, which is whole.
     static CRUMB_INLINE typename I::i32 whole_trits(typename I::i32 own, typename I::i32 before) noexcept {
         const __m512i three = _mm512_add_epi32(own, _mm512_slli_epi32(own, 1));

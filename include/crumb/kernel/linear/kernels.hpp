@@ -178,6 +178,8 @@ struct quad_rows;
 template <class Isa>
 struct trit_sums;
 template <class Isa>
+struct two_bit_sums;
+template <class Isa>
 struct byte_shifts;
 template <class Isa>
 struct field_bits;

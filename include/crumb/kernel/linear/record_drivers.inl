@@ -15,5 +15,6 @@
 #include <crumb/kernel/linear/record_block.inl>
 #include <crumb/kernel/linear/record_codes.inl>
 #include <crumb/kernel/linear/trit_sums.inl>
+#include <crumb/kernel/linear/two_bit_sums.inl>
 
 #include <crumb/kernel/linear/record_run.inl>

@@ -13,6 +13,7 @@
 #include <crumb/kernel/linear/record_block.inl>
 #include <crumb/kernel/linear/record_codes.inl>
 #include <crumb/kernel/linear/trit_sums.inl>
+#include <crumb/kernel/linear/two_bit_sums.inl>
 #endif
 
 namespace crumb::inline CRUMB_ABI::kernel {
@@ -114,11 +115,17 @@ struct record_run<isa::CRUMB_THIS_ISA, Format> {
         CRUMB_UNROLL
         for (int v = 0; v < vectors; ++v)
             sum[v] = terms[v] = I::set1_i32(0);
-        // Neighbours share bytes of their scales.
-        for (int g = 0; g < 8; g += 2) {
-            const auto begin = starts_of(sums + 2 * g);
-            integer_group<0>(record, g, begin, w, x, sums, sum, terms);
-            integer_group<1>(record, g, begin, w, x, sums, sum, terms);
+        if constexpr (in_place) {
+            CRUMB_UNROLL
+            for (int v = 0; v < vectors; ++v)
+                sum[v] = two_bit_sums<I>::template of<P>(at + v * I::width, x);
+        } else {
+            // Neighbours share bytes of their scales.
+            for (int g = 0; g < 8; g += 2) {
+                const auto begin = starts_of(sums + 2 * g);
+                integer_group<0>(record, g, begin, w, x, sums, sum, terms);
+                integer_group<1>(record, g, begin, w, x, sums, sum, terms);
+            }
         }
         const f32 scale = I::set1(args.x_scales[b]);
         CRUMB_UNROLL
@@ -132,6 +139,9 @@ struct record_run<isa::CRUMB_THIS_ISA, Format> {
                 total[v] = block::scaled(terms[v], scale, reader::minimum_unit(record, v), total[v]);
         }
     }
+    /// Whether the codes of a block, which is one sum, are multiplied where they are in their bytes.
+    static constexpr bool in_place = shape::sub_groups == 0 && shape::bits == 2 && !trits &&
+                                     requires(const i32* sums) { P::whole_pairs(sums); };
     /// Whether sums of codes of a row begin at what the offset of codes takes from them.
     static constexpr bool starts = !minima && shape::sub_groups == 2 && reader::offset != 0 &&
                                    requires(const std::int16_t* sums) { P::group_starts(sums, 0); };
@@ -230,7 +240,7 @@ struct record_run<isa::CRUMB_THIS_ISA, Format> {
                 if constexpr (requires { P::whole_trits(sum[v], sum[v]); })
                     sum[v] = trit_sums<I>::template of<P>(rows, x);
                 else
-                    sum[v] = digits(rows, x);
+                    sum[v] = trit_sums<I>::template taken_out<P>(rows, x);
                 sum[v] = block::without_sums(sum[v], sums);
             }
         }
@@ -239,29 +249,6 @@ struct record_run<isa::CRUMB_THIS_ISA, Format> {
             total[v] = block::scaled(sum[v], scale, reader::unit(record, v), total[v]);
     }
 
-    /// The sum of digits times activations of a block, for a register of channels.
-    static CRUMB_INLINE i32 digits(const std::uint8_t* rows, const std::int8_t* x) noexcept {
-        typename P::acc s[5];
-        CRUMB_UNROLL
-        for (int d = 0; d < 5; ++d)
-            s[d] = P::start();
-        for (int row = 0; row < 13; ++row) {
-            auto raw = I::load_bytes(rows + row * static_cast<int>(tile_row_bytes));
-            CRUMB_UNROLL
-            for (int d = 0; d < 5; ++d) {
-                if (row == 12 && d == 4)
-                    break;
-                P::template step<0>(s[d], P::operand_of(bits::digit(raw)),
-                                    P::load_four(x + 4 * trit_codes::four_of(row, d)));
-                raw = bits::triple(raw);
-            }
-        }
-        i32 sum = P::sum(s[0]);
-        CRUMB_UNROLL
-        for (int d = 1; d < 5; ++d)
-            sum = I::add_i32(sum, P::sum(s[d]));
-        return sum;
-    }
     static CRUMB_INLINE auto table() noexcept {
         return bits::load_table(record_codes<I, Format>::table_entries.at);
     }

@@ -1,6 +1,7 @@
-// Sums of ternary digits times activations where instructions multiply bytes of any size with signed ones,
-// and digits need not be taken out. Loops:
-//     of    three stretches of rows whose digits are equally far apart > rows of bytes > digits
+// Sums of ternary digits times activations. Where instructions multiply bytes of any size with signed ones,
+// digits need not be taken out. Loops:
+//     of           three stretches of rows whose digits are equally far apart > rows of bytes > digits
+//     taken_out    rows of bytes > digits
 #if !defined(CRUMB_THIS_ISA)
 #include <crumb/isa/editor.hpp>
 
@@ -26,6 +27,32 @@ struct trit_sums<I> {
         const i32 sum = I::add_i32(I::add_i32(own[0], own[1]), own[2]);
         const i32 less = I::add_i32(I::add_i32(before[0], before[1]), before[2]);
         return P::whole_trits(sum, less);
+    }
+
+    /// The same by any product, of digits that are taken out one by one.
+    template <class P>
+    static CRUMB_INLINE i32 taken_out(const std::uint8_t* rows, const std::int8_t* x) noexcept {
+        using bits = field_bits<I>;
+        typename P::acc s[5];
+        CRUMB_UNROLL
+        for (int d = 0; d < 5; ++d)
+            s[d] = P::start();
+        for (int row = 0; row < 13; ++row) {
+            auto raw = I::load_bytes(rows + row * static_cast<int>(tile_row_bytes));
+            CRUMB_UNROLL
+            for (int d = 0; d < 5; ++d) {
+                if (row == 12 && d == 4)
+                    break;
+                P::template step<0>(s[d], P::operand_of(bits::digit(raw)),
+                                    P::load_four(x + 4 * trit_codes::four_of(row, d)));
+                raw = bits::triple(raw);
+            }
+        }
+        i32 sum = P::sum(s[0]);
+        CRUMB_UNROLL
+        for (int d = 1; d < 5; ++d)
+            sum = I::add_i32(sum, P::sum(s[d]));
+        return sum;
     }
 
   private:
