@@ -171,6 +171,7 @@ struct field_product<isa::CRUMB_THIS_ISA, Bits> : quad_rows<isa::CRUMB_THIS_ISA>
     }
 
     static CRUMB_INLINE void dot(acc& s, operand w, typename I::quad four) noexcept {
+        // GCC would keep copies of the sums that the intrinsic overwrites.
         __asm__("vpdpbusd {%2, %1, %0|%0, %1, %2}" : "+v"(s) : "v"(w), "v"(four));
     }
     /// s[0] + s[1] / 4 + s[2] / 16 + s[3] / 64, all whole.

@@ -236,7 +236,7 @@ struct record_rows {
     const float* scales = nullptr;      ///< of the group, or of its block of 256
     const float* shifts = nullptr;      ///< -`activation_origin` times these scales, if `from_origin`
     const void* sums = nullptr;         ///< likewise
-    int offset = 0;                     ///< what codes are above their values, with integer scales
+    int offset = 0;                     ///< what codes are counted from, with integer scales
     record_sums use = record_sums::none;
 };
 
@@ -275,11 +275,11 @@ struct record_shape {
     /// With a scale per 32 activations, what sums of registers begin at is this times the sum of the
     /// activations; 0: minima, or an offset that is no multiple of the step, are added as floats.
     static constexpr int sum_factor = integers || has_minima<F> || offset % step != 0 ? 0 : -offset / step;
-    /// What codes with minima are counted from where sums have to be small.
-    static constexpr int middle = has_minima<F> && sub_groups == 1 ? 1 << (bits - 1) : 0;
-    /// Of codes counted from there or from their offset, the largest magnitude is 2^(centered_bits - 1).
+    /// Of codes counted from their offset, or with minima from their middle where a group has one sum, the
+    /// largest magnitude is 2^(centered_bits - 1).
     static constexpr int centered_bits = [] {
-        constexpr int from = has_minima<F> ? middle : offset, above = (1 << bits) - 1 - from;
+        constexpr int from = !has_minima<F> ? offset : sub_groups == 1 ? 1 << (bits - 1) : 0;
+        constexpr int above = (1 << bits) - 1 - from;
         constexpr int most = from > above ? from : above;
         return static_cast<int>(std::bit_width(static_cast<unsigned>(most - 1))) + 1;
     }();

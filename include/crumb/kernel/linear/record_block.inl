@@ -131,13 +131,13 @@ struct record_block<isa::CRUMB_THIS_ISA, Bits, Subs, Integers> {
         constexpr bool offsets = !starts && Subs != 0 && (Bits != 8 || P::offset != 0);
         if (minima || offsets) {
             const typename terms_of::template sums<Rows> of(sums);
-            if (minima)
+            if (minima) {
                 terms_of::template add<Rows, Vectors>(&record_terms::terms, terms, first, of, minimum);
-            else if constexpr (offsets)
-                terms_of::template add<Rows, Vectors>(&record_terms::terms, terms, first, of, sum);
-            if constexpr (middle != 0)
-                if (minima)
+                if constexpr (middle != 0)
                     terms_of::template add<Rows, Vectors>(&record_terms::middles, terms, first, of, sum);
+            } else if constexpr (offsets) {
+                terms_of::template add<Rows, Vectors>(&record_terms::terms, terms, first, of, sum);
+            }
         }
         CRUMB_UNROLL
         for (int r = 0; r < Rows; ++r) {

@@ -203,13 +203,12 @@ struct record_reader<isa::CRUMB_THIS_ISA, Format> {
     static CRUMB_INLINE void put(float* row, int v, i32 x) noexcept {
         I::store(row + v * I::lanes, I::as_f32(x));
     }
-    /// `By` times numbers of group g and the one before, as `record_block::term_sums` has sums.
+    /// `By` times numbers of group g and the one before, in the order of `record_term_sums::sums`.
     template <int By>
     static CRUMB_INLINE void put_terms(float (*to)[tile_channels], const typename bits::sixteen* before,
                                        const typename bits::sixteen* of, int g, int v) noexcept {
-        constexpr int last = subs - 1;
         if constexpr (I::products == 2 && subs == 2) {
-            put(to[g], v, bits::pair(times<By>(of[0], v), times<By>(of[last], v)));
+            put(to[g], v, bits::pair(times<By>(of[0], v), times<By>(of[1], v)));
         } else if constexpr (I::products == 2) {
             if (g % 2 == 1)
                 put(to[g / 2], v, bits::pair(times<By>(before[0], v), times<By>(of[0], v)));
