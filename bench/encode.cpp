@@ -17,13 +17,15 @@ constexpr std::size_t tokens = kv_block_tokens;
 
 /// A cache whose window has a block of random keys and values that waits to be encoded.
 struct task {
-    task(const kv_codec& codec, const char* isa) : engine(1), codebooks(codec, kv_heads, engine) {
+    task(const kv_codec& codec, std::size_t scale_trials, const char* isa)
+        : engine(1), codebooks(codec, kv_heads, engine) {
         kv_cache_options options;
         options.layers = layers;
         options.kv_heads = kv_heads;
         options.head_size = head_size;
         options.max_tokens = options.max_rows = tokens;
         options.codec = codec;
+        options.scale_trials = scale_trials;
         options.sinks = options.window = 0;
         options.codebooks = codebooks.view();
         state = buffer(kv_cache::state_bytes(options).value());
@@ -78,7 +80,8 @@ struct task {
         if (!want || !got)
             return want.message();
         const auto x = rows(of_keys ? keys : values);
-        must(want->encode(0, {x.data + h * head_size, tokens, head_size, x.stride}));
+        must(want->encode(0, {x.data + h * head_size, tokens, head_size, x.stride},
+                          cache->options().scale_trials));
         std::vector<double> a(head_size), b(head_size);
         for (std::size_t t = 0; t < tokens; ++t) {
             want->decode(t, a.data());
@@ -104,10 +107,10 @@ struct task {
 };
 
 template <class Isa>
-void row(benchmark::State& state, const kv_codec& codec) {
+void row(benchmark::State& state, const kv_codec& codec, std::size_t scale_trials) {
     if (!isa_supported(isa_index(Isa::name)))
         return skip(state, std::string("this CPU lacks ") + Isa::name);
-    task t(codec, Isa::name);
+    task t(codec, scale_trials, Isa::name);
     if (!t.error.empty())
         return fail(state, t.error);
     const double seconds = sample(state, 1, [&] { t.run(); });
@@ -119,11 +122,12 @@ void row(benchmark::State& state, const kv_codec& codec) {
 
 void register_encode() {
     isa_list::for_each([]<class Isa>() {
-        const auto add = [](const named_kv_codec& c) {
+        const auto add = [](const named_kv_codec& c, std::size_t scale_trials = kv_scale_trials) {
             const std::string name =
-                std::string("encode/") + c.name + "/" + Isa::name + "/kv:" + std::to_string(kv_heads);
-            benchmark::RegisterBenchmark(name.c_str(),
-                                         [=](benchmark::State& state) { row<Isa>(state, c.codec); })
+                std::string("encode/") + c.name + "/" + Isa::name + "/kv:" + std::to_string(kv_heads) +
+                (scale_trials < kv_scale_trials ? "/scales:" + std::to_string(scale_trials) : "");
+            benchmark::RegisterBenchmark(
+                name.c_str(), [=](benchmark::State& state) { row<Isa>(state, c.codec, scale_trials); })
                 ->UseManualTime()
                 ->Unit(benchmark::kMicrosecond);
         };
@@ -132,6 +136,9 @@ void register_encode() {
                 add(c);
         for (const named_kv_codec& c : plain_pq_codecs)
             add(c);
+        for (const named_kv_codec& c : kv_codecs)
+            if (c.codec.residual)
+                add(c, 1);
     });
 }
 

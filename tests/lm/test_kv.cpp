@@ -37,6 +37,8 @@ TEST(KvType, ReadsNamesAndOptions) {
         {"f16:prompts=int8", {kv_codec::f16(), 4, 32, false, 0, true}},
         {"kivi4:limit=16", {kv_codec::kivi(4), 4, 32, false, 0, false, 16.0f}},
         {"pq2:skip=0.5:limit=0", {kv_codec::pq(4, 8, false, true), 4, 32, false, 0.5f, false, 0.0f}},
+        {"pq3:scales=1", {kv_codec::pq(2, 6, false, true), 4, 32, false, 0, false, std::nullopt, 1}},
+        {"kivi4:scales=5", {kv_codec::kivi(4)}},
         {"pq2:prompts=int8:skip=0.5", {kv_codec::pq(4, 8, false, true), 4, 32, false, 0.5f, true}},
     };
     for (const auto& [text, kv] : known) {
@@ -46,6 +48,7 @@ TEST(KvType, ReadsNamesAndOptions) {
     EXPECT_EQ(kv_type::f16.name(), "f16");
     EXPECT_EQ(parsed("pq2").name(), "pq2:sinks=4:window=32");
     EXPECT_EQ(parsed("pq:2x4+4:exact").name(), "pq:2x4+4:sinks=4:window=32:exact");
+    EXPECT_EQ(parsed("pq4:scales=2").name(), "pq4:sinks=4:window=32:scales=2");
     EXPECT_EQ(parsed("pq4:skip=.0010").name(), "pq4:sinks=4:window=32:skip=0.001");
     EXPECT_EQ(parsed("pq4:skip=0.123456789").name(), "pq4:sinks=4:window=32:skip=0.12345679");
     EXPECT_EQ(lm::codec_name(kv_codec::pq(2, 8, true, true)), "pq4");
@@ -100,6 +103,11 @@ TEST(KvType, RefusesWhatItDoesNotKnow) {
                              "f16:prompts=",
                              "f16:prompts=floats",
                              "f32:prompts=int8",
+                             "pq4:scales=",
+                             "pq4:scales=0",
+                             "pq4:scales=6",
+                             "pq:2x8:scales=1",
+                             "kivi4:scales=1",
                              ":pq4"}) {
         const auto kv = kv_type::parse(text);
         ASSERT_FALSE(kv.ok()) << text;
@@ -109,7 +117,8 @@ TEST(KvType, RefusesWhatItDoesNotKnow) {
     for (const auto& [text, what] :
          {std::pair<std::string, std::string>{"q5_0", "codecs are f32, f16, q8_0, kivi4"},
           {"pq:3x4",
-           "pq:<1|2|4>x<4|6|8|4+4>, then :sinks=S, :window=W, :exact, :prompts=int8, :skip=E, :limit=E"},
+           "pq:<1|2|4>x<4|6|8|4+4>, then :sinks=S, :window=W, :exact, :prompts=int8, :skip=E, :limit=E, "
+           ":scales=N"},
           {"pq4:sinks=5000", "--kv pq4:sinks=5000: sinks are 0 to 4096"},
           {"pq4:window=65537", "a window has 0 to 65536 tokens"},
           {"pq4:skip=1", "skip is a share from 0 to below 1"},
@@ -119,12 +128,15 @@ TEST(KvType, RefusesWhatItDoesNotKnow) {
           {"f16:prompts=f16", "prompts can be int8"},
           {"f32:prompts=int8", "int8 products are for halves and codes, not for f32"},
           {"pq4:slack=1",
-           "'slack=1' is unknown; known are sinks=S, window=W, exact, prompts=int8, skip=E and limit=E"},
+           "'slack=1' is unknown; known are sinks=S, window=W, exact, prompts=int8, skip=E, limit=E and "
+           "scales=N"},
+          {"pq4:scales=6", "scales are 1 to 5"},
+          {"kivi4:scales=2", "scales are tried for pq4, pq3 and pq2"},
           {"pq4:exact:window=1:exact", "exact is given twice"},
           {"pq4:window=1:window=1", "window is given twice"},
           {long_text, "...: codecs are f32"},
           {long_text, ":skip=E"},
-          {"pq4:" + long_text, "window=W, exact, prompts=int8, skip=E and limit=E"}}) {
+          {"pq4:" + long_text, "window=W, exact, prompts=int8, skip=E, limit=E and scales=N"}}) {
         const auto kv = kv_type::parse(text);
         ASSERT_FALSE(kv.ok()) << text;
         EXPECT_NE(std::string(kv.message()).find(what), std::string::npos) << kv.message();

@@ -90,11 +90,18 @@ void add_float_ops(results& to, const char* isa) {
     to.add("gelu_erf", hash_of(y));
 }
 
-void add_pages(results& to, const char* isa) {
+void add_pages(results& to, const char* isa, std::size_t scale_trials) {
     for (const auto& [name, codec] : crumb_test::codecs) {
-        crumb_test::cache_problem c(
-            {.layers = 1, .kv_heads = 2, .head_size = 32, .max_tokens = 256, .max_rows = 64, .codec = codec},
-            isa);
+        if (scale_trials != 1 && !codec.residual)
+            continue;
+        crumb_test::cache_problem c({.layers = 1,
+                                     .kv_heads = 2,
+                                     .head_size = 32,
+                                     .max_tokens = 256,
+                                     .max_rows = 64,
+                                     .codec = codec,
+                                     .scale_trials = scale_trials},
+                                    isa);
         for (unsigned part = 0; part < 3; ++part) {
             const auto keys = numbers(64 * 64, 10 + part, 0x1p-18f),
                        values = numbers(64 * 64, 20 + part, 0x1p-18f);
@@ -110,7 +117,7 @@ void add_pages(results& to, const char* isa) {
                 const auto part = c.cache->part(0, 0, h, is_key);
                 bytes.insert(bytes.end(), part.begin(), part.end());
             }
-        to.add(std::string("page ") + name, hash_of(bytes));
+        to.add(std::string("page ") + name + (scale_trials == 1 ? "" : ", all scales"), hash_of(bytes));
     }
 }
 
@@ -127,7 +134,8 @@ TEST(EqualResults, OnAllIsasThatFuse) {
                 add_products<F>(all, isa.name);
         });
         add_float_ops(all, isa.name);
-        ASSERT_NO_FATAL_FAILURE(add_pages(all, isa.name));
+        for (const std::size_t trials : {std::size_t{1}, crumb::kv_scale_trials})
+            ASSERT_NO_FATAL_FAILURE(add_pages(all, isa.name, trials));
     });
     const std::map<std::string, std::uint64_t> wanted = {
         {"activations", 0xa33636072b7ba36eu},
@@ -137,16 +145,20 @@ TEST(EqualResults, OnAllIsasThatFuse) {
         {"linear q8_0", 0xaadfaf64da632864u},
         {"linear u2", 0xb3352228604ab87au},
         {"page additive", 0x4b7ded2257b98499u},
+        {"page additive, all scales", 0x32cb1af5bcfe7798u},
         {"page byte", 0xfce21b627cc198fcu},
+        {"page byte, all scales", 0x9f1684f310e6efeau},
         {"page f16", 0x78818d9e1ad6edb3u},
         {"page f32", 0xef4e6944ca536568u},
         {"page kivi2", 0x9e06100c1dd55c70u},
         {"page kivi4", 0x9ef1e1e6517561a8u},
         {"page nibble", 0x15d23828115e68fdu},
+        {"page nibble, all scales", 0x768b881d0c0b01c0u},
         {"page plain additive", 0xe7a37e3bcd319989u},
         {"page plain byte", 0xe2517df96fe9e2fu},
         {"page q8_0", 0xc51f7e0a2d63592bu},
         {"page six", 0x66f68bb65653ac60u},
+        {"page six, all scales", 0xb958a97f09a99c21u},
         {"silu", 0x702c62229bd700u},
         {"activations, a scale per 256", 0xc600205eaa4c7676u},
         {"linear q4_1", 0xa9780f2400657488u},

@@ -651,6 +651,13 @@ TEST(KvCache, ChecksItsShape) {
     EXPECT_EQ(why(options), "kv_cache: 3 sets of codebooks do not serve 2 layers of 2 heads");
     options.codebooks = few.view(1, 0);
     EXPECT_EQ(why(options), "");
+    for (const std::size_t trials : {0u, 6u}) {
+        options.scale_trials = trials;
+        EXPECT_EQ(why(options),
+                  "kv_cache: scale_trials is " + std::to_string(trials) + ", it has to be 1 .. 5");
+    }
+    options.scale_trials = 1;
+    EXPECT_EQ(why(options), "");
     options.page_tokens = 0;
     EXPECT_EQ(why(options), "kv_cache: pages of 0 tokens; they have a multiple of 256, at most 134217728");
     options.page_tokens = 300;

@@ -100,10 +100,12 @@ TEST(KvEncode, EveryIsaEncodesAsTheScalarCodec) {
                         std::memset(want.bytes().data(), 0x5a, layout.bytes());
                         auto part = crumb::reference::kv_part::make(layout, tables, want.bytes().data());
                         ASSERT_TRUE(part.ok()) << part.message();
+                        const auto trials_of = [](std::size_t block) { return block == 0 ? 5u : 2u; };
                         for (const std::size_t block : {0u, 3u})
-                            ASSERT_TRUE(
-                                part->encode(block, crumb::matrix<const float>(floats.data(), tokens, size))
-                                    .ok());
+                            ASSERT_TRUE(part->encode(block,
+                                                     crumb::matrix<const float>(floats.data(), tokens, size),
+                                                     trials_of(block))
+                                            .ok());
                         for_each_isa([&]<class Isa>() {
                             crumb::buffer got(layout.bytes()),
                                 scratch(crumb::kernel::kv_encode_floats(size) * sizeof(float));
@@ -116,6 +118,7 @@ TEST(KvEncode, EveryIsaEncodesAsTheScalarCodec) {
                             args.scratch = reinterpret_cast<float*>(scratch.bytes().data());
                             for (const std::size_t block : {0u, 3u}) {
                                 args.block = block;
+                                args.scale_trials = trials_of(block);
                                 crumb::kernel::kv_encode<crumb::dispatch::own_or_base_isa<Isa>>(args);
                             }
                             ASSERT_EQ(std::memcmp(got.bytes().data(), want.bytes().data(), layout.bytes()), 0)
@@ -124,6 +127,93 @@ TEST(KvEncode, EveryIsaEncodesAsTheScalarCodec) {
                         });
                     }
             }
+}
+
+/// The code whose centroid is nearest to r on the grid of sub-space j, the first of equals.
+unsigned nearest(const kv_codec& codec, const crumb::pq_tables& tables, std::size_t j, const float* y,
+                 float inverse) {
+    const float gain = crumb::kv_grid_gain(codec, tables, j);
+    double least = 1e300;
+    unsigned best = 0;
+    for (unsigned code = 0; code < 1u << codec.bits; ++code) {
+        double distance = 0;
+        for (std::size_t i = 0; i < codec.dims; ++i) {
+            const double off =
+                crumb::kv_grid_value(y[i], inverse, gain) -
+                crumb::kv_grid_centroid(crumb::kv_weighted_centroid(codec, tables, j, i, code), gain);
+            distance += off * off;
+        }
+        if (distance < least) {
+            least = distance;
+            best = code;
+        }
+    }
+    return best;
+}
+
+TEST(KvEncode, KeepsTheCodesOfTheScaleThatFitsBest) {
+    const std::size_t size = 32;
+    for (const auto& named : codecs) {
+        const kv_codec& codec = named.second;
+        if (!codec.has_codebooks() || !codec.residual)
+            continue;
+        SCOPED_TRACE(named.first);
+        std::mt19937 engine(5);
+        normal_numbers<float> normal;
+        std::vector<std::int8_t> entries(size * codec.entries());
+        for (auto& e : entries)
+            e = static_cast<std::int8_t>(normal(engine) * (codec.additive ? 15 : 25));
+        const std::vector<float> scales(size, 0.04f);
+        const crumb::pq_tables tables{entries.data(), scales.data(), nullptr};
+        std::vector<float> x(tokens * size);
+        for (float& v : x)
+            v = normal(engine);
+        const crumb::kv_part_layout layout(codec, size, true);
+        crumb::buffer memory(layout.bytes());
+        auto part = crumb::reference::kv_part::make(layout, tables, memory.bytes().data());
+        ASSERT_TRUE(part.ok()) << part.message();
+        ASSERT_TRUE(part->encode(0, crumb::matrix<const float>(x.data(), tokens, size)).ok());
+
+        std::size_t kept[crumb::kv_scale_trials] = {};
+        for (std::size_t first = 0; first < tokens; first += crumb::kv_mean_tokens) {
+            std::vector<half> mean(size);
+            std::vector<float> rest(crumb::kv_mean_tokens * size), rms(crumb::kv_mean_tokens);
+            crumb::reference::kv_part::take_out(
+                true, crumb::matrix<const float>(x.data() + first * size, crumb::kv_mean_tokens, size),
+                mean.data(), crumb::matrix(rest.data(), crumb::kv_mean_tokens, size), rms.data());
+            for (std::size_t t = 0; t < crumb::kv_mean_tokens; ++t) {
+                const float* y = rest.data() + t * size;
+                const auto explained = [&](const auto& code_of) {
+                    double with = 0, own = 0;
+                    for (std::size_t j = 0; j < layout.rows(); ++j)
+                        for (std::size_t i = 0; i < codec.dims; ++i) {
+                            const double w = crumb::kv_weighted_centroid(codec, tables, j, i, code_of(j));
+                            with += y[j * codec.dims + i] * w;
+                            own += w * w;
+                        }
+                    return with > 0 ? with * with / own : 0.0;
+                };
+                double most = -1;
+                std::size_t best = 0;
+                for (std::size_t k = 0; k < crumb::kv_scale_trials; ++k) {
+                    const double fit = explained([&](std::size_t j) {
+                        return nearest(codec, tables, j, y + j * codec.dims,
+                                       1 / rms[t] * crumb::kv_scale_factors[k]);
+                    });
+                    if (fit > most) {
+                        most = fit;
+                        best = k;
+                    }
+                }
+                ++kept[best];
+                EXPECT_EQ(
+                    explained([&](std::size_t j) { return static_cast<unsigned>(part->code(first + t, j)); }),
+                    most)
+                    << "token " << first + t;
+            }
+        }
+        EXPECT_LT(kept[0], tokens); // the root mean square is not always best
+    }
 }
 
 } // namespace

@@ -795,40 +795,51 @@ TEST(KvReference, CodesAreNearestAndScalesFit) {
             };
             for (std::size_t t = 0; t < 64; ++t) {
                 double with = 0, own = 0;
-                for (std::size_t j = 0; j < size / codec.dims; ++j) {
-                    double least = 1e300, chosen = 0, far = 0;
-                    for (unsigned code = 0; code < 1u << codec.bits; ++code) {
-                        double d = 0, c[4], r[4];
-                        for (std::size_t i = 0; i < codec.dims; ++i) {
-                            const std::size_t channel = j * codec.dims + i;
-                            c[i] = double{tables.scales[channel]} *
-                                   crumb::kv_entry(codec, tables.entries.data() + channel * codec.entries(),
-                                                   code);
-                            r[i] = double{rest[t * size + channel]};
-                        }
-                        for (std::size_t i = 0; i < codec.dims; ++i) {
-                            const double w = weighted(j, c, i);
-                            far = std::max(far, std::fabs(w));
-                            d += std::pow(weighted(j, r, i) / double{scale[t]} - w, 2);
-                            if (code == static_cast<unsigned>(p.part.code(64 + t, j))) {
-                                with += weighted(j, r, i) * w;
-                                own += w * w;
+                // Whether the codes are nearest to the token divided by a scale, in all sub-spaces.
+                const auto nearest_at = [&](double divisor) {
+                    bool all = true;
+                    with = own = 0;
+                    for (std::size_t j = 0; j < size / codec.dims; ++j) {
+                        double least = 1e300, chosen = 0, far = 0;
+                        for (unsigned code = 0; code < 1u << codec.bits; ++code) {
+                            double d = 0, c[4], r[4];
+                            for (std::size_t i = 0; i < codec.dims; ++i) {
+                                const std::size_t channel = j * codec.dims + i;
+                                c[i] = double{tables.scales[channel]} *
+                                       crumb::kv_entry(
+                                           codec, tables.entries.data() + channel * codec.entries(), code);
+                                r[i] = double{rest[t * size + channel]};
                             }
+                            for (std::size_t i = 0; i < codec.dims; ++i) {
+                                const double w = weighted(j, c, i);
+                                far = std::max(far, std::fabs(w));
+                                d += std::pow(weighted(j, r, i) / divisor - w, 2);
+                                if (code == static_cast<unsigned>(p.part.code(64 + t, j))) {
+                                    with += weighted(j, r, i) * w;
+                                    own += w * w;
+                                }
+                            }
+                            if (code == static_cast<unsigned>(p.part.code(64 + t, j)))
+                                chosen = d;
+                            least = std::min(least, d);
                         }
-                        if (code == static_cast<unsigned>(p.part.code(64 + t, j)))
-                            chosen = d;
-                        least = std::min(least, d);
+                        // Both ends are rounded to a grid of at least 341 steps up to the farthest centroid,
+                        // and residuals beyond 1.5 times that are cut: nothing is asked of those.
+                        const double step = far / 341;
+                        all =
+                            all && (std::sqrt(least) >= far / 4 ||
+                                    std::sqrt(chosen) <= std::sqrt(least) + 2 * step * std::sqrt(codec.dims));
                     }
-                    // Both ends are rounded to a grid of at least 341 steps up to the farthest centroid, and
-                    // residuals beyond 1.5 times that are cut: nothing is asked of those.
-                    const double step = far / 341;
-                    if (std::sqrt(least) < far / 4) {
-                        EXPECT_LE(std::sqrt(chosen), std::sqrt(least) + 2 * step * std::sqrt(codec.dims))
-                            << "token " << t << ", sub-space " << j;
-                    }
-                }
-                if (!codec.residual)
+                    return all;
+                };
+                if (!codec.residual) {
+                    EXPECT_TRUE(nearest_at(scale[t])) << "token " << t;
                     continue;
+                }
+                EXPECT_TRUE(
+                    std::any_of(std::begin(crumb::kv_scale_factors), std::end(crumb::kv_scale_factors),
+                                [&](float factor) { return nearest_at(double{scale[t]} / double{factor}); }))
+                    << "token " << t;
                 const auto* stored =
                     reinterpret_cast<const crumb::half*>(p.bytes() + p.layout.scales_offset()) + 64 + t;
                 EXPECT_NEAR(double{to_float(*stored)}, with / own, with / own * 0x1p-10);

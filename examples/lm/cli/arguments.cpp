@@ -32,7 +32,7 @@ CLI::Option* add_kv(CLI::App* app, kv_type& to) {
         },
         "What keys and values are kept as: f32, f16, q8_0, kivi4, kivi2, pq4, pq3, pq2, pq:<dims>x<bits>; "
         "then :sinks=S (0 to 4096), :window=W (0 to 65536), :exact, :prompts=int8, :skip=E (below 1; pq "
-        "only), :limit=E (pq and kivi only)");
+        "only), :limit=E (pq and kivi only), :scales=N (1 to 5; pq4, pq3 and pq2 only)");
 }
 
 void add_threads(CLI::App* app, std::size_t& to) {

@@ -90,8 +90,11 @@ class head_samples {
             for (std::size_t i = 0; i < block.size(); ++i)
                 both.as<half>()[n % 2 * tokens * size_ + i] = crumb::kv_half(block[i]);
             if (n % 2 == 1) {
-                functions.encode(
-                    {layout_, tables_, 0, page_.bytes().data(), both.as<half>(), scratch.as<float>()});
+                functions.encode({.layout = layout_,
+                                  .tables = tables_,
+                                  .part = page_.bytes().data(),
+                                  .from = both.as<half>(),
+                                  .scratch = scratch.as<float>()});
                 count();
             }
         }

@@ -37,7 +37,7 @@ status wrong(std::string_view text, const std::string& what) {
 
 status unknown(std::string_view text) {
     return wrong(text, "codecs are f32, f16, q8_0, kivi4, kivi2, pq4, pq3, pq2, pq:<1|2|4>x<4|6|8|4+4>, then "
-                       ":sinks=S, :window=W, :exact, :prompts=int8, :skip=E, :limit=E");
+                       ":sinks=S, :window=W, :exact, :prompts=int8, :skip=E, :limit=E, :scales=N");
 }
 
 /// Reads one of the options behind the codec's name.
@@ -62,10 +62,13 @@ status read_option(std::string_view text, std::string_view option, kv_type& to) 
         if (!read(option.substr(6), limit) || !(limit >= 0) || !std::isfinite(limit))
             return wrong(text, "limit is a number from 0 on");
         to.limit = limit;
+    } else if (option.starts_with("scales=")) {
+        if (!read(option.substr(7), to.scales) || to.scales == 0 || to.scales > crumb::kv_scale_trials)
+            return wrong(text, "scales are 1 to " + std::to_string(crumb::kv_scale_trials));
     } else {
-        return wrong(
-            text, "'" + shown_text(option) +
-                      "' is unknown; known are sinks=S, window=W, exact, prompts=int8, skip=E and limit=E");
+        return wrong(text, "'" + shown_text(option) +
+                               "' is unknown; known are sinks=S, window=W, exact, prompts=int8, skip=E, "
+                               "limit=E and scales=N");
     }
     return {};
 }
@@ -116,6 +119,8 @@ crumb::result<kv_type> kv_type::parse(std::string_view text) {
     const bool has_planes = out.codec.kind == crumb::kv_kind::pq || out.codec.kind == crumb::kv_kind::uniform;
     if (out.limit && (!has_planes || out.exact))
         return wrong(text, "a limit of planes is for pq and kivi codecs that are not exact");
+    if (out.scales != crumb::kv_scale_trials && !out.codec.residual)
+        return wrong(text, "scales are tried for pq4, pq3 and pq2");
     return out;
 }
 
@@ -137,6 +142,8 @@ std::string kv_type::name() const {
         append(":skip=", skip);
     if (limit)
         append(":limit=", *limit);
+    if (scales != crumb::kv_scale_trials)
+        out += ":scales=" + std::to_string(scales);
     if (int8_prompts)
         out += ":prompts=int8";
     return exact ? out + ":exact" : out;

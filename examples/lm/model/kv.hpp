@@ -18,6 +18,7 @@ struct kv_type {
     float skip = 0;                  ///< share of a query's weights whose values generation may leave unread
     bool int8_prompts = false;       ///< batches of more than 16 tokens attend by products of int8 matrices
     std::optional<float> limit = {}; ///< `crumb::kv_plane_limits::score`, if another than the default
+    std::size_t scales = crumb::kv_scale_trials; ///< `crumb::kv_cache_options::scale_trials`
 
     static constexpr std::size_t max_sinks = 4096, max_window = 65536;
 
@@ -26,8 +27,8 @@ struct kv_type {
     friend bool operator==(const kv_type&, const kv_type&) = default;
 
     /// From f32, f16, q8_0, kivi4, kivi2, pq4, pq3, pq2 or pq:<dims>x<bits> (plain product quantization; bits
-    /// 4+4 adds two tables), followed by :sinks=S, :window=W, :exact, :prompts=int8, :skip=E, :limit=E in any
-    /// order, each once.
+    /// 4+4 adds two tables), followed by :sinks=S, :window=W, :exact, :prompts=int8, :skip=E, :limit=E,
+    /// :scales=N in any order, each once.
     static crumb::result<kv_type> parse(std::string_view text);
     /// The codec's name as `parse` reads it.
     std::string name() const;

@@ -72,6 +72,7 @@ result<layer_caches> layer_caches::make(const model_shape& d, const kv_type& kv,
                                         .codec = kv.codec,
                                         .sinks = kv.sinks,
                                         .window = kv.window,
+                                        .scale_trials = kv.scales,
                                         .codebooks = codebooks};
         if (spans[i] == 0)
             options.page_tokens = crumb::round_up(std::min(context, page_tokens), crumb::kv_part_tokens);

@@ -68,6 +68,11 @@ struct kv_codec {
     constexpr std::size_t entries() const noexcept { return additive ? 32 : std::size_t{1} << bits; }
 };
 
+/// What 1 / (scale of a token) is multiplied with in the searches for its codes; see kv_search.hpp.
+inline constexpr float kv_scale_factors[] = {1, 1.109375f, 0.90234375f, 1.23046875f, 0.8125f};
+/// How many searches there are at most.
+inline constexpr std::size_t kv_scale_trials = std::size(kv_scale_factors);
+
 /// Whether there is such a codec.
 constexpr bool is_known(const kv_codec& c) noexcept {
     switch (c.kind) {

@@ -20,6 +20,18 @@ namespace crumb::inline CRUMB_ABI {
 // whose minimum is the answer, and 16 r[i] and 32 e[i] fit into 16 bits, so that one multiply-add of pairs
 // (vpdpwssd) takes two terms of a key.
 
+//
+// Which codes are nearest is up to s, and no s is best for all tokens: codecs with scales search once for
+// each of the first `scale_trials` of `kv_scale_factors`, with 1 / s the reciprocal of the root mean square
+// times the factor. The codes are kept that leave the least of sum (y - s w)^2 with the s that fits them
+// best, sum y w / sum w^2, of equals the first.
+
+/// What codes explain of a token, (sum y w)^2 / sum w^2, with `with` = sum y w and `own` = sum w^2; 0 if a
+/// scale of 0 is best.
+constexpr double kv_fit(double with, double own) noexcept {
+    return with > 0 && own > 0 ? with * with / own : 0.0;
+}
+
 /// Bounds of the grid: of the centroids and of the residuals.
 inline constexpr int kv_grid_entry = 682, kv_grid_residual = 1023;
 /// Scales of tokens below this are 0, as they round to 0 in fp16.

@@ -56,8 +56,12 @@ class kv_part {
     }
 
     /// Encodes block `block` of 4: 64 tokens, rows of `x` with head_size columns. Refuses other shapes, NaN
-    /// and infinity; nothing is written then. Numbers beyond fp16 become +-65504.
-    status encode(std::size_t block, const matrix_view<const float>& x) {
+    /// and infinity; nothing is written then. Numbers beyond fp16 become +-65504. `scale_trials`: 1 to 5, as
+    /// in `kv_cache_options`.
+    status encode(std::size_t block, const matrix_view<const float>& x,
+                  std::size_t scale_trials = kv_scale_trials) {
+        if (scale_trials == 0 || scale_trials > kv_scale_trials)
+            return status::error(errc::invalid_argument, "kv codec: %zu trials of scales", scale_trials);
         if (block >= kv_part_tokens / kv_block_tokens || x.rows != kv_block_tokens || x.cols != size())
             return status::error(errc::bad_shape, "kv codec: block %zu of %zu x %zu", block, x.rows, x.cols);
         for (std::size_t t = 0; t < x.rows; ++t)
@@ -83,7 +87,7 @@ class kv_part {
             break;
         case kv_kind::pq:
             for (std::size_t t = 0; t < x.rows; t += kv_mean_tokens)
-                encode_pq(first + t, {x.row(t), kv_mean_tokens, x.cols, x.stride});
+                encode_pq(first + t, {x.row(t), kv_mean_tokens, x.cols, x.stride}, scale_trials);
             break;
         }
         return {};
@@ -207,28 +211,24 @@ class kv_part {
         }
     }
 
-    /// Codes by `kv_search.hpp` from the scale of `take_out`; the scale that is stored fits them best:
-    /// s = half(sum y w / sum w^2), at least 0, and 0 if all w are 0.
-    void encode_pq(std::size_t first, const matrix_view<const float>& x) {
+    /// Codes by `kv_search.hpp` from scales about that of `take_out`; the scale that is stored fits them
+    /// best: s = half(sum y w / sum w^2), at least 0, and 0 if all w are 0.
+    void encode_pq(std::size_t first, const matrix_view<const float>& x, std::size_t scale_trials) {
         std::vector<float> centered(kv_mean_tokens * size()), scale(kv_mean_tokens);
         std::vector<half> mean(size());
         const auto residual = matrix(centered.data(), kv_mean_tokens, size());
         take_out(codec().residual, x, mean.data(), residual, scale.data());
+        const std::size_t trials = codec().residual ? scale_trials : 1;
         for (std::size_t t = 0; t < kv_mean_tokens; ++t) {
-            double with = 0, own = 0;
-            for (std::size_t j = 0; j < layout_.rows(); ++j) {
-                float y[4] = {};
-                for (std::size_t i = 0; i < codec().dims; ++i)
-                    y[i] = kv_weighted(codec(), tables_, j, i, residual.row(t) + j * codec().dims);
-                const unsigned best = nearest(j, y, scale[t] > 0 ? 1 / scale[t] : 0.0f);
-                set_kv_code(row(j), codec().bits, first + t, best);
-                for (std::size_t i = 0; i < codec().dims; ++i) {
-                    const double w{kv_weighted_centroid(codec(), tables_, j, i, best)};
-                    with += double{y[i]} * w;
-                    own += w * w;
-                }
-            }
-            const double fitted = scale[t] > 0 && own > 0 && with > 0 ? with / own : 0.0;
+            const float inverse = scale[t] > 0 ? 1 / scale[t] : 0.0f;
+            token_codes best = nearest(residual.row(t), inverse);
+            for (std::size_t k = 1; k < trials; ++k)
+                if (token_codes next = nearest(residual.row(t), inverse * kv_scale_factors[k]);
+                    kv_fit(next.with, next.own) > kv_fit(best.with, best.own))
+                    best = std::move(next);
+            for (std::size_t j = 0; j < layout_.rows(); ++j)
+                set_kv_code(row(j), codec().bits, first + t, best.codes[j]);
+            const double fitted = scale[t] > 0 && best.own > 0 && best.with > 0 ? best.with / best.own : 0.0;
             if (codec().residual)
                 at<half>(layout_.scales_offset())[first + t] = kv_half(static_cast<float>(fitted));
         }
@@ -236,6 +236,26 @@ class kv_part {
             std::copy(mean.begin(), mean.end(), at<half>(0) + first / kv_mean_tokens * size());
     }
 
+    /// The codes of a token, sum y w and sum w^2.
+    struct token_codes {
+        std::vector<unsigned> codes;
+        double with = 0, own = 0;
+    };
+    token_codes nearest(const float* residual, float inverse_scale) const {
+        token_codes out;
+        for (std::size_t j = 0; j < layout_.rows(); ++j) {
+            float y[4] = {};
+            for (std::size_t i = 0; i < codec().dims; ++i)
+                y[i] = kv_weighted(codec(), tables_, j, i, residual + j * codec().dims);
+            out.codes.push_back(nearest(j, y, inverse_scale));
+            for (std::size_t i = 0; i < codec().dims; ++i) {
+                const double w{kv_weighted_centroid(codec(), tables_, j, i, out.codes.back())};
+                out.with += double{y[i]} * w;
+                out.own += w * w;
+            }
+        }
+        return out;
+    }
     unsigned nearest(std::size_t j, const float* y, float inverse_scale) const {
         std::int32_t r[4] = {};
         for (std::size_t i = 0; i < codec().dims; ++i)

@@ -10,6 +10,7 @@
 #endif
 
 #include <crumb/kernel/cache/byte_rows.inl>
+#include <crumb/kernel/cache/code_search.inl>
 #include <crumb/kernel/cache/expand_query.inl>
 #include <crumb/kernel/cache/integer_words.inl>
 #include <crumb/kernel/cache/pq_tables.inl>

@@ -1,10 +1,11 @@
 // Blocks of 64 tokens to codes. Loops:
 //     q8_0      tokens > groups of 32 channels
 //     uniform   keys: channels > 32 tokens; values: groups of 32 channels > tokens
-//     pq        sub-spaces > centroids > 4 registers of tokens
+//     pq        sub-spaces > scales that are tried > centroids > 4 registers of tokens (code_search.inl)
 #if !defined(CRUMB_THIS_ISA)
 #include <crumb/isa/editor.hpp>
 
+#include <crumb/kernel/cache/code_search.inl>
 #include <crumb/kernel/float/math.inl>
 #endif
 
@@ -14,7 +15,8 @@ template <std::same_as<isa::CRUMB_THIS_ISA> I>
 struct kv_encode_run<I> {
     using M = math<I>;
     using f32 = typename I::f32;
-    static constexpr std::size_t lanes = M::lanes;
+    using search = kv_code_search<I>;
+    static constexpr std::size_t lanes = M::lanes, tokens = kv_block_tokens;
 
     static void run(const kv_block_args& args) noexcept {
         switch (args.layout.codec().kind) {
@@ -52,15 +54,10 @@ struct kv_encode_run<I> {
             const f32 y = I::div(I::sub(M::load(x + i, n - i), I::set1(origin)), I::set1(d));
             const f32 z = I::min(I::max(y, I::set1(low)), I::set1(high));
             std::int32_t all[lanes];
-            store_integers(all, I::round_to_i32(z));
+            M::store(all, I::round_to_i32(z));
             for (std::size_t j = 0; j < lanes && i + j < n; ++j)
                 to[i + j] = all[j];
         }
-    }
-    static CRUMB_INLINE void store_integers(std::int32_t* to, typename I::i32 x) noexcept {
-        float bits[lanes];
-        I::store(bits, I::as_f32(x));
-        __builtin_memcpy(to, bits, sizeof bits);
     }
 
     static void bytes(const kv_block_args& args) noexcept {
@@ -145,28 +142,64 @@ struct kv_encode_run<I> {
     }
 
     // ---- product quantization ----
-    static constexpr std::size_t tokens = kv_block_tokens;
-    static constexpr std::size_t products = static_cast<std::size_t>(I::products);
-    static constexpr std::size_t max_operands = 4 / products;
-
-    /// Of a sub-space: centroids, and what keys (see kv_search.hpp) are made of, per code.
-    struct grid {
-        float w[4][256];
-        std::int32_t start[256];                ///< 256 sum of e[i]^2 + code
-        std::int32_t factor[max_operands][256]; ///< -32 e[i]
-        float gain;
-    };
-
     /// As kv_search.hpp says. The lanes are tokens.
     static void nearest(const kv_block_args& args) noexcept {
         const kv_part_layout& l = args.layout;
         const kv_codec& codec = l.codec();
-        const std::size_t size = l.head_size(), t0 = args.block * tokens;
+        const std::size_t size = l.head_size(), rows = l.rows();
         float* rest = args.scratch; // [size][tokens]
         for (std::size_t t = 0; t < tokens; t += kv_mean_tokens)
             take_means(args, t, rest);
-        float inverse[tokens];
-        double with[tokens] = {}, own[tokens] = {};
+        float inverse[kv_scale_trials][tokens];
+        inverse_scales(codec, rest, size, inverse);
+        const std::size_t trials = codec.residual ? args.scale_trials : 1;
+        double with[kv_scale_trials][tokens] = {}, own[kv_scale_trials][tokens] = {};
+        auto* found = reinterpret_cast<std::uint8_t*>(rest + size * tokens); // [trial][row][tokens]
+        for (std::size_t j = 0; j < rows; ++j) {
+            float changed[4 * tokens];
+            const float* y = rest + j * codec.dims * tokens;
+            if (args.tables.metric != nullptr) {
+                search::template apply_metric<tokens>(args.tables.metric + j * codec.dims * codec.dims,
+                                                      codec.dims, tokens, y, changed);
+                y = changed;
+            }
+            const search of(codec, args.tables, j);
+            for (std::size_t k = 0; k < trials; ++k) {
+                std::uint8_t* best = found + (k * rows + j) * tokens;
+                of.run(y, inverse[k], best);
+                for (std::size_t i = 0; i < codec.dims && codec.residual; ++i) {
+                    float e[tokens];
+                    for (std::size_t t = 0; t < tokens; ++t)
+                        e[t] = of.centroid(i, best[t]);
+                    for (std::size_t t = 0; t < tokens; ++t) {
+                        with[k][t] += double{y[i * tokens + t]} * double{e[t]};
+                        own[k][t] += double{e[t]} * double{e[t]};
+                    }
+                }
+            }
+        }
+        std::uint8_t kept[tokens] = {};
+        for (std::size_t t = 0; t < tokens && codec.residual; ++t) {
+            for (std::size_t k = 1; k < trials; ++k)
+                if (kv_fit(with[k][t], own[k][t]) > kv_fit(with[kept[t]][t], own[kept[t]][t]))
+                    kept[t] = static_cast<std::uint8_t>(k);
+            const double w = with[kept[t]][t], o = own[kept[t]][t];
+            halves_at(args, l.scales_offset())[args.block * tokens + t] =
+                to_half(inverse[0][t] > 0 && o > 0 && w > 0 ? static_cast<float>(w / o) : 0.0f);
+        }
+        std::uint8_t* codes = reinterpret_cast<std::uint8_t*>(args.part + l.codes_offset());
+        for (std::size_t j = 0; j < rows; ++j) {
+            std::uint8_t best[tokens];
+            for (std::size_t t = 0; t < tokens; ++t)
+                best[t] = found[(kept[t] * rows + j) * tokens + t];
+            pack(codes + j * l.row_bytes(), codec.bits, args.block, best);
+        }
+    }
+
+    /// What residuals are multiplied with in each trial.
+    static CRUMB_INLINE void inverse_scales(const kv_codec& codec, const float* rest, std::size_t size,
+                                            float (&inverse)[kv_scale_trials][tokens]) noexcept {
+        double own[tokens] = {};
         for (std::size_t c = 0; c < size && codec.residual; ++c)
             for (std::size_t t = 0; t < tokens; ++t)
                 own[t] += double{rest[c * tokens + t]} * double{rest[c * tokens + t]};
@@ -176,36 +209,9 @@ struct kv_encode_run<I> {
                 scale = static_cast<float>(__builtin_sqrt(own[t] / static_cast<double>(size)));
                 scale = scale < kv_min_scale ? 0.0f : scale;
             }
-            inverse[t] = scale > 0 ? 1 / scale : 0.0f;
-            own[t] = 0;
-        }
-        std::uint8_t* codes = reinterpret_cast<std::uint8_t*>(args.part + l.codes_offset());
-        for (std::size_t j = 0; j < l.rows(); ++j) {
-            float changed[4 * tokens];
-            const float* y = rest + j * codec.dims * tokens;
-            if (args.tables.metric != nullptr) {
-                apply_metric<tokens>(args.tables.metric + j * codec.dims * codec.dims, codec.dims, tokens, y,
-                                     changed);
-                y = changed;
-            }
-            grid g;
-            prepare(args, j, g);
-            std::uint8_t best[tokens];
-            search(codec, y, g, inverse, best);
-            pack(codes + j * l.row_bytes(), codec.bits, args.block, best);
-            for (std::size_t i = 0; i < codec.dims && codec.residual; ++i) {
-                float e[tokens];
-                for (std::size_t t = 0; t < tokens; ++t)
-                    e[t] = g.w[i][best[t]];
-                for (std::size_t t = 0; t < tokens; ++t) {
-                    with[t] += double{y[i * tokens + t]} * double{e[t]};
-                    own[t] += double{e[t]} * double{e[t]};
-                }
-            }
-        }
-        for (std::size_t t = 0; t < tokens && codec.residual; ++t) {
-            const double fitted = inverse[t] > 0 && own[t] > 0 && with[t] > 0 ? with[t] / own[t] : 0.0;
-            halves_at(args, l.scales_offset())[t0 + t] = to_half(static_cast<float>(fitted));
+            const float first = scale > 0 ? 1 / scale : 0.0f;
+            for (std::size_t k = 0; k < kv_scale_trials; ++k)
+                inverse[k][t] = first * kv_scale_factors[k];
         }
     }
 
@@ -233,137 +239,6 @@ struct kv_encode_run<I> {
                 for (std::size_t i = 0; i < n; ++i)
                     rest[(c + i) * tokens + first + t] = row[i];
             }
-        }
-    }
-
-    /// W v for n vectors v, a multiple of 16, components `Stride` apart; sums as `kv_weighted` forms them.
-    template <std::size_t Stride>
-    static CRUMB_INLINE void apply_metric(const float* metric, std::size_t dims, std::size_t n,
-                                          const float* v, float* to) noexcept {
-        for (std::size_t i = 0; i < dims; ++i)
-            for (std::size_t at = 0; at < n; at += 16) {
-                double sums[16] = {};
-                for (std::size_t b = 0; b < dims; ++b)
-                    for (std::size_t k = 0; k < 16; ++k)
-                        sums[k] += double{metric[i * dims + b]} * double{v[b * Stride + at + k]};
-                for (std::size_t k = 0; k < 16; ++k)
-                    to[i * Stride + at + k] = static_cast<float>(sums[k]);
-            }
-    }
-
-    static CRUMB_INLINE void prepare(const kv_block_args& args, std::size_t j, grid& g) noexcept {
-        const kv_codec& codec = args.layout.codec();
-        const std::size_t dims = codec.dims, count = std::size_t{1} << codec.bits;
-        for (std::size_t i = 0; i < dims; ++i) {
-            const std::int8_t* entries = args.tables.entries + (j * dims + i) * codec.entries();
-            const f32 scale = I::set1(args.tables.scales[j * dims + i]);
-            for (std::size_t code = 0; code < count; code += lanes) {
-                f32 e = I::load_integers(entries + (codec.additive ? code % 16 : code));
-                if (codec.additive)
-                    e = I::add(e, I::set1(static_cast<float>(entries[16 + code / 16])));
-                I::store(g.w[i] + code, I::mul(scale, e));
-            }
-        }
-        if (args.tables.metric != nullptr) {
-            float plain[4][256];
-            for (std::size_t i = 0; i < dims; ++i)
-                __builtin_memcpy(plain[i], g.w[i], count * sizeof(float));
-            apply_metric<256>(args.tables.metric + j * dims * dims, dims, count, plain[0], g.w[0]);
-        }
-        f32 most = I::zero();
-        for (std::size_t i = 0; i < dims; ++i)
-            for (std::size_t code = 0; code < count; code += lanes)
-                most = I::max(most, I::abs(I::load(g.w[i] + code)));
-        g.gain = kv_gain_of(I::maximum(most));
-        float lane[lanes];
-        for (std::size_t i = 0; i < lanes; ++i)
-            lane[i] = static_cast<float>(i);
-        const f32 first = I::load(lane), gain = I::set1(g.gain);
-        for (std::size_t code = 0; code < count; code += lanes) {
-            f32 e[4], squares = I::zero();
-            for (std::size_t i = 0; i < 4; ++i) {
-                e[i] = I::zero();
-                if (i < dims)
-                    e[i] = I::to_f32(I::round_to_i32(I::mul(I::load(g.w[i] + code), gain)));
-                squares = I::fma(e[i], e[i], squares);
-                e[i] = I::mul(e[i], I::set1(-32));
-            }
-            // As a float the key would not be exact.
-            store_integers(g.start + code,
-                           I::add_i32(I::round_to_i32(I::mul(squares, I::set1(256))),
-                                      I::round_to_i32(I::add(first, I::set1(static_cast<float>(code))))));
-            for (std::size_t i = 0; i < max_operands; ++i)
-                store_integers(g.factor[i] + code, operand(e, i));
-        }
-    }
-    /// Components of operand i of `add_products`, integers below 2^15.
-    static CRUMB_INLINE typename I::i32 operand(const f32* x, std::size_t i) noexcept {
-        if (products == 1)
-            return I::round_to_i32(x[i]);
-        const f32 low = x[2 * i];
-        return I::add_i32(I::round_to_i32(I::select_less(low, I::zero(), I::add(low, I::set1(65536)), low)),
-                          I::round_to_i32(I::mul(x[(2 * i + 1) % 4], I::set1(65536))));
-    }
-
-    /// The codes of a block in a sub-space: four registers of tokens at once.
-    static CRUMB_INLINE void search(const kv_codec& codec, const float* y, const grid& g,
-                                    const float* inverse, std::uint8_t* out) noexcept {
-        const std::size_t count = std::size_t{1} << codec.bits;
-        const f32 high = I::set1(static_cast<float>(kv_grid_residual)),
-                  low = I::set1(-static_cast<float>(kv_grid_residual));
-        for (std::size_t t = 0; t < tokens; t += 4 * lanes) {
-            typename I::i32 r[max_operands][4];
-            for (std::size_t v = 0; v < 4; ++v) {
-                const std::size_t at = t + v * lanes;
-                f32 x[4];
-                for (std::size_t i = 0; i < 4; ++i) {
-                    x[i] = I::zero();
-                    if (i < codec.dims) {
-                        x[i] = I::mul(I::mul(I::load(y + i * tokens + at), I::load(inverse + at)),
-                                      I::set1(g.gain));
-                        x[i] = I::to_f32(I::round_to_i32(I::max(I::min(x[i], high), low)));
-                        x[i] = I::mul(x[i], I::set1(16));
-                    }
-                }
-                for (std::size_t i = 0; i < max_operands; ++i)
-                    r[i][v] = operand(x, i);
-            }
-            switch ((codec.dims + products - 1) / products) {
-            case 1:
-                best_of<1>(g, count, r, out + t);
-                break;
-            case 2:
-                best_of<2>(g, count, r, out + t);
-                break;
-            default:
-                best_of<max_operands>(g, count, r, out + t);
-            }
-        }
-    }
-    template <std::size_t Operands>
-    static CRUMB_INLINE void best_of(const grid& g, std::size_t count, const typename I::i32 (*r)[4],
-                                     std::uint8_t* out) noexcept {
-        typename I::i32 best[4];
-        CRUMB_UNROLL
-        for (std::size_t v = 0; v < 4; ++v)
-            best[v] = I::set1_i32(INT32_MAX);
-        for (std::size_t code = 0; code < count; code += 2) {
-            CRUMB_UNROLL
-            for (std::size_t v = 0; v < 4; ++v) {
-                typename I::i32 first = I::set1_i32(g.start[code]), second = I::set1_i32(g.start[code + 1]);
-                CRUMB_UNROLL
-                for (std::size_t i = 0; i < Operands; ++i) {
-                    first = I::add_products(first, r[i][v], I::set1_i32(g.factor[i][code]));
-                    second = I::add_products(second, r[i][v], I::set1_i32(g.factor[i][code + 1]));
-                }
-                best[v] = I::min_i32(best[v], I::min_i32(first, second));
-            }
-        }
-        for (std::size_t v = 0; v < 4; ++v) {
-            std::int32_t ranks[lanes];
-            store_integers(ranks, best[v]);
-            for (std::size_t i = 0; i < lanes; ++i)
-                out[v * lanes + i] = static_cast<std::uint8_t>(ranks[i] & 255);
         }
     }
 

@@ -45,12 +45,15 @@ struct kv_block_args {
     pq_tables tables;
     std::size_t block = 0; ///< of the part: tokens 64 * block and following
     std::byte* part = nullptr;
-    const half* from = nullptr; ///< 64 rows of head_size
-    float* scratch = nullptr;   ///< kv_encode_floats(head_size), aligned
+    const half* from = nullptr;                 ///< 64 rows of head_size
+    std::size_t scale_trials = kv_scale_trials; ///< 1 .. kv_scale_trials
+    float* scratch = nullptr;                   ///< kv_encode_floats(head_size), aligned
 };
 
-/// Floats of scratch memory that `kv_encode` needs.
-constexpr std::size_t kv_encode_floats(std::size_t head_size) noexcept { return kv_block_tokens * head_size; }
+/// Floats of scratch memory that `kv_encode` needs: residuals, and codes of every scale that is tried.
+constexpr std::size_t kv_encode_floats(std::size_t head_size) noexcept {
+    return kv_block_tokens * head_size + kv_scale_trials * kv_block_tokens * head_size / sizeof(float);
+}
 
 /// What decoding needs: tokens first .. last - 1 of a part become rows of floats.
 struct kv_decode_args {
@@ -153,6 +156,8 @@ concept has_byte_products = requires { typename Isa::byte_products; };
 template <class Isa>
 concept has_field_products = requires { typename Isa::field_products; };
 
+template <class Isa>
+class kv_code_search;
 template <class Isa>
 struct kv_encode_run;
 template <class Isa>

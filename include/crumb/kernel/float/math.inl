@@ -30,6 +30,12 @@ struct math<I> {
         else
             I::store_partial(p, x, n);
     }
+    /// Stores all lanes of integers.
+    static CRUMB_INLINE void store(std::int32_t* p, typename I::i32 x) noexcept {
+        float bits[lanes];
+        I::store(bits, I::as_f32(x));
+        __builtin_memcpy(p, bits, sizeof bits);
+    }
     /// One half as a float.
     static CRUMB_INLINE float number(half h) noexcept {
         half all[lanes] = {h};

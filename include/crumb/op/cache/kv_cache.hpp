@@ -216,6 +216,7 @@ class kv_cache {
                 kernel::kv_block_args args;
                 args.layout = storage_.page().part(keys);
                 args.tables = options().codebooks.tables(layer, h, keys);
+                args.scale_trials = options().scale_trials;
                 args.scratch = reinterpret_cast<float*>(scratch.data());
                 for (std::size_t t = e.first; t < e.first + e.tokens; t += kv_block_tokens) {
                     args.block = t % kv_part_tokens / kv_block_tokens;

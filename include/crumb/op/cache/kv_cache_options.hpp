@@ -18,10 +18,13 @@ struct kv_cache_options {
     std::size_t page_tokens = kv_part_tokens;
     /// Tokens that a token sees, itself included; older ones are not kept, in whole parts of 256. 0: all.
     std::size_t span = 0;
-    kv_codec codec = {};           ///< of tokens that are older than the window
-    std::size_t sinks = 4;         ///< first tokens, kept in fp16; f32, f16: unused
-    std::size_t window = 32;       ///< newest tokens, always in fp16; f32, f16: unused
-    std::size_t slack = 0;         ///< further tokens that may wait for an encoding thread
+    kv_codec codec = {};     ///< of tokens that are older than the window
+    std::size_t sinks = 4;   ///< first tokens, kept in fp16; f32, f16: unused
+    std::size_t window = 32; ///< newest tokens, always in fp16; f32, f16: unused
+    std::size_t slack = 0;   ///< further tokens that may wait for an encoding thread
+    /// Scales that are tried for a token, 1 to 5; unused by codecs but `pq` with scales. Five make codes
+    /// nearer to what they stand for than one does, and `encode` takes 3.5 times as long.
+    std::size_t scale_trials = kv_scale_trials;
     pq_codebooks codebooks = {};   ///< of `pq`; the caller keeps them alive
     std::uint64_t codebook_id = 0; ///< identity of the codebooks, for `save` and `restore`
     std::uint64_t model_id = 0;    ///< identity of the model, likewise
@@ -53,6 +56,9 @@ inline status check_options(const kv_cache_options& s) noexcept {
         return status::error(errc::invalid_argument,
                              "kv_cache: pages of %zu tokens; they have a multiple of %zu, at most %zu",
                              s.page_tokens, kv_part_tokens, max_page_tokens);
+    if (s.scale_trials == 0 || s.scale_trials > kv_scale_trials)
+        return status::error(errc::invalid_argument, "kv_cache: scale_trials is %zu, it has to be 1 .. %zu",
+                             s.scale_trials, kv_scale_trials);
     if (!is_known(c))
         return status::error(errc::invalid_argument,
                              "kv_cache: there is no codec of kind %d with %d bits for %d channels%s",
