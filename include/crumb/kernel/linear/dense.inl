@@ -20,11 +20,11 @@ struct dense_block<isa::CRUMB_THIS_ISA, Rows> {
     static constexpr std::size_t inputs = 1024; ///< of a sum
     static constexpr std::size_t channels = 4;
 
-    /// Weights that will be needed next.
+    /// Weights that will be needed later: some bytes of each of `rows` rows.
     struct weights_ahead {
         const std::byte* data = nullptr;
         std::size_t rows = 0, stride = 0; ///< bytes from one row to the next
-        std::size_t size = 0;             ///< bytes of a weight
+        std::size_t begin = 0, end = 0;   ///< bytes
     };
 
     /// to[r, c] = start + sum over i of w[c, i] x[r, i] for 1024 inputs at most; start is bias[c], or 0
@@ -37,10 +37,12 @@ struct dense_block<isa::CRUMB_THIS_ISA, Rows> {
         for (std::size_t i = 0; i < Rows * channels; ++i)
             total[i] = I::zero();
         std::size_t i = 0;
-        for (; i + lanes <= x.cols; i += lanes) {
-            if (I::prefetch_bytes != 0 && i * next.size % 64 == 0)
+        for (std::size_t ahead = next.begin; i + lanes <= x.cols; i += lanes) {
+            if (I::prefetch_bytes != 0 && ahead < next.end) {
                 for (std::size_t c = 0; c < next.rows; ++c)
-                    __builtin_prefetch(next.data + c * next.stride + i * next.size);
+                    __builtin_prefetch(next.data + c * next.stride + ahead);
+                ahead += 64;
+            }
             multiply<true>(w, x, i, total);
         }
         if (i < x.cols)
@@ -54,11 +56,23 @@ struct dense_block<isa::CRUMB_THIS_ISA, Rows> {
     static CRUMB_INLINE void add(const f32* total, const float* start, std::size_t n, float* to) noexcept {
         float sums[channels];
         I::sum4(total[0], total[1], total[2], total[3], sums);
-        for (std::size_t c = 0; c < n; ++c)
-            to[c] = start != nullptr ? start[c] + sums[c] : sums[c];
+        if (n == channels)
+            add(sums, start, to); // known to be four, compilers make one addition of it
+        else
+            for (std::size_t c = 0; c < n; ++c)
+                to[c] = start != nullptr ? start[c] + sums[c] : sums[c];
     }
 
   private:
+    static CRUMB_INLINE void add(float (&sums)[channels], const float* start, float* to) noexcept {
+        if (start != nullptr) {
+            CRUMB_UNROLL
+            for (std::size_t c = 0; c < channels; ++c)
+                sums[c] = start[c] + sums[c];
+        }
+        __builtin_memcpy(to, sums, sizeof sums);
+    }
+
     template <bool Whole>
     static CRUMB_INLINE void multiply(const matrix_view<const float>& w, const matrix_view<const float>& x,
                                       std::size_t i, f32* total) noexcept {
@@ -201,15 +215,25 @@ struct dense_run<isa::CRUMB_THIS_ISA, T> {
     template <std::size_t Rows>
     static CRUMB_INLINE void multiply(const dense_args<T>& args, range rows, std::size_t r, range channels,
                                       range inputs, const matrix_view<const float>& w) noexcept {
-        typename block<Rows>::weights_ahead next;
-        if (r == rows.begin && channels.end < args.channels.end) {
-            const range ahead{channels.end, least(channels.end + sums::channels, args.channels.end)};
-            next = {reinterpret_cast<const std::byte*>(weights(args, ahead, inputs).data), ahead.size(),
-                    args.w.stride * sizeof(T), sizeof(T)};
-        }
-        block<Rows>::run(w, next, {args.x.row(r) + inputs.begin, Rows, inputs.size(), args.x.stride},
+        block<Rows>::run(w, ahead<Rows>(args, rows, r, channels, inputs),
+                         {args.x.row(r) + inputs.begin, Rows, inputs.size(), args.x.stride},
                          inputs.begin == 0, args.bias != nullptr ? args.bias + channels.begin : nullptr,
                          {args.y.row(r) + channels.begin, Rows, channels.size(), args.y.stride});
+    }
+
+    /// What the block of rows from r on prefetches: of the next channels, the share that it has of the rows.
+    /// A core waits for few lines at a time, so that one block cannot fetch what all of them have the time
+    /// for.
+    template <std::size_t Rows>
+    static CRUMB_INLINE typename block<Rows>::weights_ahead
+    ahead(const dense_args<T>& args, range rows, std::size_t r, range channels, range inputs) noexcept {
+        if (channels.end >= args.channels.end)
+            return {};
+        const range next{channels.end, least(channels.end + sums::channels, args.channels.end)};
+        const std::size_t bytes = inputs.size() * sizeof(T), done = r - rows.begin;
+        return {reinterpret_cast<const std::byte*>(weights(args, next, inputs).data), next.size(),
+                args.w.stride * sizeof(T), round_up(bytes * done / rows.size(), 64),
+                round_up(bytes * (done + Rows) / rows.size(), 64)};
     }
 
     /// Copies weights as floats: panel[1024 c + i], 0 for the other channels and up to the end of a register.

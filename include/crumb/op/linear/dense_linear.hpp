@@ -10,7 +10,8 @@
 namespace crumb::inline CRUMB_ABI {
 
 /// A matrix product with float, half or bf16 weights in row-major order, without packing. Refers to weights
-/// and bias, owns nothing. Results do not depend on the split into parts or on the number of rows.
+/// and bias, owns nothing. Results do not depend on the split into parts or on the number of rows. Many rows
+/// of activations are multiplied faster where rows begin at multiples of 64 bytes.
 template <class T>
 requires(std::same_as<T, float> || std::same_as<T, half> || std::same_as<T, bf16>)
 class dense_linear {
