@@ -26,8 +26,10 @@ template <class T, class Isa>
 struct dense_task {
     dense_task(std::size_t m, const memory_level& level)
         : weight_bytes(level.n * level.k * sizeof(T)), weights(weight_bytes, level.bytes),
-          x(random_floats(m * level.k, 2)), out(m * level.n),
-          inputs(matrix<const float>(x.data(), m, level.k)), y(matrix(out.data(), m, level.n)) {
+          x(m * level.k * sizeof(float)), out(m * level.n * sizeof(float)),
+          inputs(matrix<const float>(x.as<float>(), m, level.k)), y(matrix(out.as<float>(), m, level.n)) {
+        const std::vector<float> activations = random_floats(m * level.k, 2);
+        std::copy(activations.begin(), activations.end(), x.as<float>());
         const std::vector<float> numbers = random_floats(level.n * level.k, 3);
         auto* first = reinterpret_cast<T*>(weights.at(0));
         for (std::size_t i = 0; i < numbers.size(); ++i)
@@ -54,7 +56,7 @@ struct dense_task {
 
     std::size_t weight_bytes;
     copies weights;
-    std::vector<float> x, out;
+    buffer x, out; // rows begin at cache lines, as those of an engine do
     matrix_view<const float> inputs;
     matrix_view<float> y;
     std::vector<dense_linear<T>> plans;

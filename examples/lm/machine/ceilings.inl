@@ -51,7 +51,7 @@ struct float_peak<isa::CRUMB_THIS_ISA> {
         const typename I::f32 w = I::set1(0.5f), x = I::set1(0.25f);
         CRUMB_UNROLL
         for (int i = 0; i < sums; ++i)
-            total[i] = I::zero();
+            total[i] = I::set1(static_cast<float>(i)); // equal sums would be one
         for (; rounds != 0; --rounds) {
             CRUMB_UNROLL
             for (int i = 0; i < sums; ++i)
