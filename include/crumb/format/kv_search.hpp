@@ -19,7 +19,6 @@ namespace crumb::inline CRUMB_ABI {
 // the operands themselves. Scores lie within +- 2^23 for 4 dimensions: score * 256 + code is a 32-bit key
 // whose minimum is the answer, and 16 r[i] and 32 e[i] fit into 16 bits, so that one multiply-add of pairs
 // (vpdpwssd) takes two terms of a key.
-
 //
 // Which codes are nearest is up to s, and no s is best for all tokens: codecs with scales search once for
 // each of the first `scale_trials` of `kv_scale_factors`, with 1 / s the reciprocal of the root mean square
