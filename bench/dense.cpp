@@ -4,6 +4,7 @@
 
 #include <crumb/op/linear/dense_linear.hpp>
 
+#include <algorithm>
 #include <cmath>
 
 namespace crumb::bench {

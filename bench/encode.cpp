@@ -131,14 +131,14 @@ void register_encode() {
                 ->UseManualTime()
                 ->Unit(benchmark::kMicrosecond);
         };
-        for (const named_kv_codec& c : kv_codecs)
+        for (const named_kv_codec& c : kv_codecs) {
             if (!c.codec.is_uncoded())
                 add(c);
-        for (const named_kv_codec& c : plain_pq_codecs)
-            add(c);
-        for (const named_kv_codec& c : kv_codecs)
             if (c.codec.residual)
                 add(c, 1);
+        }
+        for (const named_kv_codec& c : plain_pq_codecs)
+            add(c);
     });
 }
 

@@ -129,7 +129,7 @@ TEST(KvEncode, EveryIsaEncodesAsTheScalarCodec) {
             }
 }
 
-/// The code whose centroid is nearest to r on the grid of sub-space j, the first of equals.
+/// The code whose centroid is nearest to y times `inverse` on the grid of sub-space j, the first of equals.
 unsigned nearest(const kv_codec& codec, const crumb::pq_tables& tables, std::size_t j, const float* y,
                  float inverse) {
     const float gain = crumb::kv_grid_gain(codec, tables, j);

@@ -213,11 +213,10 @@ class kv_cache {
         for (std::size_t i = part.begin; i < part.end; ++i)
             for (const bool keys : {true, false}) {
                 const std::size_t layer = i / options().kv_heads, h = i % options().kv_heads;
-                kernel::kv_block_args args;
-                args.layout = storage_.page().part(keys);
-                args.tables = options().codebooks.tables(layer, h, keys);
-                args.scale_trials = options().scale_trials;
-                args.scratch = reinterpret_cast<float*>(scratch.data());
+                kernel::kv_block_args args{.layout = storage_.page().part(keys),
+                                           .tables = options().codebooks.tables(layer, h, keys),
+                                           .scale_trials = options().scale_trials,
+                                           .scratch = reinterpret_cast<float*>(scratch.data())};
                 for (std::size_t t = e.first; t < e.first + e.tokens; t += kv_block_tokens) {
                     args.block = t % kv_part_tokens / kv_block_tokens;
                     args.part = storage_.part(t / kv_part_tokens, layer, h, keys);
