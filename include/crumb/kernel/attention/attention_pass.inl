@@ -121,8 +121,8 @@ struct attention_pass<I> {
     template <class T>
     using prefetcher = row_prefetcher<std::remove_cvref_t<decltype(*kv_rows<T>().data)>>;
     template <class T>
-    CRUMB_INLINE prefetcher<T> prefetching(const kv_rows<T>& ahead) const noexcept {
-        return {ahead.data, ahead.stride, padded};
+    CRUMB_INLINE prefetcher<T> prefetching(const kv_rows<T>& ahead, std::size_t n) const noexcept {
+        return {ahead.data, n, ahead.stride, padded};
     }
 
     // Channels c .. c + lanes - 1 of a row.
@@ -167,7 +167,7 @@ struct attention_pass<I> {
     CRUMB_INLINE void score_tile(kv_rows<T> k, std::size_t i, std::size_t n,
                                  kv_rows<T> ahead) const noexcept {
         constexpr std::size_t tile = Queries, together = 4 * Queries <= sums ? 4 : sums / Queries;
-        prefetcher<T> soon = prefetching(ahead);
+        prefetcher<T> soon = prefetching(ahead, n);
         for (std::size_t t = 0; t < n; t += together) {
             decltype(k.row(0)) key[together];
             CRUMB_UNROLL
@@ -293,7 +293,7 @@ struct attention_pass<I> {
     CRUMB_INLINE void add_tile(kv_rows<T> v, std::size_t i, std::size_t t, std::size_t n,
                                kv_rows<T> ahead) const noexcept {
         const std::size_t common = visible(i, t, n);
-        add_tokens<Queries, sums / Queries>(v, i, 0, 0, common, prefetching(ahead));
+        add_tokens<Queries, sums / Queries>(v, i, 0, 0, common, prefetching(ahead, n));
         if constexpr (Queries > 1) {
             for (std::size_t a = 1; a < std::size_t{Queries}; ++a)
                 if (common < visible(i + a, t, n))
@@ -306,7 +306,7 @@ struct attention_pass<I> {
     CRUMB_NOINLINE void add_rest(const kv_rows<T>& v, std::size_t i, std::size_t first,
                                  std::size_t last) const noexcept {
         attention_pass(*this).template add_tokens<1, sums / 2>(v, i, 0, first, last,
-                                                               prefetcher<T>{nullptr, 0, 0});
+                                                               prefetcher<T>{nullptr, 0, 0, 0});
     }
 
     template <int Queries, int Vectors, class T>

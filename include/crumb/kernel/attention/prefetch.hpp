@@ -1,9 +1,9 @@
 // Asking for keys and values that attention reads next. With few queries memory is the limit, and it is busy
-// all the time only if it is asked for line after line, in the order in which they lie, at an even pace:
-// where many are asked for at once, what is read waits behind them.
+// all the time only if it is asked for line after line at an even pace: where many are asked for at once,
+// what is read waits behind them. Two places of memory that are asked by turns answer faster than one.
 #pragma once
 
-#include <crumb/config.hpp>
+#include <crumb/core/memory.hpp>
 
 #include <cstddef>
 #include <cstdint>
@@ -14,27 +14,65 @@ namespace crumb::inline CRUMB_ABI::kernel {
 /// The first has too few lines on their way to keep memory busy (on Zen 4 half the bandwidth of the second).
 inline constexpr int attention_locality = 2;
 
-/// Asks for rows of T, of `channels` elements every `stride`; or for nothing, if `first` is null.
+/// Asks for the lines of a region, of its two halves by turns.
+class line_prefetcher {
+  public:
+    static constexpr std::size_t line = 64;
+
+    CRUMB_INLINE line_prefetcher(const void* from, std::size_t bytes) noexcept
+        : at_(static_cast<const std::byte*>(from)),
+          hop_(static_cast<std::ptrdiff_t>(round_up(bytes / 2, line))) {}
+
+    CRUMB_INLINE void next() noexcept {
+        __builtin_prefetch(at_, 0, attention_locality);
+        at_ += hop_;
+        hop_ = std::ptrdiff_t{line} - hop_;
+    }
+    /// Asks for as many lines as `n` bytes have, and those before that did not fill one.
+    CRUMB_INLINE void step(std::size_t n) noexcept {
+        for (; n >= line; n -= line)
+            next();
+        if (n == 0)
+            return;
+        due_ += n;
+        if (due_ >= line) {
+            next();
+            due_ -= line;
+        }
+    }
+
+  private:
+    const std::byte* at_;
+    std::ptrdiff_t hop_; ///< to the line that is next
+    std::size_t due_ = 0;
+};
+
+/// Asks for rows of T, of `channels` elements every `stride`, of their two halves by turns; or for nothing,
+/// if `first` is null.
 template <class T>
 class row_prefetcher {
   public:
-    CRUMB_INLINE row_prefetcher(const T* first, std::size_t stride, std::size_t channels) noexcept
-        : at_(first), channels_(static_cast<std::ptrdiff_t>(channels)), left_(channels_),
-          gap_(static_cast<std::ptrdiff_t>(stride) - channels_) {}
+    CRUMB_INLINE row_prefetcher(const T* first, std::size_t rows, std::size_t stride,
+                                std::size_t channels) noexcept
+        : at_(first), hop_(static_cast<std::ptrdiff_t>((rows + 1) / 2 * stride)),
+          channels_(2 * static_cast<std::ptrdiff_t>(channels)), left_(channels_),
+          gap_(static_cast<std::ptrdiff_t>(stride) - static_cast<std::ptrdiff_t>(channels)) {}
 
-    /// Asks for the lines that begin in the next `N` elements. Half a line is asked for twice: that costs
-    /// less than to find out.
+    /// Asks for `N` elements. Half a line is asked for twice: that costs less than to find out.
     template <int N>
     CRUMB_INLINE void step() noexcept {
-        constexpr std::size_t line = 64, bytes = N * sizeof(T);
+        constexpr std::size_t line = line_prefetcher::line;
+        constexpr int elements = line / sizeof(T), part = N < elements ? N : elements;
+        constexpr std::size_t bytes = part * sizeof(T);
         if (at_ == nullptr)
             return;
-        if (2 * bytes >= line || (0 - reinterpret_cast<std::uintptr_t>(at_)) % line < bytes) {
-            CRUMB_UNROLL
-            for (std::size_t i = 0; i < bytes; i += line)
-                __builtin_prefetch(reinterpret_cast<const std::byte*>(at_) + i, 0, attention_locality);
+        CRUMB_UNROLL
+        for (int i = 0; i < N; i += part) {
+            if (2 * bytes >= line || (0 - reinterpret_cast<std::uintptr_t>(at_)) % line < bytes)
+                __builtin_prefetch(at_, 0, attention_locality);
+            at_ += hop_;
+            hop_ = part - hop_;
         }
-        at_ += N;
         left_ -= N;
         if (left_ <= 0) {
             left_ += channels_;
@@ -44,13 +82,15 @@ class row_prefetcher {
 
   private:
     const T* at_;
-    std::ptrdiff_t channels_, left_, gap_;
+    std::ptrdiff_t hop_;             ///< to the elements that are next
+    std::ptrdiff_t channels_, left_; ///< of two rows
+    std::ptrdiff_t gap_;
 };
 
 /// Asks for the i-th of the pieces of `each` bytes that begin at `from`, or for nothing if that is null.
 CRUMB_INLINE void prefetch_piece(const std::byte* from, std::size_t i, std::size_t each) noexcept {
     if (from != nullptr)
-        for (std::size_t at = i * each; at < (i + 1) * each; at += 64)
+        for (std::size_t at = i * each; at < (i + 1) * each; at += line_prefetcher::line)
             __builtin_prefetch(from + at, 0, attention_locality);
 }
 /// Bytes of a piece, if n pieces have `bytes` or a few more.

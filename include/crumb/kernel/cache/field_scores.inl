@@ -54,12 +54,13 @@ struct kv_field_scores<isa::CRUMB_THIS_ISA, N> {
         numbers of[few_queries];
         const std::size_t rows = args.head_size / 4,
                           each = piece_bytes(cache.values().bytes(), kv_part_tokens / width * rows);
+        line_prefetcher next(ahead, cache.values().bytes());
         for (std::size_t u = first / unit, made = ~std::size_t{0}; u * unit < stop; ++u) {
             if (made != u * unit / stretch) {
                 made = u * unit / stretch;
                 make_factors(part, made, stop, of);
             }
-            score_unit<Bits, 0>(part, u, of, ahead + 2 * registers * u * rows * each, each);
+            score_unit<Bits, 0>(part, u, of, next, each);
         }
         for (std::size_t i = 0; i < pass.queries; ++i)
             for (std::size_t t = 0; t < first; ++t)
@@ -191,7 +192,7 @@ struct kv_field_scores<isa::CRUMB_THIS_ISA, N> {
     /// Sums of codes times factors of some planes: `multiply`. `kept`: the codes of quads of channels, which
     /// products with the first planes store there if it is not null.
     using products = void (kv_field_scores::*)(const std::uint8_t* rows, const std::int8_t* const* planes,
-                                               std::uint8_t* kept, acc* out, const std::byte* ahead,
+                                               std::uint8_t* kept, acc* out, line_prefetcher& next,
                                                std::size_t each) const noexcept;
     /// Products of one plane, of two and of a tile, and of a tile with codes that are kept.
     struct multipliers {
@@ -200,13 +201,13 @@ struct kv_field_scores<isa::CRUMB_THIS_ISA, N> {
     /// Registers R and on of a unit's codes.
     template <int Bits, int R>
     CRUMB_INLINE void score_unit(const std::byte* part, std::size_t u, const numbers* of,
-                                 const std::byte* ahead, std::size_t each) const noexcept {
-        score_register(part, u, Bits, R, multipliers_of<Bits, R>, of, ahead, each);
+                                 line_prefetcher& next, std::size_t each) const noexcept {
+        score_register(part, u, Bits, R, multipliers_of<Bits, R>, of, next, each);
         if constexpr (R + 1 < int{2 * registers})
-            score_unit<Bits, R + 1>(part, u, of, ahead + args.head_size / 4 * each, each);
+            score_unit<Bits, R + 1>(part, u, of, next, each);
     }
     void score_register(const std::byte* part, std::size_t u, std::size_t bits, std::size_t r,
-                        const multipliers& by, const numbers* of, const std::byte* ahead,
+                        const multipliers& by, const numbers* of, line_prefetcher& next,
                         std::size_t each) const noexcept {
         const std::size_t half_block = r / registers;
         const std::int8_t* planes[2 * few_queries + tile];
@@ -234,7 +235,7 @@ struct kv_field_scores<isa::CRUMB_THIS_ISA, N> {
         alignas(64) std::uint8_t kept[max_quads * quad_bytes];
         acc sum[4 * tile];
         std::uint8_t* const keep = used > tile ? kept : nullptr;
-        (this->*(used == 1 ? by.one : used == 2 ? by.two : by.all))(rows, planes, keep, sum, ahead, each);
+        (this->*(used == 1 ? by.one : used == 2 ? by.two : by.all))(rows, planes, keep, sum, next, each);
         for (std::size_t p = 0;;) {
             CRUMB_UNROLL
             for (std::size_t j = 0; j < tile; ++j) {
@@ -251,13 +252,13 @@ struct kv_field_scores<isa::CRUMB_THIS_ISA, N> {
             }
             if ((p += tile) >= used)
                 break;
-            (this->*by.kept)(rows, planes + p, kept, sum, nullptr, 0);
+            (this->*by.kept)(rows, planes + p, kept, sum, next, 0);
         }
     }
     /// Codes come from `rows`, register R of a unit, or from `kept` if Bits is 0.
     template <int Bits, int R, std::size_t Planes, std::size_t AtOnce = N::at_once(Bits)>
     void multiply(const std::uint8_t* rows, const std::int8_t* const* planes, std::uint8_t* kept, acc* out,
-                  const std::byte* ahead, std::size_t each) const noexcept {
+                  line_prefetcher& next, [[maybe_unused]] std::size_t each) const noexcept {
         constexpr std::size_t row_bytes = kv_part_tokens * Bits / 8;
         const std::size_t quads = args.head_size / 4, to_second = 4 * factor_bytes;
         const std::int8_t* from[Planes];
@@ -269,6 +270,7 @@ struct kv_field_scores<isa::CRUMB_THIS_ISA, N> {
             for (std::size_t k = 0; k < 4 * Planes; ++k)
                 out[k] = N::zero();
         }
+        line_prefetcher ahead = next; // a copy, whose members stay in registers
         for (std::size_t quad = 0; quad < quads;) {
             const std::size_t end = quads - quad < AtOnce ? quads : quad + AtOnce;
             acc sum[4 * Planes];
@@ -278,9 +280,7 @@ struct kv_field_scores<isa::CRUMB_THIS_ISA, N> {
             for (; quad < end; ++quad) {
                 reg codes[4];
                 if constexpr (Bits != 0) {
-                    for (std::size_t b = 0; b < each; b += 64)
-                        __builtin_prefetch(ahead + b, 0, attention_locality);
-                    ahead += each;
+                    ahead.step(each);
                     reg x[4];
                     CRUMB_UNROLL
                     for (std::size_t j = 0; j < 4; ++j)
@@ -309,6 +309,7 @@ struct kv_field_scores<isa::CRUMB_THIS_ISA, N> {
             for (std::size_t k = 0; k < 4 * Planes; ++k)
                 out[k] = AtOnce < max_quads ? N::plus(out[k], N::widen(sum[k])) : sum[k];
         }
+        next = ahead;
     }
 
     static constexpr std::size_t pair = tile > 2 ? 2 : tile;

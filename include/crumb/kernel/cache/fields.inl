@@ -119,19 +119,20 @@ struct kv_fields<isa::CRUMB_THIS_ISA, N> : kv_field_scores<isa::CRUMB_THIS_ISA, 
             for (std::size_t t = round_up(stop, lanes); t < kv_part_tokens; t += lanes)
                 I::store(pass.scores + i * pass.stride + t, I::zero());
         }
+        line_prefetcher next(ahead != nullptr ? ahead : part, cache.keys().bytes());
         const auto* codes = reinterpret_cast<const std::uint8_t*>(part + l.codes_offset());
         for (std::size_t g = 0; g < l.groups(); ++g, codes += group_bytes) {
             const std::size_t left = l.head_size() - g * kv_group_channels,
                               channels = left < kv_group_channels ? left : kv_group_channels,
                               planes = round_weights(part, g, channels, stop, factor, lost);
-            const std::byte* next = ahead != nullptr ? ahead + g * kv_group_channels * each : nullptr;
-            for (std::size_t p = 0; p < planes; next = nullptr) {
+            for (std::size_t p = 0; p < planes;) {
+                const std::size_t asked = p == 0 ? each : 0;
                 if (tile > 2 && planes - p > 2)
-                    p += add_planes<Bits, tile>(codes, channels, p, planes, next, each);
+                    p += add_planes<Bits, tile>(codes, channels, p, planes, next, asked);
                 else if (planes - p > 1)
-                    p += add_planes<Bits, 2>(codes, channels, p, planes, next, each);
+                    p += add_planes<Bits, 2>(codes, channels, p, planes, next, asked);
                 else
-                    p += add_planes<Bits, 1>(codes, channels, p, planes, next, each);
+                    p += add_planes<Bits, 1>(codes, channels, p, planes, next, asked);
             }
         }
         for (std::size_t i = 0; i < pass.queries; ++i)
@@ -233,7 +234,7 @@ struct kv_fields<isa::CRUMB_THIS_ISA, N> : kv_field_scores<isa::CRUMB_THIS_ISA, 
     /// Adds codes of a group's channels times some planes of weights; the number of planes that a pass takes.
     template <int Bits, std::size_t Planes>
     CRUMB_NOINLINE std::size_t add_planes(const std::uint8_t* codes, std::size_t channels, std::size_t p,
-                                          std::size_t count, const std::byte* ahead,
+                                          std::size_t count, line_prefetcher& next,
                                           std::size_t each) const noexcept {
         constexpr std::size_t row_bytes = kv_part_tokens * Bits / 8, together = N::channels;
         pq_plane planes[Planes];
@@ -244,13 +245,9 @@ struct kv_fields<isa::CRUMB_THIS_ISA, N> : kv_field_scores<isa::CRUMB_THIS_ISA, 
             if (p + j >= count)
                 planes[j].sums = nullptr;
         }
-        // Asking for what is read anyway costs less than a branch.
-        const std::byte* next = ahead != nullptr ? ahead : reinterpret_cast<const std::byte*>(codes);
-        each = ahead != nullptr ? each : 0;
+        line_prefetcher ahead = next; // a copy, whose members stay in registers
         for (std::size_t c = 0; c < channels; c += together, codes += together * row_bytes) {
-            for (std::size_t b = 0; b < together * each; b += 64)
-                __builtin_prefetch(next + b, 0, attention_locality);
-            next += together * each;
+            ahead.step(together * each);
             acc sum[Planes * together];
             CRUMB_UNROLL
             for (std::size_t j = 0; j < Planes * together; ++j)
@@ -267,6 +264,7 @@ struct kv_fields<isa::CRUMB_THIS_ISA, N> : kv_field_scores<isa::CRUMB_THIS_ISA, 
                                   sum[j * together + k]);
                 }
         }
+        next = ahead;
         return Planes;
     }
     /// Registers R and on of a unit's codes, of some channels; the unit's weights begin at `first`.

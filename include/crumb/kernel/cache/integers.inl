@@ -227,8 +227,7 @@ struct kv_integers<isa::CRUMB_THIS_ISA, B> {
         constexpr std::size_t tile = Queries, together = 4 * sets;
         const std::size_t size = args.head_size;
         // Asking for what is read anyway costs less than a branch.
-        const std::int8_t* next = ahead != nullptr ? ahead : k;
-        const std::size_t each = ahead != nullptr ? together * width : 0;
+        line_prefetcher next(ahead != nullptr ? ahead : k, block * size);
         const std::int16_t* query[tile];
         CRUMB_UNROLL
         for (std::size_t a = 0; a < tile; ++a)
@@ -242,17 +241,15 @@ struct kv_integers<isa::CRUMB_THIS_ISA, B> {
             for (std::size_t j = 0; j < tile * sets; ++j)
                 sum[j] = I::zero();
             for (std::size_t z = 0; z < size; z += width) {
-                CRUMB_UNROLL
-                for (std::size_t b = 0; b < together * width; b += 64)
-                    __builtin_prefetch(next + b, 0, attention_locality);
-                next += each;
                 reg quads[together];
                 CRUMB_UNROLL
                 for (std::size_t s = 0; s < together; s += 4) {
                     reg x[4];
                     CRUMB_UNROLL
-                    for (std::size_t j = 0; j < 4; ++j)
+                    for (std::size_t j = 0; j < 4; ++j) {
+                        next.step(width);
                         x[j] = B::load(rows + (s + j) * size + z);
+                    }
                     B::by_quads(x, quads + s);
                 }
                 acc dot[tile * sets];
@@ -334,8 +331,7 @@ struct kv_integers<isa::CRUMB_THIS_ISA, B> {
         if (last != n)
             (void)filled_up(v + last * size, n - last, tokens);
         // Asking for what is read anyway costs less than a branch.
-        const std::int8_t* next = ahead != nullptr ? ahead : v;
-        const std::size_t each = ahead != nullptr ? tokens * channels : 0;
+        line_prefetcher next(ahead != nullptr ? ahead : v, block * size);
         for (std::size_t c = 0; c < size; c += channels) {
             const std::size_t g = c / kv_group_channels;
             acc sum[sums * tile];
@@ -343,10 +339,8 @@ struct kv_integers<isa::CRUMB_THIS_ISA, B> {
             for (std::size_t j = 0; j < sums * tile; ++j)
                 sum[j] = B::zero();
             const std::int16_t* w = weights + (i * groups + g) * block;
-            for (std::size_t t = 0; t < n; t += tokens, next += each) {
-                CRUMB_UNROLL
-                for (std::size_t b = 0; b < tokens * channels; b += 64)
-                    __builtin_prefetch(next + b, 0, attention_locality);
+            for (std::size_t t = 0; t < n; t += tokens) {
+                next.step(tokens * channels);
                 const std::int8_t* row = (t < last ? v + t * size : rest) + c;
                 if constexpr (words)
                     kv_words<I, B>::template add<tile>(row, size, w + t, groups * block, sum);
