@@ -121,8 +121,10 @@ struct attention_pass<I> {
     template <class T>
     using prefetcher = row_prefetcher<std::remove_cvref_t<decltype(*kv_rows<T>().data)>>;
     template <class T>
-    CRUMB_INLINE prefetcher<T> prefetching(const kv_rows<T>& ahead, std::size_t n) const noexcept {
-        return {ahead.data, n, ahead.stride, padded};
+    CRUMB_INLINE prefetcher<T> prefetching(const kv_rows<T>& ahead, std::size_t n,
+                                           std::size_t i) const noexcept {
+        constexpr std::size_t tile = query_tile;
+        return {ahead.data, n, ahead.stride, padded, {i / tile, (queries + tile - 1) / tile}};
     }
 
     // Channels c .. c + lanes - 1 of a row.
@@ -153,13 +155,13 @@ struct attention_pass<I> {
                                   kv_rows<T> ahead) const noexcept {
         std::size_t i = 0;
         for (; i + query_tile <= queries; i += query_tile)
-            score_tile<query_tile>(k, i, visible(i + query_tile - 1, t, n), i == 0 ? ahead : kv_rows<T>{});
+            score_tile<query_tile>(k, i, visible(i + query_tile - 1, t, n), ahead);
         if constexpr (query_tile > 2)
             for (; i + 2 <= queries; i += 2)
-                score_tile<2>(k, i, visible(i + 1, t, n), i == 0 ? ahead : kv_rows<T>{});
+                score_tile<2>(k, i, visible(i + 1, t, n), ahead);
         if constexpr (query_tile > 1)
             if (i < queries)
-                score_tile<1>(k, i, visible(i, t, n), i == 0 ? ahead : kv_rows<T>{});
+                score_tile<1>(k, i, visible(i, t, n), ahead);
     }
 
     // Two or four tokens at a time; beyond the end the last token again, so that every score is summed alike.
@@ -167,7 +169,7 @@ struct attention_pass<I> {
     CRUMB_INLINE void score_tile(kv_rows<T> k, std::size_t i, std::size_t n,
                                  kv_rows<T> ahead) const noexcept {
         constexpr std::size_t tile = Queries, together = 4 * Queries <= sums ? 4 : sums / Queries;
-        prefetcher<T> soon = prefetching(ahead, n);
+        prefetcher<T> soon = prefetching(ahead, n, i);
         for (std::size_t t = 0; t < n; t += together) {
             decltype(k.row(0)) key[together];
             CRUMB_UNROLL
@@ -280,20 +282,20 @@ struct attention_pass<I> {
     CRUMB_INLINE void add_tiles(kv_rows<T> v, std::size_t t, std::size_t n, kv_rows<T> ahead) const noexcept {
         std::size_t i = 0;
         for (; i + query_tile <= queries; i += query_tile)
-            add_tile<query_tile>(v, i, t, n, i == 0 ? ahead : kv_rows<T>{});
+            add_tile<query_tile>(v, i, t, n, ahead);
         if constexpr (query_tile > 2)
             for (; i + 2 <= queries; i += 2)
-                add_tile<2>(v, i, t, n, i == 0 ? ahead : kv_rows<T>{});
+                add_tile<2>(v, i, t, n, ahead);
         if constexpr (query_tile > 1)
             if (i < queries)
-                add_tile<1>(v, i, t, n, i == 0 ? ahead : kv_rows<T>{});
+                add_tile<1>(v, i, t, n, ahead);
     }
 
     template <int Queries, class T>
     CRUMB_INLINE void add_tile(kv_rows<T> v, std::size_t i, std::size_t t, std::size_t n,
                                kv_rows<T> ahead) const noexcept {
         const std::size_t common = visible(i, t, n);
-        add_tokens<Queries, sums / Queries>(v, i, 0, 0, common, prefetching(ahead, n));
+        add_tokens<Queries, sums / Queries>(v, i, 0, 0, common, prefetching(ahead, n, i));
         if constexpr (Queries > 1) {
             for (std::size_t a = 1; a < std::size_t{Queries}; ++a)
                 if (common < visible(i + a, t, n))
@@ -306,7 +308,7 @@ struct attention_pass<I> {
     CRUMB_NOINLINE void add_rest(const kv_rows<T>& v, std::size_t i, std::size_t first,
                                  std::size_t last) const noexcept {
         attention_pass(*this).template add_tokens<1, sums / 2>(v, i, 0, first, last,
-                                                               prefetcher<T>{nullptr, 0, 0, 0});
+                                                               prefetcher<T>{nullptr, 0, 0, 0, {}});
     }
 
     template <int Queries, int Vectors, class T>

@@ -47,25 +47,37 @@ class line_prefetcher {
     std::size_t due_ = 0;
 };
 
+/// Which of `count` passes over the same tokens it is.
+struct pass_number {
+    std::size_t i = 0, count = 1;
+};
+
 /// Asks for rows of T, of `channels` elements every `stride`, of their two halves by turns; or for nothing,
 /// if `first` is null.
 template <class T>
 class row_prefetcher {
   public:
-    CRUMB_INLINE row_prefetcher(const T* first, std::size_t rows, std::size_t stride,
-                                std::size_t channels) noexcept
+    CRUMB_INLINE row_prefetcher(const T* first, std::size_t rows, std::size_t stride, std::size_t channels,
+                                pass_number pass) noexcept
         : at_(first), hop_(static_cast<std::ptrdiff_t>((rows + 1) / 2 * stride)),
           channels_(2 * static_cast<std::ptrdiff_t>(channels)), left_(channels_),
-          gap_(static_cast<std::ptrdiff_t>(stride) - static_cast<std::ptrdiff_t>(channels)) {}
+          gap_(static_cast<std::ptrdiff_t>(stride) - static_cast<std::ptrdiff_t>(channels)) {
+        if (first == nullptr)
+            return;
+        at_ += rows / 2 * pass.i / pass.count * stride;
+        every_ = wait_ = pass.count;
+    }
 
-    /// Asks for `N` elements. Half a line is asked for twice: that costs less than to find out.
+    /// Asks for `N` elements in each step of one pass, in every second step of two, and so on. Half a line is
+    /// asked for twice: that costs less than to find out.
     template <int N>
     CRUMB_INLINE void step() noexcept {
         constexpr std::size_t line = line_prefetcher::line;
         constexpr int elements = line / sizeof(T), part = N < elements ? N : elements;
         constexpr std::size_t bytes = part * sizeof(T);
-        if (at_ == nullptr)
+        if (--wait_ != 0)
             return;
+        wait_ = every_;
         CRUMB_UNROLL
         for (int i = 0; i < N; i += part) {
             if (2 * bytes >= line || (0 - reinterpret_cast<std::uintptr_t>(at_)) % line < bytes)
@@ -85,6 +97,7 @@ class row_prefetcher {
     std::ptrdiff_t hop_;             ///< to the elements that are next
     std::ptrdiff_t channels_, left_; ///< of two rows
     std::ptrdiff_t gap_;
+    std::size_t every_ = 0, wait_ = 0; ///< steps; 0: never
 };
 
 /// Asks for the i-th of the pieces of `each` bytes that begin at `from`, or for nothing if that is null.
