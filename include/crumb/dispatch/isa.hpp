@@ -17,6 +17,7 @@ struct isa_table {
     std::size_t size = 0;
     const char* names[max] = {};
     bool supported[max] = {}; ///< whether this CPU can execute them
+    bool two_streams = false; ///< see `cpu_features`
 
     /// The index of a name; `size` if it is none of them.
     std::size_t find(const char* name) const noexcept {
@@ -33,7 +34,8 @@ namespace dispatch {
 inline const isa_table& listed_isas() noexcept {
     static const isa_table table = []<class... I>(type_list<I...>) {
         const cpu_features cpu = detect_cpu();
-        return isa_table{sizeof...(I), {isa_traits<I>::name...}, {isa_traits<I>::supported(cpu)...}};
+        return isa_table{
+            sizeof...(I), {isa_traits<I>::name...}, {isa_traits<I>::supported(cpu)...}, cpu.two_streams};
     }(isa_list{});
     return table;
 }

@@ -82,6 +82,7 @@ class attention {
         if (shape.scale == 0)
             p.shape_.scale = 1.0f / std::sqrt(static_cast<float>(shape.head_size));
         p.functions_ = &dispatch::functions_at<dispatch::attention_functions>(*index);
+        p.two_streams_ = dispatch::isas().two_streams;
         return p;
     }
 
@@ -173,6 +174,7 @@ class attention {
         args.q = q;
         args.head_size = shape_.head_size;
         args.group = group();
+        args.two_streams = two_streams_;
         args.scale = shape_.scale;
         args.position = position;
         if (shape_.span != 0)
@@ -209,6 +211,7 @@ class attention {
 
     attention_shape shape_;
     const dispatch::attention_functions* functions_ = nullptr;
+    bool two_streams_ = false;
 };
 
 } // namespace crumb::inline CRUMB_ABI

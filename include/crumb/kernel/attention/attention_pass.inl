@@ -124,7 +124,8 @@ struct attention_pass<I> {
     CRUMB_INLINE prefetcher<T> prefetching(const kv_rows<T>& ahead, std::size_t n,
                                            std::size_t i) const noexcept {
         constexpr std::size_t tile = query_tile;
-        return {ahead.data, n, ahead.stride, padded, {i / tile, (queries + tile - 1) / tile}};
+        return {ahead.data,      n, ahead.stride, padded, {i / tile, (queries + tile - 1) / tile},
+                args.two_streams};
     }
 
     // Channels c .. c + lanes - 1 of a row.
@@ -308,7 +309,7 @@ struct attention_pass<I> {
     CRUMB_NOINLINE void add_rest(const kv_rows<T>& v, std::size_t i, std::size_t first,
                                  std::size_t last) const noexcept {
         attention_pass(*this).template add_tokens<1, sums / 2>(v, i, 0, first, last,
-                                                               prefetcher<T>{nullptr, 0, 0, 0, {}});
+                                                               prefetcher<T>{nullptr, 0, 0, 0, {}, false});
     }
 
     template <int Queries, int Vectors, class T>

@@ -76,6 +76,7 @@ struct attention_query_args {
     float* scratch = nullptr;  ///< attention_scratch::size() floats, aligned
     std::size_t score_tokens = attention_block; ///< attention_scratch::tokens
     std::size_t row_block = 1;                  ///< rows per pass; times `group`: attention_scratch::queries
+    bool two_streams = false;                   ///< see `cpu_features`
     std::size_t span = ~std::size_t{0};         ///< tokens that a row sees: its own and those before it
     range tokens;   ///< keys and values to use, closed at the last row's position + 1
     range rows;     ///< rows to compute, closed

@@ -14,18 +14,18 @@ namespace crumb::inline CRUMB_ABI::kernel {
 /// The first has too few lines on their way to keep memory busy (on Zen 4 half the bandwidth of the second).
 inline constexpr int attention_locality = 2;
 
-/// Asks for the lines of a region, of its two halves by turns.
+/// Asks for the lines of a region, in one stream or two.
 class line_prefetcher {
   public:
     static constexpr std::size_t line = 64;
 
-    CRUMB_INLINE line_prefetcher(const void* from, std::size_t bytes) noexcept
-        : at_(static_cast<const std::byte*>(from)),
+    CRUMB_INLINE line_prefetcher(const void* from, std::size_t bytes, bool two) noexcept
+        : at_(static_cast<const std::byte*>(from)), two_(two),
           hop_(static_cast<std::ptrdiff_t>(round_up(bytes / 2, line))) {}
 
     CRUMB_INLINE void next() noexcept {
         __builtin_prefetch(at_, 0, attention_locality);
-        at_ += hop_;
+        at_ += two_ ? hop_ : std::ptrdiff_t{line};
         hop_ = std::ptrdiff_t{line} - hop_;
     }
     /// Asks for as many lines as `n` bytes have, and those before that did not fill one.
@@ -43,7 +43,8 @@ class line_prefetcher {
 
   private:
     const std::byte* at_;
-    std::ptrdiff_t hop_; ///< to the line that is next
+    bool two_;
+    std::ptrdiff_t hop_; ///< to the other stream
     std::size_t due_ = 0;
 };
 
@@ -52,19 +53,19 @@ struct pass_number {
     std::size_t i = 0, count = 1;
 };
 
-/// Asks for rows of T, of `channels` elements every `stride`, of their two halves by turns; or for nothing,
-/// if `first` is null.
+/// Asks for rows of T, of `channels` elements every `stride`, in one stream or two; or for nothing, if
+/// `first` is null. Of several passes each asks for its share of them.
 template <class T>
 class row_prefetcher {
   public:
     CRUMB_INLINE row_prefetcher(const T* first, std::size_t rows, std::size_t stride, std::size_t channels,
-                                pass_number pass) noexcept
-        : at_(first), hop_(static_cast<std::ptrdiff_t>((rows + 1) / 2 * stride)),
-          channels_(2 * static_cast<std::ptrdiff_t>(channels)), left_(channels_),
+                                pass_number pass, bool two) noexcept
+        : at_(first), two_(two), hop_(static_cast<std::ptrdiff_t>((rows + 1) / 2 * stride)),
+          channels_(static_cast<std::ptrdiff_t>(two ? 2 * channels : channels)), left_(channels_),
           gap_(static_cast<std::ptrdiff_t>(stride) - static_cast<std::ptrdiff_t>(channels)) {
         if (first == nullptr)
             return;
-        at_ += rows / 2 * pass.i / pass.count * stride;
+        at_ += (two ? rows / 2 : rows) * pass.i / pass.count * stride;
         every_ = wait_ = pass.count;
     }
 
@@ -78,11 +79,12 @@ class row_prefetcher {
         if (--wait_ != 0)
             return;
         wait_ = every_;
+        // Not a loop for each case: the members would leave their registers.
         CRUMB_UNROLL
         for (int i = 0; i < N; i += part) {
             if (2 * bytes >= line || (0 - reinterpret_cast<std::uintptr_t>(at_)) % line < bytes)
                 __builtin_prefetch(at_, 0, attention_locality);
-            at_ += hop_;
+            at_ += two_ ? hop_ : part;
             hop_ = part - hop_;
         }
         left_ -= N;
@@ -94,8 +96,9 @@ class row_prefetcher {
 
   private:
     const T* at_;
-    std::ptrdiff_t hop_;             ///< to the elements that are next
-    std::ptrdiff_t channels_, left_; ///< of two rows
+    bool two_;
+    std::ptrdiff_t hop_;             ///< to the other stream
+    std::ptrdiff_t channels_, left_; ///< of a row of each stream
     std::ptrdiff_t gap_;
     std::size_t every_ = 0, wait_ = 0; ///< steps; 0: never
 };

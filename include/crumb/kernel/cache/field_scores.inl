@@ -54,7 +54,7 @@ struct kv_field_scores<isa::CRUMB_THIS_ISA, N> {
         numbers of[few_queries];
         const std::size_t rows = args.head_size / 4,
                           each = piece_bytes(cache.values().bytes(), kv_part_tokens / width * rows);
-        line_prefetcher next(ahead, cache.values().bytes());
+        line_prefetcher next(ahead, cache.values().bytes(), args.two_streams);
         for (std::size_t u = first / unit, made = ~std::size_t{0}; u * unit < stop; ++u) {
             if (made != u * unit / stretch) {
                 made = u * unit / stretch;

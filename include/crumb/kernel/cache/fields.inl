@@ -119,7 +119,7 @@ struct kv_fields<isa::CRUMB_THIS_ISA, N> : kv_field_scores<isa::CRUMB_THIS_ISA, 
             for (std::size_t t = round_up(stop, lanes); t < kv_part_tokens; t += lanes)
                 I::store(pass.scores + i * pass.stride + t, I::zero());
         }
-        line_prefetcher next(ahead != nullptr ? ahead : part, cache.keys().bytes());
+        line_prefetcher next(ahead != nullptr ? ahead : part, cache.keys().bytes(), args.two_streams);
         const auto* codes = reinterpret_cast<const std::uint8_t*>(part + l.codes_offset());
         for (std::size_t g = 0; g < l.groups(); ++g, codes += group_bytes) {
             const std::size_t left = l.head_size() - g * kv_group_channels,

@@ -227,7 +227,7 @@ struct kv_integers<isa::CRUMB_THIS_ISA, B> {
         constexpr std::size_t tile = Queries, together = 4 * sets;
         const std::size_t size = args.head_size;
         // Asking for what is read anyway costs less than a branch.
-        line_prefetcher next(ahead != nullptr ? ahead : k, block * size);
+        line_prefetcher next(ahead != nullptr ? ahead : k, block * size, args.two_streams);
         const std::int16_t* query[tile];
         CRUMB_UNROLL
         for (std::size_t a = 0; a < tile; ++a)
@@ -331,7 +331,7 @@ struct kv_integers<isa::CRUMB_THIS_ISA, B> {
         if (last != n)
             (void)filled_up(v + last * size, n - last, tokens);
         // Asking for what is read anyway costs less than a branch.
-        line_prefetcher next(ahead != nullptr ? ahead : v, block * size);
+        line_prefetcher next(ahead != nullptr ? ahead : v, block * size, args.two_streams);
         for (std::size_t c = 0; c < size; c += channels) {
             const std::size_t g = c / kv_group_channels;
             acc sum[sums * tile];
