@@ -24,6 +24,7 @@ concept isa_facts = requires {
     requires I::row_block == 1 || I::row_block == 2 || I::row_block == 4 || I::row_block == 8 ||
                      I::row_block == 16;
     requires I::single_tiles >= 1 && I::block_tiles >= 1;
+    { I::single_tiles_by_streams } -> std::convertible_to<bool>;
     { I::panel_rows } -> std::convertible_to<std::size_t>;
     { I::panel_row_block } -> std::convertible_to<std::size_t>;
 };

@@ -30,10 +30,11 @@ struct avx2 {
     static constexpr bool fuses = true;                 ///< `fma` rounds once
     static constexpr std::size_t prefetch_bytes = 3072; ///< distance ahead; 0: none
     static constexpr std::size_t row_block = 2;
-    static constexpr std::size_t single_tiles = 2;     ///< of a pass for one row
-    static constexpr std::size_t block_tiles = 1;      ///< of a pass for a block of rows
-    static constexpr std::size_t record_row_block = 2; ///< of formats with records
-    static constexpr std::size_t record_tiles = 1;     ///< of a panel of such
+    static constexpr std::size_t single_tiles = 2;         ///< of a pass for one row
+    static constexpr bool single_tiles_by_streams = false; ///< or 1, unless memory answers two streams faster
+    static constexpr std::size_t block_tiles = 1;          ///< of a pass for a block of rows
+    static constexpr std::size_t record_row_block = 2;     ///< of formats with records
+    static constexpr std::size_t record_tiles = 1;         ///< of a panel of such
     static constexpr std::size_t panel_rows = 8; ///< from which on weights are expanded into panels; 0: never
     static constexpr std::size_t panel_row_block = 0; ///< of activations for int8 panels; 0: no such product
 

@@ -29,11 +29,12 @@ struct avx512_vnni : avx512_floats {
     static constexpr bool fuses = true;                 ///< `fma` rounds once
     static constexpr std::size_t prefetch_bytes = 6144; ///< distance ahead; 0: none
     static constexpr std::size_t row_block = 4;
-    static constexpr std::size_t single_tiles = 1;     ///< of a pass for one row
-    static constexpr std::size_t block_tiles = 3;      ///< of a pass for a block of rows
-    static constexpr std::size_t record_row_block = 4; ///< of formats with records
-    static constexpr bool from_origin = true;          ///< see `kernel::from_origin`
-    static constexpr std::size_t record_tiles = 3;     ///< of a panel of such
+    static constexpr std::size_t single_tiles = 2;        ///< of a pass for one row
+    static constexpr bool single_tiles_by_streams = true; ///< or 1, unless memory answers two streams faster
+    static constexpr std::size_t block_tiles = 3;         ///< of a pass for a block of rows
+    static constexpr std::size_t record_row_block = 4;    ///< of formats with records
+    static constexpr bool from_origin = true;             ///< see `kernel::from_origin`
+    static constexpr std::size_t record_tiles = 3;        ///< of a panel of such
     static constexpr std::size_t panel_rows = 8; ///< from which on weights are expanded into panels; 0: never
     static constexpr std::size_t panel_tiles = 3;     ///< of a pass over int8 panels
     static constexpr std::size_t panel_row_block = 8; ///< of activations for int8 panels; 0: no such product

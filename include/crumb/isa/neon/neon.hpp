@@ -30,10 +30,11 @@ struct neon {
     static constexpr std::size_t prefetch_bytes = 0; ///< distance ahead; 0: none
     static constexpr bool has_matrix_product = false;
     static constexpr std::size_t row_block = 8;
-    static constexpr std::size_t single_tiles = 1;     ///< of a pass for one row
-    static constexpr std::size_t block_tiles = 1;      ///< of a pass for a block of rows
-    static constexpr std::size_t record_row_block = 4; ///< of formats with records
-    static constexpr std::size_t record_tiles = 1;     ///< of a panel of such
+    static constexpr std::size_t single_tiles = 1;         ///< of a pass for one row
+    static constexpr bool single_tiles_by_streams = false; ///< or 1, unless memory answers two streams faster
+    static constexpr std::size_t block_tiles = 1;          ///< of a pass for a block of rows
+    static constexpr std::size_t record_row_block = 4;     ///< of formats with records
+    static constexpr std::size_t record_tiles = 1;         ///< of a panel of such
     static constexpr std::size_t panel_rows = 0; ///< from which on weights are expanded into panels; 0: never
     static constexpr std::size_t panel_row_block = 0; ///< of activations for int8 panels; 0: no such product
     static constexpr activation_order order = activation_order::pairs;

@@ -14,6 +14,9 @@ namespace crumb::inline CRUMB_ABI::kernel {
 /// The first has too few lines on their way to keep memory busy (on Zen 4 half the bandwidth of the second).
 inline constexpr int attention_locality = 2;
 
+/// Whether there are CPUs with `cpu_features::two_streams`.
+inline constexpr bool streams_vary = CRUMB_ARCH_X86_64 != 0;
+
 /// Asks for the lines of a region, in one stream or two.
 class line_prefetcher {
   public:
@@ -25,7 +28,7 @@ class line_prefetcher {
 
     CRUMB_INLINE void next() noexcept {
         __builtin_prefetch(at_, 0, attention_locality);
-        at_ += two_ ? hop_ : std::ptrdiff_t{line};
+        at_ += streams_vary && two_ ? hop_ : std::ptrdiff_t{line};
         hop_ = std::ptrdiff_t{line} - hop_;
     }
     /// Asks for as many lines as `n` bytes have, and those before that did not fill one.
@@ -61,11 +64,12 @@ class row_prefetcher {
     CRUMB_INLINE row_prefetcher(const T* first, std::size_t rows, std::size_t stride, std::size_t channels,
                                 pass_number pass, bool two) noexcept
         : at_(first), two_(two), hop_(static_cast<std::ptrdiff_t>((rows + 1) / 2 * stride)),
-          channels_(static_cast<std::ptrdiff_t>(two ? 2 * channels : channels)), left_(channels_),
+          channels_(static_cast<std::ptrdiff_t>(streams_vary && two ? 2 * channels : channels)),
+          left_(channels_),
           gap_(static_cast<std::ptrdiff_t>(stride) - static_cast<std::ptrdiff_t>(channels)) {
         if (first == nullptr)
             return;
-        at_ += (two ? rows / 2 : rows) * pass.i / pass.count * stride;
+        at_ += (streams_vary && two ? rows / 2 : rows) * pass.i / pass.count * stride;
         every_ = wait_ = pass.count;
     }
 
@@ -84,7 +88,7 @@ class row_prefetcher {
         for (int i = 0; i < N; i += part) {
             if (2 * bytes >= line || (0 - reinterpret_cast<std::uintptr_t>(at_)) % line < bytes)
                 __builtin_prefetch(at_, 0, attention_locality);
-            at_ += two_ ? hop_ : part;
+            at_ += streams_vary && two_ ? hop_ : part;
             hop_ = part - hop_;
         }
         left_ -= N;

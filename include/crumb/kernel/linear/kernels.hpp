@@ -23,6 +23,7 @@ struct linear_args {
     float tensor_scale = 1;                   ///< packed_view::tensor_scale
     std::size_t groups = 0;                   ///< groups of 32 inputs
     std::size_t n = 0;                        ///< output channels of the weights
+    bool two_streams = false;                 ///< see `cpu_features`
 
     const std::int8_t* x_codes = nullptr; ///< activations, laid out as activation_layout says
     const float* x_scales = nullptr;

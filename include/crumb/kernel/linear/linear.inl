@@ -1,5 +1,5 @@
 // GEMV and GEMM over packed tiles. Loops, from the outermost:
-//     gemv    tiles (2 at a time, far apart) > groups                                   one row
+//     gemv    tiles (1 or 2 at a time, far apart) > groups                              one row
 //     gemm    tiles (`block_tiles` at a time) > blocks of `row_block` rows > groups     few rows
 //             128 rows > tiles > panels of 8 groups > blocks of rows > groups           `panel_rows` or more
 #if !defined(CRUMB_THIS_ISA)
@@ -25,9 +25,10 @@ struct linear_run<isa::CRUMB_THIS_ISA, Format, Tile> {
     static void gemv(const linear_args& args) noexcept {
         const std::size_t end = tile_end(args);
         std::size_t t = args.channels.begin / tile_channels;
-        t = singles<single_tiles>(args, t, end);
         if constexpr (single_tiles > 1)
-            singles<1>(args, t, end);
+            if (!I::single_tiles_by_streams || args.two_streams)
+                t = singles<single_tiles>(args, t, end);
+        singles<1>(args, t, end);
     }
 
     // Tiles outside, row blocks inside: a tile's codes come from memory once and stay in cache for the rest.

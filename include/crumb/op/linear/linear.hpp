@@ -101,6 +101,7 @@ inline void run_linear(const dispatch::linear_functions& functions, kernel::line
     args.y_stride = y.stride;
     args.rows = part.rows.within(x.rows());
     args.channels = part.channels.within(args.n);
+    args.two_streams = dispatch::isas().two_streams;
     if (args.rows.size() == 0 || args.channels.size() == 0)
         return;
     for (std::size_t r = args.rows.begin; CRUMB_DEBUG_CHECKS && r < args.rows.end; ++r)
