@@ -14,7 +14,8 @@ namespace crumb::inline CRUMB_ABI::kernel {
 /// The first has too few lines on their way to keep memory busy (on Zen 4 half the bandwidth of the second).
 inline constexpr int attention_locality = 2;
 
-/// Whether there are CPUs with `cpu_features::two_streams`.
+/// Whether there are CPUs with `cpu_features::two_streams`, and passes share what they ask for. Elsewhere
+/// that would be instructions without a gain that was measured.
 inline constexpr bool streams_vary = CRUMB_ARCH_X86_64 != 0;
 
 /// Asks for the lines of a region, in one stream or two.
@@ -33,6 +34,13 @@ class line_prefetcher {
     }
     /// Asks for as many lines as `n` bytes have, and those before that did not fill one.
     CRUMB_INLINE void step(std::size_t n) noexcept {
+        if constexpr (!streams_vary) {
+            // Asking for a line twice costs less than to count.
+            for (std::size_t i = 0; i < n; i += line)
+                __builtin_prefetch(at_ + i, 0, attention_locality);
+            at_ += n;
+            return;
+        }
         for (; n >= line; n -= line)
             next();
         if (n == 0)
@@ -67,9 +75,11 @@ class row_prefetcher {
           channels_(static_cast<std::ptrdiff_t>(streams_vary && two ? 2 * channels : channels)),
           left_(channels_),
           gap_(static_cast<std::ptrdiff_t>(stride) - static_cast<std::ptrdiff_t>(channels)) {
-        if (first == nullptr)
+        if (!streams_vary && pass.i != 0)
+            at_ = nullptr;
+        if (!streams_vary || first == nullptr)
             return;
-        at_ += (streams_vary && two ? rows / 2 : rows) * pass.i / pass.count * stride;
+        at_ += (two ? rows / 2 : rows) * pass.i / pass.count * stride;
         every_ = wait_ = pass.count;
     }
 
@@ -80,7 +90,7 @@ class row_prefetcher {
         constexpr std::size_t line = line_prefetcher::line;
         constexpr int elements = line / sizeof(T), part = N < elements ? N : elements;
         constexpr std::size_t bytes = part * sizeof(T);
-        if (--wait_ != 0)
+        if (streams_vary ? --wait_ != 0 : at_ == nullptr)
             return;
         wait_ = every_;
         // Not a loop for each case: the members would leave their registers.
