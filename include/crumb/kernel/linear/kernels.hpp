@@ -5,6 +5,7 @@
 #include <crumb/format/activations.hpp>
 #include <crumb/format/nested.hpp>
 #include <crumb/format/packed.hpp>
+#include <crumb/kernel/linear/passes.hpp>
 
 #include <bit>
 #include <type_traits>
@@ -72,20 +73,6 @@ struct panel_args {
     const float* x_scales = nullptr;    ///< of the rows
     std::size_t inputs = 0;             ///< a multiple of 32, at most 2^16
 };
-
-/// The tiles of a pass: `first` and those `apart`, twice `apart`, ... further on. The passes after it take
-/// the tiles that follow each of them in memory, until the first of a pass is `end`.
-struct pass_tiles {
-    constexpr pass_tiles(std::size_t tile) noexcept : pass_tiles(tile, 1, tile + 1) {}
-    constexpr pass_tiles(std::size_t tile, std::size_t distance, std::size_t last) noexcept
-        : first(tile), apart(distance), end(last) {}
-    std::size_t first, apart, end;
-};
-/// From the first tile of a pass of `Tiles` to another, `stride` apart each; or to that of the pass behind.
-template <int Tiles>
-constexpr std::size_t pass_offset(int tile, bool behind, std::size_t stride) noexcept {
-    return static_cast<std::size_t>(tile) * stride + (behind ? (Tiles - 1) * stride : 0);
-}
 
 // One specialization per ISA is compiled inside its target region.
 template <class Isa, class Codes>
@@ -207,6 +194,12 @@ template <class Isa, int Bits, int Subs, bool Integers>
 struct record_panel;
 template <class Isa, class Format>
 struct record_codes;
+template <class Isa, class Format>
+struct single_codes;
+template <class Isa, class Format>
+struct record_tile;
+template <class Isa, class Format>
+struct record_passes;
 template <class Isa, class Format>
 struct record_run;
 /// Where an ISA has another way for one row: `run` adds the products of a tile's first blocks, or of all
@@ -334,7 +327,7 @@ void gemm(const linear_args& args) noexcept {
 /// sign begins at.
 template <class Format, class Isa>
 void record_gemv(const linear_args& args) noexcept {
-    record_run<Isa, Format>::gemv(args);
+    record_passes<Isa, Format>::gemv(args);
 }
 template <class Format, class Isa>
 void record_gemm(const linear_args& args) noexcept {

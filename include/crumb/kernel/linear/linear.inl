@@ -70,8 +70,7 @@ struct linear_run<isa::CRUMB_THIS_ISA, Format, Tile> {
     // With few registers, selectors leave none for a second tile.
     static constexpr std::size_t single_tiles = I::registers < 32 && has_selectors ? 1 : I::single_tiles;
     static constexpr std::size_t block_tiles = I::block_tiles;
-    static constexpr std::size_t min_stream = 32768; ///< bytes of codes that passes read without a jump
-    static constexpr std::size_t panel_groups = 8;   ///< a panel of so many leaves room for rows in L1
+    static constexpr std::size_t panel_groups = 8; ///< a panel of so many leaves room for rows in L1
     static_assert(I::panel_rows == 0 || I::panel_rows >= 2 * I::row_block);
     static constexpr std::size_t max_panel_rows =
         128; ///< whose totals are kept beside a panel; a multiple of every row_block
@@ -80,9 +79,7 @@ struct linear_run<isa::CRUMB_THIS_ISA, Format, Tile> {
         return (args.channels.end + tile_channels - 1) / tile_channels;
     }
 
-    /// All passes of `Tiles` tiles that fit between tiles t and end, for one row. The hardware's prefetchers
-    /// lose a stream where it jumps, so short tiles are not multiplied with their neighbour but with one far
-    /// enough away; further than that would be slower again.
+    /// All passes of `Tiles` tiles that fit between tiles t and end, for one row.
     template <std::size_t Tiles>
     static CRUMB_NOINLINE std::size_t singles(const linear_args& args, std::size_t t,
                                               std::size_t end) noexcept {
@@ -90,12 +87,11 @@ struct linear_run<isa::CRUMB_THIS_ISA, Format, Tile> {
             for (; t + Tiles <= end; t += Tiles)
                 block<1, Tiles>(args, t, 0);
         } else {
-            std::size_t apart = 1 + min_stream / (args.groups * shape::code_bytes + 1);
             while (t + Tiles <= end) {
-                apart = apart < (end - t) / Tiles ? apart : (end - t) / Tiles;
-                for (const std::size_t last = t + apart; t < last; ++t)
-                    single<Tiles>(args, {t, apart, last});
-                t += (Tiles - 1) * apart;
+                pass_tiles pass = pass_at<Tiles>(t, end, args.groups * shape::code_bytes);
+                for (; pass.first < pass.end; ++pass.first)
+                    single<Tiles>(args, pass);
+                t = pass.end + (Tiles - 1) * pass.apart;
             }
         }
         return t;

@@ -150,9 +150,7 @@ struct packed_reader<isa::CRUMB_THIS_ISA, Format, Vectors> {
     /// the second tile's. Scales not into the first level, since their lines are prefetched several times.
     CRUMB_INLINE void prefetch(int eighth) const noexcept {
         if constexpr (I::prefetch_bytes != 0) {
-            // Of a tile; where one row takes one tile or two, of all that its pass has.
-            constexpr bool shared = I::single_tiles_by_streams && std::size_t(tiles) == I::single_tiles;
-            constexpr std::size_t bytes = I::prefetch_bytes / (shared ? I::single_tiles : 1);
+            constexpr std::size_t bytes = distance_ahead<I>(std::size_t(tiles));
             constexpr std::size_t ahead = bytes / shape::code_bytes; // groups
             constexpr int lines = tiles * static_cast<int>(shape::code_bytes / 64);
             constexpr int plane_lines = tiles * static_cast<int>(planes_of<typename Format::codes>);

@@ -69,11 +69,51 @@ struct record_codes<isa::CRUMB_THIS_ISA, Format> {
         else
             return P::operand_of(code);
     }
-    /// One line at a time: all at once would fill the line buffers, and loads wait behind that.
+};
+
+/// The codes for one row, which ask for those that are read later.
+template <class Format>
+struct single_codes<isa::CRUMB_THIS_ISA, Format> : record_codes<isa::CRUMB_THIS_ISA, Format> {
+    using I = isa::CRUMB_THIS_ISA;
+    using base = record_codes<I, Format>;
+    lines_ahead& ahead;
+
+    CRUMB_INLINE single_codes(const std::uint8_t* codes, decltype(base::table) t, lines_ahead& lines) noexcept
+        : base(codes, t), ahead(lines) {}
+
     template <int Line>
     CRUMB_INLINE void prefetch() const noexcept {
-        if constexpr (I::prefetch_bytes != 0 && Line < rows)
-            __builtin_prefetch(at + I::prefetch_bytes + Line * static_cast<int>(tile_row_bytes));
+        if constexpr (I::prefetch_bytes != 0 && Line < base::rows)
+            ahead.next();
+    }
+};
+
+/// What the loops over tiles of a format share.
+template <class Format>
+struct record_tile<isa::CRUMB_THIS_ISA, Format> {
+    using I = isa::CRUMB_THIS_ISA;
+    using shape = record_shape<Format>;
+    using P = field_product<I, shape::bits>;
+    using bits = field_bits<I>;
+    static constexpr int vectors = static_cast<int>(tile_channels) / I::lanes; ///< registers of a tile
+    static constexpr bool trits = codes_of_blocks<typename Format::codes>;
+    static constexpr bool minima = has_minima<Format>;
+    static constexpr std::size_t block_groups = block_inputs<Format> / group_size;
+    static constexpr std::size_t block_bytes = (trits ? 1 : block_groups) * Format::codes::bytes;
+
+    static CRUMB_INLINE std::size_t blocks_of(const linear_args& args) noexcept {
+        return args.groups / block_groups;
+    }
+    /// Of the groups of a block from `g` on that have activations.
+    static CRUMB_INLINE int groups_left(const linear_args& args, std::size_t g, std::size_t most) noexcept {
+        const std::size_t left = args.x_groups - g;
+        return static_cast<int>(left < most ? left : most);
+    }
+    static CRUMB_INLINE float factor(const linear_args& args) noexcept {
+        return has_tensor_scale<Format> ? args.tensor_scale : 1.0f;
+    }
+    static CRUMB_INLINE auto table() noexcept {
+        return bits::load_table(record_codes<I, Format>::table_entries.at);
     }
 };
 

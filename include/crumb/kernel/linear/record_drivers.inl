@@ -17,4 +17,5 @@
 #include <crumb/kernel/linear/trit_sums.inl>
 #include <crumb/kernel/linear/two_bit_sums.inl>
 
+#include <crumb/kernel/linear/record_passes.inl>
 #include <crumb/kernel/linear/record_run.inl>

@@ -18,12 +18,12 @@ struct trit_sums<I> {
     /// byte is (3 r[d] - r[d + 1]) / 256, r[d] = 3^d byte modulo 256, so the sum of digit d times x[d] is
     /// that of r[d] (3 x[d] - x[d - 1]), divided by 256.
     template <class P>
-    static CRUMB_INLINE i32 of(const std::uint8_t* rows, const std::int8_t* x) noexcept {
+    static CRUMB_INLINE i32 of(const std::uint8_t* rows, const std::int8_t* x, lines_ahead& ahead) noexcept {
         // Two of each would wait for one another: five are added to them in the ten cycles that a row takes.
         i32 own[3] = {P::start(), P::start(), P::start()}, before[3] = {P::start(), P::start(), P::start()};
-        add_rows<P, 0, 8, 5>(rows, x, own, before);
-        add_rows<P, 8, 4, 5>(rows, x, own, before);
-        add_rows<P, 12, 1, 4>(rows, x, own, before);
+        add_rows<P, 0, 8, 5>(rows, x, ahead, own, before);
+        add_rows<P, 8, 4, 5>(rows, x, ahead, own, before);
+        add_rows<P, 12, 1, 4>(rows, x, ahead, own, before);
         const i32 sum = I::add_i32(I::add_i32(own[0], own[1]), own[2]);
         const i32 less = I::add_i32(I::add_i32(before[0], before[1]), before[2]);
         return P::whole_trits(sum, less);
@@ -58,14 +58,14 @@ struct trit_sums<I> {
   private:
     /// `Rows` rows of bytes from row `First` on, in which `Digits` digits are equally far apart.
     template <class P, int First, int Rows, int Digits>
-    static CRUMB_INLINE void add_rows(const std::uint8_t* rows, const std::int8_t* x, i32* own,
-                                      i32* before) noexcept {
+    static CRUMB_INLINE void add_rows(const std::uint8_t* rows, const std::int8_t* x, lines_ahead& ahead,
+                                      i32* own, i32* before) noexcept {
         constexpr int step = 4 * (trit_codes::four_of(First, 1) - trit_codes::four_of(First, 0));
         rows += First * static_cast<int>(tile_row_bytes);
         x += 4 * trit_codes::four_of(First, 0);
         for (int row = 0; row < Rows; ++row) {
             const std::uint8_t* at = rows + row * static_cast<int>(tile_row_bytes);
-            __builtin_prefetch(at + I::prefetch_bytes);
+            ahead.next();
             typename I::bytes r = I::load_bytes(at);
             typename I::quad four = I::load_quad(x + 4 * row);
             add<P>(own[0], r, four);

@@ -16,14 +16,16 @@ struct two_bit_sums<I> {
     /// The sum of codes, 0 to 3, times the activations of a block of 256: code i of a byte is multiplied as
     /// 4^i times itself, and the sum of those is divided.
     template <class P>
-    static CRUMB_INLINE i32 of(const std::uint8_t* rows, const std::int8_t* x) noexcept {
+    static CRUMB_INLINE i32 of(const std::uint8_t* rows, const std::int8_t* x, lines_ahead& ahead) noexcept {
         // Of every second row each: an addition waits for the one before.
         i32 even[4], odd[4];
         CRUMB_UNROLL
         for (int i = 0; i < 4; ++i)
             even[i] = odd[i] = P::start();
         for (int row = 0; row < static_cast<int>(record_inputs / 16); row += 2) {
+            ahead.next();
             add_row<P, 0>(rows, x, even);
+            ahead.next();
             add_row<P, 0>(rows + tile_row_bytes, x + 16, odd);
             rows += 2 * tile_row_bytes;
             x += 32;
@@ -37,8 +39,6 @@ struct two_bit_sums<I> {
   private:
     template <class P, int At>
     static CRUMB_INLINE void add_row(const std::uint8_t* row, const std::int8_t* x, i32* sum) noexcept {
-        if constexpr (At == 0 && I::prefetch_bytes != 0)
-            __builtin_prefetch(row + I::prefetch_bytes);
         P::dot(sum[At], field_bits<I>::template keep<3 << 2 * At>(I::load_bytes(row)),
                I::load_quad(x + 4 * At));
         if constexpr (At < 3)
