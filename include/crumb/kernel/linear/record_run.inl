@@ -63,14 +63,16 @@ struct record_run<isa::CRUMB_THIS_ISA, Format> : record_tile<isa::CRUMB_THIS_ISA
             __builtin_memset(totals, 0, round_up(last - first, I::record_row_block) * width * sizeof(float));
             for (std::size_t g = 0; g < args.x_groups; g += panel_groups) {
                 const int groups = groups_left(args, g, panel_groups);
+                panel_ahead<Tiles> next(args,
+                                        g + panel_groups < args.x_groups ? source(args, t, g + panel_groups)
+                                                                         : source(args, t + Tiles, 0),
+                                        last - first);
                 CRUMB_UNROLL
                 for (std::size_t i = 0; i < Tiles; ++i)
-                    fill<Tiles>(args, t + i, i, g, groups, p);
-                const panel_source next = g + panel_groups < args.x_groups ? source(args, t, g + panel_groups)
-                                                                           : source(args, t + Tiles, 0);
+                    fill<Tiles>(args, t + i, i, g, groups, p, next);
                 blocks<I>::template for_each<I::record_row_block>(
                     args.x_rows, first, last, [&]<int Rows>(std::size_t r) {
-                        next.template prefetch<Tiles>(r - first, last - first, blocks_of(args));
+                        next.step(panel_ahead<Tiles>::steps_of_fill);
                         multiply<Rows, Tiles>(args, p, r, g, groups, totals + (r - first) * width);
                     });
             }
@@ -81,28 +83,41 @@ struct record_run<isa::CRUMB_THIS_ISA, Format> : record_tile<isa::CRUMB_THIS_ISA
 
     /// What a panel is filled with.
     struct panel_source {
-        const std::uint8_t* codes;
-        const std::uint8_t* record;
+        const std::uint8_t *codes, *record;
+    };
+    /// Asks for what the next panel is filled with at an even pace, while this one is filled and multiplied
+    /// with `rows` rows: filling takes about as long as a block of rows.
+    template <std::size_t Tiles>
+    class panel_ahead {
+      public:
+        static constexpr std::size_t steps_of_fill = Tiles * panel_groups;
 
-        /// Asks for a share of the bytes of `Tiles` tiles while rows `row` and on of `rows` are multiplied.
-        template <std::size_t Tiles>
-        CRUMB_INLINE void prefetch(std::size_t row, std::size_t rows,
-                                   std::size_t tile_blocks) const noexcept {
-            if constexpr (I::prefetch_bytes != 0) {
-                constexpr std::size_t panel_blocks = panel_groups / block_groups;
-                constexpr std::size_t code_lines = panel_blocks * block_bytes / 64;
-                constexpr std::size_t lines = code_lines + panel_blocks * Format::records::bytes / 64 + 1;
-                const std::size_t height = I::record_row_block;
-                const std::size_t share = (lines * height + rows - 1) / rows, from = row / height * share;
-                for (std::size_t line = from; line < from + share && line < lines; ++line)
-                    for (std::size_t tile = 0; tile < Tiles; ++tile)
-                        __builtin_prefetch(line < code_lines
-                                               ? codes + tile * tile_blocks * block_bytes + line * 64
-                                               : record + tile * tile_blocks * Format::records::bytes +
-                                                     (line - code_lines) * 64,
-                                           0, 2);
-            }
+        CRUMB_INLINE panel_ahead(const linear_args& args, const panel_source& from, std::size_t rows) noexcept
+            : codes_(from.codes), record_(from.record), tile_blocks_(blocks_of(args)),
+              steps_(((rows + I::record_row_block - 1) / I::record_row_block + 1) * steps_of_fill) {}
+
+        CRUMB_INLINE void step(std::size_t n) noexcept {
+            if constexpr (I::prefetch_bytes != 0)
+                for (due_ += n * lines; due_ >= steps_; due_ -= steps_)
+                    next();
         }
+
+      private:
+        static constexpr std::size_t panel_blocks = panel_groups / block_groups;
+        static constexpr std::size_t code_lines = panel_blocks * block_bytes / 64;
+        static constexpr std::size_t lines = code_lines + panel_blocks * Format::records::bytes / 64 + 1;
+        CRUMB_INLINE void next() noexcept {
+            const bool record = line_ >= code_lines;
+            const std::uint8_t* at = record ? record_ + (line_ - code_lines) * 64 : codes_ + line_ * 64;
+            const std::size_t apart = tile_blocks_ * (record ? Format::records::bytes : block_bytes);
+            CRUMB_UNROLL
+            for (std::size_t tile = 0; tile < Tiles; ++tile)
+                __builtin_prefetch(at + tile * apart);
+            ++line_;
+        }
+
+        const std::uint8_t *codes_, *record_;
+        std::size_t tile_blocks_, steps_, due_ = 0, line_ = 0;
     };
     static CRUMB_INLINE panel_source source(const linear_args& args, std::size_t tile,
                                             std::size_t g) noexcept {
@@ -112,7 +127,7 @@ struct record_run<isa::CRUMB_THIS_ISA, Format> : record_tile<isa::CRUMB_THIS_ISA
 
     template <std::size_t Tiles>
     static CRUMB_NOINLINE void fill(const linear_args& args, std::size_t tile, std::size_t i, std::size_t g,
-                                    int groups, panel<Tiles>& p) noexcept {
+                                    int groups, panel<Tiles>& p, panel_ahead<Tiles>& next) noexcept {
         const auto [at, first_record] = source(args, tile, g);
         const std::uint8_t* record = first_record;
         if constexpr (shape::integers) {
@@ -125,6 +140,7 @@ struct record_run<isa::CRUMB_THIS_ISA, Format> : record_tile<isa::CRUMB_THIS_ISA
             }
         }
         if constexpr (tile::trits) {
+            next.step(panel_groups);
             for (int row = 0; row < 13; ++row) {
                 CRUMB_UNROLL
                 for (int v = 0; v < vectors; ++v) {
@@ -139,13 +155,16 @@ struct record_run<isa::CRUMB_THIS_ISA, Format> : record_tile<isa::CRUMB_THIS_ISA
             }
         } else {
             record_codes<I, Format> w(at, tile::table());
+            panel_ahead<Tiles> ahead = next; // a copy, whose members stay in registers
             for (int group = 0; group < groups; ++group) {
+                ahead.step(1);
                 w.begin_group();
                 CRUMB_UNROLL
                 for (int v = 0; v < vectors; ++v)
                     keep<0>(w, v, p.operands[group][0][i] + v * I::width, Tiles * tile_row_bytes);
                 w.at += codes::bytes;
             }
+            next = ahead;
         }
     }
     template <int Four>
