@@ -1,5 +1,5 @@
 // Products with float, fp16 or bf16 weights. Loops:
-//     1 to 3 rows     channels (8 at a time) > rows > inputs (1024) > a register of inputs
+//     1 to 3 rows     channels (8 at a time, or 4) > rows > inputs (1024) > a register of inputs
 //     more rows       rows (128) > inputs (1024) > channels (4), copied to floats > rows (`block_rows`) > a
 //                     register of inputs
 //     to 32 rows      of float weights: channels (4), where they are > inputs (1024) > the same
@@ -20,11 +20,37 @@ struct dense_block<isa::CRUMB_THIS_ISA, Rows> {
     static constexpr std::size_t inputs = 1024; ///< of a sum
     static constexpr std::size_t channels = 4;
 
-    /// Weights that will be needed later: some bytes of each of `rows` rows.
+    /// Weights that will be needed later: bytes `begin` to `end` of each of `rows` rows.
     struct weights_ahead {
         const std::byte* data = nullptr;
         std::size_t rows = 0, stride = 0; ///< bytes from one row to the next
-        std::size_t begin = 0, end = 0;   ///< bytes
+        std::size_t begin = 0, end = 0;
+    };
+    /// Asks for them line by line in `calls` calls: all at once would fill the line buffers, and loads wait
+    /// behind that. A few lines end in the first calls, and the loop goes on without.
+    class prefetcher {
+      public:
+        CRUMB_INLINE prefetcher(const weights_ahead& of, std::size_t calls) noexcept
+            : at_(of.data + of.begin), rows_(of.rows), stride_(of.stride),
+              left_((of.end - of.begin + 63) / 64 * of.rows),
+              every_(calls / (left_ + 1) < 4 ? calls / (left_ + 1) + 1 : 4), wait_(every_) {}
+        CRUMB_INLINE bool done() const noexcept { return left_ == 0; }
+        CRUMB_INLINE void next() noexcept {
+            if (--wait_ != 0 || left_ == 0)
+                return;
+            wait_ = every_;
+            __builtin_prefetch(at_);
+            at_ += stride_;
+            if (++row_ == rows_) {
+                row_ = 0;
+                at_ += 64 - static_cast<std::ptrdiff_t>(rows_ * stride_);
+            }
+            --left_;
+        }
+
+      private:
+        const std::byte* at_;
+        std::size_t rows_, stride_, left_, every_, wait_, row_ = 0;
     };
 
     /// to[r, c] = start + sum over i of w[c, i] x[r, i] for 1024 inputs at most; start is bias[c], or 0
@@ -36,15 +62,13 @@ struct dense_block<isa::CRUMB_THIS_ISA, Rows> {
         CRUMB_UNROLL
         for (std::size_t i = 0; i < Rows * channels; ++i)
             total[i] = I::zero();
+        prefetcher ahead(next, x.cols / lanes * Rows);
         std::size_t i = 0;
-        for (std::size_t ahead = next.begin; i + lanes <= x.cols; i += lanes) {
-            if (I::prefetch_bytes != 0 && ahead < next.end) {
-                for (std::size_t c = 0; c < next.rows; ++c)
-                    __builtin_prefetch(next.data + c * next.stride + ahead);
-                ahead += 64;
-            }
+        if constexpr (I::prefetch_bytes != 0)
+            for (; i + lanes <= x.cols && !ahead.done(); i += lanes)
+                multiply<true>(w, x, i, total, &ahead);
+        for (; i + lanes <= x.cols; i += lanes)
             multiply<true>(w, x, i, total);
-        }
         if (i < x.cols)
             multiply<false>(w, x, i, total);
         CRUMB_UNROLL
@@ -75,7 +99,7 @@ struct dense_block<isa::CRUMB_THIS_ISA, Rows> {
 
     template <bool Whole>
     static CRUMB_INLINE void multiply(const matrix_view<const float>& w, const matrix_view<const float>& x,
-                                      std::size_t i, f32* total) noexcept {
+                                      std::size_t i, f32* total, prefetcher* ahead = nullptr) noexcept {
         f32 weights[channels];
         CRUMB_UNROLL
         for (std::size_t c = 0; c < channels; ++c)
@@ -86,6 +110,8 @@ struct dense_block<isa::CRUMB_THIS_ISA, Rows> {
             CRUMB_UNROLL
             for (std::size_t c = 0; c < channels; ++c)
                 total[r * channels + c] = I::fma(weights[c], values, total[r * channels + c]);
+            if (ahead != nullptr)
+                ahead->next();
         }
     }
 };
@@ -100,11 +126,12 @@ struct dense_run<isa::CRUMB_THIS_ISA, T> {
     static constexpr std::size_t lanes = sums::lanes;
     static constexpr std::size_t block_rows = I::registers >= 32 ? 6 : 3;
     static constexpr std::size_t few_rows = 3; ///< up to which rows are multiplied one by one
-    /// Of weights, for few rows: sums enough in flight, and memory is as fast as with one.
-    static constexpr std::size_t streams = 8;
+    static constexpr bool is_float = sizeof(T) == sizeof(float);
+    /// Channels for few rows: sums enough in flight. Four of floats are asked for less far ahead.
+    static constexpr std::size_t streams = is_float && I::prefetch_bytes != 0 ? 4 : 8;
+    static constexpr std::size_t most_ahead = 262144; ///< bytes of weights that wait in the second level
     static constexpr std::size_t uncopied_rows = 32; ///< up to which float weights are multiplied as they lie
     static constexpr std::size_t rows_at_once = 128;
-    static constexpr bool is_float = sizeof(T) == sizeof(float);
 
     static void run(const dense_args<T>& args) noexcept {
         if (args.rows.size() <= few_rows)
@@ -122,15 +149,43 @@ struct dense_run<isa::CRUMB_THIS_ISA, T> {
         std::size_t c = args.channels.begin;
         for (; c + streams <= args.channels.end; c += streams)
             for (std::size_t r = args.rows.begin; r < args.rows.end; ++r)
-                row<streams>(args, r, c);
+                row<streams>(args, r, c, ahead(args, r, c + streams));
         for (; c < args.channels.end; ++c)
             for (std::size_t r = args.rows.begin; r < args.rows.end; ++r)
-                row<1>(args, r, c);
+                row<1>(args, r, c, {});
+    }
+
+    /// What a row asks for of the next channels, in the order in which they lie: the hardware's prefetchers
+    /// follow so many short streams worse than a long one.
+    struct channels_ahead {
+        const std::byte* at = nullptr;
+        std::size_t left = 0;            ///< lines
+        std::size_t every = 0, wait = 0; ///< calls of `next`; 0: never
+        CRUMB_INLINE void next() noexcept {
+            if (--wait != 0 || left == 0)
+                return;
+            wait = every;
+            __builtin_prefetch(at, 0, 2);
+            at += 64;
+            --left;
+        }
+    };
+    /// Of `streams` channels from c on the share of row r.
+    static CRUMB_INLINE channels_ahead ahead(const dense_args<T>& args, std::size_t r,
+                                             std::size_t c) noexcept {
+        const std::size_t bytes = streams * args.w.stride * sizeof(T), rows = args.rows.size();
+        if (I::prefetch_bytes == 0 || c + streams > args.channels.end || args.w.stride != args.w.cols ||
+            bytes > most_ahead)
+            return {};
+        const std::size_t share = (bytes / 64 + rows - 1) / rows;
+        return {reinterpret_cast<const std::byte*>(args.w.row(c)) + (r - args.rows.begin) * share * 64, share,
+                rows, 1};
     }
 
     /// y[r, c] to y[r, c + Channels - 1].
     template <std::size_t Channels>
-    static CRUMB_NOINLINE void row(const dense_args<T>& args, std::size_t r, std::size_t c) noexcept {
+    static CRUMB_NOINLINE void row(const dense_args<T>& args, std::size_t r, std::size_t c,
+                                   channels_ahead next) noexcept {
         constexpr std::size_t registers = Channels < sums::channels ? sums::channels : Channels;
         float* y = args.y.row(r) + c;
         const float* start = args.bias != nullptr ? args.bias + c : nullptr;
@@ -147,8 +202,13 @@ struct dense_run<isa::CRUMB_THIS_ISA, T> {
             for (; i + lanes <= n; i += lanes) {
                 const f32 values = I::load(x + i);
                 CRUMB_UNROLL
-                for (std::size_t j = 0; j < Channels; ++j)
+                for (std::size_t j = 0; j < Channels; ++j) {
                     total[j] = I::fma(I::load(w + j * args.w.stride + i), values, total[j]);
+                    if constexpr (I::prefetch_bytes != 0 && Channels == streams) {
+                        if ((j + 1) * lanes * sizeof(T) % 64 == 0)
+                            next.next();
+                    }
+                }
             }
             if (i < n) {
                 const f32 values = I::load_partial(x + i, n - i);
@@ -202,9 +262,13 @@ struct dense_run<isa::CRUMB_THIS_ISA, T> {
 
     static CRUMB_INLINE void multiply(const dense_args<T>& args, range rows, range channels, range inputs,
                                       const matrix_view<const float>& w) noexcept {
+        // Two equal blocks rather than a large one and a small one.
+        constexpr std::size_t half = block_rows == 6 ? 4 : 2;
         std::size_t r = rows.begin;
-        for (; r + block_rows <= rows.end; r += block_rows)
+        for (; r + block_rows <= rows.end && rows.end - r != 2 * half; r += block_rows)
             multiply<block_rows>(args, rows, r, channels, inputs, w);
+        for (; half != 2 && r + half <= rows.end; r += half)
+            multiply<half>(args, rows, r, channels, inputs, w);
         for (; r + 2 <= rows.end; r += 2)
             multiply<2>(args, rows, r, channels, inputs, w);
         if (r < rows.end)
