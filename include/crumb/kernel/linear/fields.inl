@@ -15,11 +15,14 @@ struct field_reader<isa::CRUMB_THIS_ISA, Bits> {
     using bits = field_bits<I>;
     using codes = field_codes<Bits>;
 
-    /// `rows.raw(i, v)` is register v of row i.
-    template <int Four, class Source>
+    /// 2^Up times the codes; `rows.raw(i, v)` is register v of row i.
+    template <int Four, int Up, class Source>
     static CRUMB_INLINE bytes four(const Source& rows, int v) noexcept {
         constexpr auto of = codes::pieces_of(Four);
-        const bytes code = first<of.at[0].bit, of.at[0].bits, of.at[0].shift>(rows.raw(of.at[0].row, v));
+        constexpr auto p = of.at[0];
+        constexpr bool replaced = Up == 0;
+        static_assert(replaced || of.count == 1);
+        const bytes code = first<p.bit, p.bits, p.shift + Up, replaced>(rows.raw(p.row, v));
         if constexpr (of.count == 1)
             return code;
         else
@@ -37,11 +40,12 @@ struct field_reader<isa::CRUMB_THIS_ISA, Bits> {
         else
             return with_pieces<Four, At + 1>(more, rows, v);
     }
-    template <int At, int Width, int Shift>
+    /// `Replaced`: what is below the bits is replaced later, or there is nothing.
+    template <int At, int Width, int Shift, bool Replaced>
     static CRUMB_INLINE bytes first(bytes x) noexcept {
         const bytes moved = bits::template shifted<At - Shift>(x);
-        // Nothing is above the uppermost bits where shifts stay within bytes; what is below them is replaced.
-        if constexpr (bits::shifts_bytes && At + Width == 8)
+        // Nothing is above the uppermost bits where shifts stay within bytes.
+        if constexpr (bits::shifts_bytes && At + Width == 8 && Replaced)
             return moved;
         else
             return bits::template keep<((1 << Width) - 1) << Shift>(moved);

@@ -248,6 +248,9 @@ struct record_shape {
                 low = entry < low ? entry : low;
         return low;
     }();
+    /// Packed codes are shifted left by so many bits in registers.
+    static constexpr int up = code_step_of<F> == 2 ? 1 : 0;
+    static_assert(code_step_of<F> <= 2);
     /// Bits of what codes become in registers; 8: they keep their sign.
     static constexpr int bits = [] {
         if constexpr (has_table<F>) {
@@ -260,15 +263,14 @@ struct record_shape {
         } else if constexpr (codes_of_blocks<typename F::codes>) {
             return 2;
         } else {
-            return F::codes::field_bits;
+            return F::codes::field_bits + up;
         }
     }();
-    /// Value = step * register - offset, but for the offset that a product of 8 bits has.
-    static constexpr int step = code_step_of<F>;
+    /// Value = register - offset, but for the offset that a product of 8 bits has.
     static constexpr int offset = !has_table<F> ? code_offset_of<F> : bits == 8 ? 0 : -least;
     /// With a scale per 32 activations, what sums of registers begin at is this times the sum of the
-    /// activations; 0: minima, or an offset that is no multiple of the step, are added as floats.
-    static constexpr int sum_factor = integers || has_minima<F> || offset % step != 0 ? 0 : -offset / step;
+    /// activations; 0: minima, or the offset of a product of 8 bits, are added as floats.
+    static constexpr int sum_factor = integers || has_minima<F> ? 0 : -offset;
     /// Of codes counted from their offset, or with minima from their middle where a group has one sum, the
     /// largest magnitude is 2^(centered_bits - 1).
     static constexpr int centered_bits = [] {

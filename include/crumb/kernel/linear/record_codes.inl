@@ -63,7 +63,7 @@ struct record_codes<isa::CRUMB_THIS_ISA, Format> {
     }
     template <int Four>
     CRUMB_INLINE typename P::operand operand(int, int v) const noexcept {
-        const auto code = field_reader<I, rows>::template four<Four>(*this, v);
+        const auto code = field_reader<I, rows>::template four<Four, shape::up>(*this, v);
         if constexpr (looks_up)
             return P::operand_of(bits::look_up(table, code));
         else

@@ -198,7 +198,8 @@ struct record_passes<isa::CRUMB_THIS_ISA, Format> : record_tile<isa::CRUMB_THIS_
                 begin = static_cast<const std::int32_t*>(args.x_sums) + group * subs;
             i32 sum[unsigned(subs * vectors)];
             w.begin_group();
-            if constexpr (codes::field_bits == 1 && requires { P::sum_of_bits(w.raw(0, 0), row, 0); }) {
+            if constexpr (codes::field_bits == 1 && shape::up == 1 &&
+                          requires { P::sum_of_bits(w.raw(0, 0), row, 0); }) {
                 sum[0] = P::sum_of_bits(w.raw(0, 0), row, *begin);
                 w.template prefetch<0>();
             } else {

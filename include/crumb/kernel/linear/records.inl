@@ -188,7 +188,7 @@ struct record_reader<isa::CRUMB_THIS_ISA, Format> {
     static constexpr float scale_unit = std::is_same_v<typename Format::scales::value, ue4m3> ? 256 : 1;
     /// What a sum of codes is multiplied with.
     static CRUMB_INLINE f32 factor(f32 scale) noexcept {
-        constexpr float by = scale_unit * table_unit_of<Format> * float(shape::step);
+        constexpr float by = scale_unit * table_unit_of<Format>;
         return by == 1 ? scale : I::mul(scale, I::set1(by));
     }
     /// What a sum of activations is multiplied with.
