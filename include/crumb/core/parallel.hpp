@@ -1,10 +1,10 @@
 // Work in parts, on threads of the caller.
 #pragma once
 
+#include <crumb/core/atomic.hpp>
 #include <crumb/core/status.hpp>
 #include <crumb/core/view.hpp>
 
-#include <atomic>
 #include <concepts>
 #include <type_traits>
 
@@ -53,7 +53,7 @@ auto parallel_for(Pool&& pool, std::size_t size, std::size_t step, F&& f) {
     };
     if constexpr (std::same_as<decltype(call(range(), 0)), status>) {
         status first;
-        std::atomic<bool> has_failed = false;
+        atomic_number<bool> has_failed;
         each([&](const range& r, std::size_t part) {
             if (const status s = call(r, part); !s && !has_failed.exchange(true))
                 first = s;

@@ -5,7 +5,7 @@
 #include <crumb/format/packed_view.hpp>
 
 #include <cstring>
-#include <string>
+#include <string_view>
 
 namespace crumb::inline CRUMB_ABI {
 
@@ -121,7 +121,7 @@ typename F::block unpack_groups(const packed_view<F>& w, std::size_t row, std::s
 /// on error.
 template <weight_format F>
 status pack_channels(const storage_view<F>& w, std::span<std::byte> buffer, range channels) noexcept {
-    static_assert(std::char_traits<char>::length(F::name) < sizeof(packed_header::format));
+    static_assert(std::string_view(F::name).size() < sizeof(packed_header::format));
     const auto layout = packed_layout<F>::of(w.n, w.k);
     if (!layout)
         return layout.error();

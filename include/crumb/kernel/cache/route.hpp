@@ -4,7 +4,7 @@
 #include <crumb/format/pq_codebooks.hpp>
 #include <crumb/kernel/attention/kernels.hpp>
 
-#include <iterator>
+#include <array>
 
 namespace crumb::inline CRUMB_ABI::kernel {
 

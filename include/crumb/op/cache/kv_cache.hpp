@@ -56,7 +56,7 @@ class kv_cache {
     /// Pages that `tokens` tokens need.
     std::size_t pages_for(std::size_t tokens) const noexcept { return storage_.pages_for(tokens); }
     /// Pages that have been added.
-    std::size_t page_count() const noexcept { return storage_.count().pages.load(std::memory_order_acquire); }
+    std::size_t page_count() const noexcept { return storage_.count().pages.load(); }
     /// Appends a page: page_bytes, aligned, the caller's while the cache is used. Nothing of it is touched
     /// before a token comes there, so a long page may be address space that the system fills as it is used.
     /// Refuses a page more than `pages_for(max_tokens)`; does nothing where that is 0, as all tokens are
@@ -71,15 +71,15 @@ class kv_cache {
         if (const status s = check_buffer(page, page_bytes(), "kv_cache: page"); !s)
             return s;
         storage_.pages()[n] = page.data();
-        storage_.count().pages.store(n + 1, std::memory_order_release);
+        storage_.count().pages.store(n + 1);
         return {};
     }
 
     // ---- tokens ----
     /// Tokens of the sequence.
-    std::size_t length() const noexcept { return storage_.count().length.load(std::memory_order_acquire); }
+    std::size_t length() const noexcept { return storage_.count().length.load(); }
     /// Tokens that are codes.
-    std::size_t coded() const noexcept { return storage_.count().coded.load(std::memory_order_acquire); }
+    std::size_t coded() const noexcept { return storage_.count().coded.load(); }
 
     /// Whether `rows` more tokens fit now.
     status check_room(std::size_t rows) const noexcept {
@@ -166,7 +166,7 @@ class kv_cache {
                     rows, i / options().kv_heads, i % options().kv_heads, storage_.steps()[i].rows());
         for (kv_storage::step& s : storage_.steps())
             s.clear();
-        storage_.count().length.store(length() + rows, std::memory_order_release);
+        storage_.count().length.store(length() + rows);
         return {};
     }
 
@@ -193,12 +193,12 @@ class kv_cache {
     /// `ahead`, a block can be encoded while it is still in the window; attention reads its halves until
     /// `end_encoding`, which the caller leaves until it is older than that.
     encoding begin_encoding(std::size_t ahead = 0) noexcept {
-        if (encodable(ahead) == 0 || storage_.count().encoding.exchange(true, std::memory_order_acquire))
+        if (encodable(ahead) == 0 || storage_.count().encoding.exchange(true))
             return {};
         const encoding e{coded(), encodable(ahead), options().layers * options().kv_heads};
         storage_.reach(e.first + e.tokens);
         if (!e)
-            storage_.count().encoding.store(false, std::memory_order_release);
+            storage_.count().encoding.store(false);
         return e;
     }
     /// Bytes of scratch memory that a thread needs to encode.
@@ -229,13 +229,11 @@ class kv_cache {
     }
     /// Makes the codes part of the cache; after all parts are encoded.
     void end_encoding(const encoding& e) noexcept {
-        storage_.count().coded.store(e.first + e.tokens, std::memory_order_release);
-        storage_.count().encoding.store(false, std::memory_order_release);
+        storage_.count().coded.store(e.first + e.tokens);
+        storage_.count().encoding.store(false);
     }
     /// Gives an encoding up, in whose parts no thread is at work: its tokens wait again.
-    void drop_encoding(const encoding&) noexcept {
-        storage_.count().encoding.store(false, std::memory_order_release);
-    }
+    void drop_encoding(const encoding&) noexcept { storage_.count().encoding.store(false); }
     /// The three steps above in this thread; returns the number of tokens encoded.
     std::size_t encode(std::span<std::byte> scratch) noexcept {
         const encoding e = begin_encoding();
@@ -323,8 +321,8 @@ class kv_cache {
     void assume(std::size_t length, std::size_t coded) noexcept {
         for (kv_storage::step& s : storage_.steps())
             s.clear();
-        storage_.count().coded.store(coded, std::memory_order_release);
-        storage_.count().length.store(length, std::memory_order_release);
+        storage_.count().coded.store(coded);
+        storage_.count().length.store(length);
     }
 
   private:
@@ -340,7 +338,7 @@ inline void kv_cache::truncate(std::size_t tokens) noexcept {
     if (!can_truncate(tokens))
         tokens = 0;
     if (tokens == 0)
-        storage_.count().end.store(0, std::memory_order_release);
+        storage_.count().end.store(0);
     const std::size_t kept = tokens > sinks() ? tokens - sinks() : 0;
     const std::size_t first = kept / kv_block_tokens * kv_block_tokens;
     if (!is_uncoded() && kept < coded()) {
@@ -359,11 +357,11 @@ inline void kv_cache::truncate(std::size_t tokens) noexcept {
                         functions_->to_halves(row, storage_.window_row(layer, h, keys, u),
                                               options().head_size);
                     }
-        storage_.count().coded.store(first, std::memory_order_release);
+        storage_.count().coded.store(first);
     }
     for (kv_storage::step& s : storage_.steps())
         s.clear();
-    storage_.count().length.store(tokens, std::memory_order_release);
+    storage_.count().length.store(tokens);
 }
 
 inline status kv_cache::copy_prefix(const kv_cache& from, std::size_t tokens) noexcept {

@@ -1,11 +1,11 @@
 // The memory of a cache: sinks and window in fp16, all other tokens in pages.
 #pragma once
 
+#include <crumb/core/atomic.hpp>
 #include <crumb/kernel/cache/kernels.hpp>
 #include <crumb/op/cache/kv_cache_options.hpp>
 
 #include <algorithm>
-#include <atomic>
 #include <new>
 
 namespace crumb::inline CRUMB_ABI {
@@ -16,31 +16,29 @@ class kv_storage {
   public:
     /// Lengths of a sequence, shared by threads.
     struct counters {
-        std::atomic<std::size_t> length = 0, coded = 0, pages = 0;
-        std::atomic<std::size_t> end = 0; ///< one past the last token that has been in a page
-        std::atomic<bool> encoding = false;
+        atomic_number<std::size_t> length, coded, pages;
+        atomic_number<std::size_t> end; ///< one past the last token that has been in a page
+        atomic_number<bool> encoding;
     };
     /// A kv head of a layer in the step that has not been advanced: rows written, and whether they were read.
     class step {
       public:
         /// Rows written in this step.
-        std::size_t rows() const noexcept { return state_.load(std::memory_order_relaxed) >> 1; }
+        std::size_t rows() const noexcept { return state_.load_alone() >> 1; }
         /// Whether attention has read them.
-        bool is_read() const noexcept { return state_.load(std::memory_order_relaxed) & 1; }
+        bool is_read() const noexcept { return state_.load_alone() & 1; }
         /// So many rows are written, and not read.
-        void write(std::size_t rows) noexcept {
-            state_.store(static_cast<std::uint32_t>(rows << 1), std::memory_order_relaxed);
-        }
+        void write(std::size_t rows) noexcept { state_.store_alone(static_cast<std::uint32_t>(rows << 1)); }
         /// They are read.
         void read() noexcept {
             if (!is_read())
-                state_.fetch_or(1, std::memory_order_relaxed);
+                state_.set_bits_alone(1);
         }
         /// None are written.
         void clear() noexcept { write(0); }
 
       private:
-        std::atomic<std::uint32_t> state_ = 0;
+        atomic_number<std::uint32_t> state_;
     };
 
     /// Bytes of the state.
@@ -87,12 +85,12 @@ class kv_storage {
     /// Tokens up to `end` - 1, counted after the sinks, come into pages.
     void reach(std::size_t end) const noexcept {
         // Threads that write heads of the same rows store the same number.
-        if (count().end.load(std::memory_order_relaxed) < end)
-            count().end.store(end, std::memory_order_release);
+        if (count().end.load_alone() < end)
+            count().end.store(end);
     }
     /// The first token behind the sinks that is still in a page or in the window.
     std::size_t oldest() const noexcept {
-        const std::size_t end = count().end.load(std::memory_order_acquire);
+        const std::size_t end = count().end.load();
         const std::size_t parts = (end + kv_part_tokens - 1) / kv_part_tokens, kept = ring() * page_.parts();
         return at_.sinks + (parts > kept ? (parts - kept) * kv_part_tokens : 0);
     }
