@@ -8,7 +8,8 @@
 #include <cstdio>
 #include <cstdlib>
 #include <cstring>
-#include <optional>
+#include <new>
+#include <type_traits>
 #include <utility>
 
 namespace crumb::inline CRUMB_ABI {
@@ -65,14 +66,35 @@ template <class T>
 class [[nodiscard]] result {
   public:
     /// So a function of type result<T> returns a T or a status. The status has to be an error.
-    result(T value) noexcept : value_(std::move(value)) {}
+    result(T value) noexcept : value_(std::move(value)), has_value_(true) {}
     /// Why there is no value: an error.
-    result(status error) noexcept : status_(error) {}
+    result(status error) noexcept : nothing_(), has_value_(false), status_(error) {}
+    /// The value or the status of another one.
+    result(const result& other) noexcept
+    requires std::is_copy_constructible_v<T>
+        : nothing_(), has_value_(other.has_value_), status_(other.status_) {
+        if (has_value_)
+            ::new (static_cast<void*>(&value_)) T(other.value_);
+    }
+    /// Likewise; the value is moved from.
+    result(result&& other) noexcept : nothing_(), has_value_(other.has_value_), status_(other.status_) {
+        if (has_value_)
+            ::new (static_cast<void*>(&value_)) T(std::move(other.value_));
+    }
+    /// Likewise.
+    result& operator=(result other) noexcept {
+        this->~result();
+        return *::new (static_cast<void*>(this)) result(std::move(other));
+    }
+    ~result() {
+        if (has_value_)
+            value_.~T();
+    }
 
     /// Whether there is a value; so says its conversion to bool.
-    explicit operator bool() const noexcept { return value_.has_value(); }
+    explicit operator bool() const noexcept { return has_value_; }
     /// Whether there is a value.
-    [[nodiscard]] bool ok() const noexcept { return value_.has_value(); }
+    [[nodiscard]] bool ok() const noexcept { return has_value_; }
     /// Why there is none; success if there is one.
     [[nodiscard]] const status& error() const noexcept { return status_; }
     /// The message of error().
@@ -81,12 +103,12 @@ class [[nodiscard]] result {
     /// The value; aborts with the message when there is none.
     T& value() noexcept {
         require();
-        return *value_;
+        return value_;
     }
     /// The value; aborts with the message when there is none.
     const T& value() const noexcept {
         require();
-        return *value_;
+        return value_;
     }
     /// The value; aborts with the message when there is none.
     T& operator*() noexcept { return value(); }
@@ -99,12 +121,17 @@ class [[nodiscard]] result {
 
   private:
     void require() const noexcept {
-        if (!value_) {
+        if (!has_value_) {
             std::fprintf(stderr, "crumb: value of a failed result: %s\n", status_.message());
             std::abort();
         }
     }
-    std::optional<T> value_;
+    // std::optional would add a seventh to the time that the headers take to compile.
+    union {
+        char nothing_;
+        T value_;
+    };
+    bool has_value_;
     status status_;
 };
 
