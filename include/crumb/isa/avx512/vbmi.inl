@@ -20,8 +20,6 @@ CRUMB_IGNORE_UNDEFINED_BEGIN
 #include <crumb/isa/avx512/lookup_vbmi.inl>
 #include <crumb/kernel/linear/operands.inl>
 
-#include <crumb/isa/avx512/panel_product.inl>
-
 #include <crumb/isa/avx512/panel.inl>
 #include <crumb/kernel/linear/linear.inl>
 #include <crumb/kernel/linear/tile.inl>

@@ -141,6 +141,10 @@ struct panel_run;
 /// Products of int8 panels, where an ISA has them: the same for all formats.
 template <class Isa>
 struct panel_product;
+/// What looks up codes in another way than its base multiplies bytes alike.
+template <class Isa>
+requires requires { sizeof(panel_product<typename Isa::base_isa>); }
+struct panel_product<Isa> : panel_product<typename Isa::base_isa> {};
 template <class Isa, class Format>
 struct unpack_run;
 template <class Isa>
