@@ -36,8 +36,6 @@ struct code_adds<I> {
                                  line_prefetch<I>& next) noexcept {
         if (r.count <= 4)
             add<1>(r, args, next);
-        else if (r.count <= 8)
-            add<2>(r, args, next);
         else
             add<quads>(r, args, next);
     }

@@ -67,7 +67,8 @@ struct neuron_rows_run<isa::CRUMB_THIS_ISA, Codec> {
     using reader = row_reader<I, Codec>;
     static constexpr int vectors = reader::vectors;
     static constexpr std::size_t max_adds = rows_added_together; ///< rows that share a pass over y
-    static constexpr int max_dots = I::lanes == 16 ? 4 : 2;      ///< rows that share loads of x
+    /// Rows that share loads of x.
+    static constexpr int max_dots = I::query_tile == 1 ? 1 : I::lanes == 16 ? 4 : 2;
 
     static void dots(const neuron_dot_args& args) noexcept {
         for (std::size_t i = 0; i < args.count; i += share)

@@ -36,11 +36,7 @@ struct neuron_tiles_run<isa::CRUMB_THIS_ISA, Codec> {
         for (std::size_t t = 0; t < tiles; ++t) {
             const auto* at =
                 reinterpret_cast<const std::uint8_t*>(records + t * tile_channels * args.record_bytes);
-            const std::size_t here = smaller(count - t * tile_channels, tile_channels);
-            if (here == tile_channels)
-                tile_of_inputs<tile_channels>(args, t, groups, at, here, count - t * tile_channels);
-            else
-                tile_of_inputs<0>(args, t, groups, at, here, here);
+            tile_of_inputs(args, t, groups, at, count - t * tile_channels);
         }
     }
 
@@ -61,12 +57,7 @@ struct neuron_tiles_run<isa::CRUMB_THIS_ISA, Codec> {
                 // Records are further apart than any prefetcher of the hardware looks.
                 const record_prefetch prefetches(from + next * args.record_bytes, args.record_bytes, next,
                                                  some * block_bytes, some);
-                if (here == group_size)
-                    blocks_of_outputs<group_size>(args, g, groups, {from, args.record_bytes, here}, b, some,
-                                                  prefetches);
-                else
-                    blocks_of_outputs<0>(args, g, groups, {from, args.record_bytes, here}, b, some,
-                                         prefetches);
+                blocks_of_outputs(args, g, groups, {from, args.record_bytes, here}, b, some, prefetches);
             }
         }
     }
@@ -87,18 +78,23 @@ struct neuron_tiles_run<isa::CRUMB_THIS_ISA, Codec> {
         return v;
     }();
 
-    /// `Rows` rows, or `count` if that is 0: what lies behind the last is the last once more.
+    /// `Rows` rows, of which `count` exist: what lies behind the last is the last once more, with scales of
+    /// 0.
     template <std::size_t Rows>
     struct row_pointers {
-        const std::uint8_t* first;
-        std::size_t stride, count;
-        CRUMB_INLINE const std::uint8_t* operator[](std::size_t r) const noexcept {
-            return first + (Rows != 0 ? r : smaller(r, count - 1)) * stride;
+        const std::uint8_t* at[Rows];
+        std::size_t count;
+
+        CRUMB_INLINE row_pointers(const std::uint8_t* first, std::size_t stride, std::size_t n) noexcept
+            : at(), count(n) {
+            for (std::size_t r = 0; r < Rows; ++r)
+                at[r] = first + smaller(r, n - 1) * stride;
         }
-        CRUMB_INLINE half scale(std::size_t r, std::size_t block) const noexcept {
-            return Rows != 0 || r < count
-                       ? *reinterpret_cast<const half*>(first + r * stride + block * block_bytes)
-                       : half{};
+        /// The scales of a row's blocks, to[b * step].
+        CRUMB_INLINE void read_scales(std::size_t r, std::size_t blocks, half* to,
+                                      std::size_t step) const noexcept {
+            for (std::size_t b = 0; b < blocks; ++b)
+                to[b * step] = r < count ? *reinterpret_cast<const half*>(at[r] + b * block_bytes) : half{};
         }
     };
 
@@ -132,7 +128,7 @@ struct neuron_tiles_run<isa::CRUMB_THIS_ISA, Codec> {
         const std::uint8_t* codes[4];
         CRUMB_UNROLL
         for (std::size_t r = 0; r < 4; ++r)
-            codes[r] = rows[first + r] + block * block_bytes + sizeof(half);
+            codes[r] = rows.at[first + r] + block * block_bytes + sizeof(half);
         if constexpr (Codec == row_codec::u2) {
             const reg x = P::load_twice(codes);
             halves[0] = P::template pairs<0>(x);
@@ -200,16 +196,13 @@ struct neuron_tiles_run<isa::CRUMB_THIS_ISA, Codec> {
             P::combine(codes + j * tile_row_bytes, others + j * tile_row_bytes, factors, other_factors);
     }
 
-    /// 16 neurons, of which `here` exist; `left` with those of the tiles that follow.
-    template <std::size_t Rows>
+    /// A tile of 16 neurons; `left`: neurons from its first on.
     static CRUMB_NOINLINE void tile_of_inputs(const neuron_tile_args& args, std::size_t t, std::size_t groups,
-                                              const std::uint8_t* at, std::size_t here,
-                                              std::size_t left) noexcept {
-        const row_pointers<Rows> rows{at, args.record_bytes, here};
+                                              const std::uint8_t* at, std::size_t left) noexcept {
+        const row_pointers<tile_channels> rows{at, args.record_bytes, smaller(left, tile_channels)};
         half* scales = args.scales + t * groups * tile_channels;
         for (std::size_t n = 0; n < tile_channels; ++n)
-            for (std::size_t g = 0; g < groups; ++g)
-                scales[g * tile_channels + n] = rows.scale(n, g);
+            rows.read_scales(n, groups, scales + n, tile_channels);
         const reg table = P::same(args.others == nullptr ? values<1>.at : values<unit>.at);
         // The next tile comes meanwhile, if there is one.
         const std::size_t behind = left >= 2 * tile_channels ? tile_channels : 0;
@@ -238,16 +231,14 @@ struct neuron_tiles_run<isa::CRUMB_THIS_ISA, Codec> {
     static constexpr std::size_t max_blocks = 32;
 
     /// A group of neurons times some blocks of 32 columns, from block `first` on.
-    template <std::size_t Rows>
     static CRUMB_NOINLINE void blocks_of_outputs(const neuron_tile_args& args, std::size_t g,
-                                                 std::size_t groups, const row_pointers<Rows>& rows,
+                                                 std::size_t groups, const row_pointers<group_size>& rows,
                                                  std::size_t first, std::size_t blocks,
                                                  record_prefetch next) noexcept {
         constexpr std::size_t lanes = I::lanes;
         half scales[group_size][max_blocks];
         for (std::size_t n = 0; n < group_size; ++n)
-            for (std::size_t b = 0; b < blocks; ++b)
-                scales[n][b] = rows.scale(n, b);
+            rows.read_scales(n, blocks, scales[n], 1);
         half all[max_blocks]; // the scales of tiles
         std::int16_t factors[group_size][max_blocks];
         for (std::size_t b = 0; b < blocks; b += lanes) {
