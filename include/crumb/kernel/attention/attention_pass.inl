@@ -292,11 +292,16 @@ struct attention_pass<I> {
                 add_tile<1>(v, i, t, n, ahead);
     }
 
+    /// Registers of channels that are summed together: no more than heads of 128 channels have.
+    static constexpr int vectors_of(int tile) noexcept {
+        const int most = 128 / static_cast<int>(lanes);
+        return sums / tile < most ? sums / tile : most;
+    }
     template <int Queries, class T>
     CRUMB_INLINE void add_tile(kv_rows<T> v, std::size_t i, std::size_t t, std::size_t n,
                                kv_rows<T> ahead) const noexcept {
         const std::size_t common = visible(i, t, n);
-        add_tokens<Queries, sums / Queries>(v, i, 0, 0, common, prefetching(ahead, n, i));
+        add_tokens<Queries, vectors_of(Queries)>(v, i, 0, 0, common, prefetching(ahead, n, i));
         if constexpr (Queries > 1) {
             for (std::size_t a = 1; a < std::size_t{Queries}; ++a)
                 if (common < visible(i + a, t, n))
@@ -308,8 +313,8 @@ struct attention_pass<I> {
     template <class T>
     CRUMB_NOINLINE void add_rest(const kv_rows<T>& v, std::size_t i, std::size_t first,
                                  std::size_t last) const noexcept {
-        attention_pass(*this).template add_tokens<1, sums / 2>(v, i, 0, first, last,
-                                                               prefetcher<T>{nullptr, 0, 0, 0, {}, false});
+        attention_pass(*this).template add_tokens<1, 4>(v, i, 0, first, last,
+                                                        prefetcher<T>{nullptr, 0, 0, 0, {}, false});
     }
 
     template <int Queries, int Vectors, class T>
@@ -334,8 +339,9 @@ struct attention_pass<I> {
             }
             each<Queries, Vectors>(sum, o + i * padded + c, true);
         }
+        // Twos would be code for heads of few sizes.
         if constexpr (Vectors > 1)
-            add_tokens<Queries, Vectors / 2>(v, i, c, first, last, soon);
+            add_tokens<Queries, (Vectors > 4 ? Vectors / 2 : 1)>(v, i, c, first, last, soon);
     }
 
     template <int Queries, int Vectors>
