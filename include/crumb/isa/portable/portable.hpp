@@ -36,7 +36,7 @@ struct portable_primitives {
     static constexpr bool fuses = false; ///< whether `fma` rounds once depends on the command line
     static_assert(width <= 64 && 64 % width == 0 && sizeof(f32) == width && sizeof(bytes) == width);
     static constexpr std::size_t prefetch_bytes = 0; ///< distance ahead; 0: none
-    static constexpr std::size_t row_block = 2;
+    static constexpr std::size_t row_block = 1;
     static constexpr std::size_t single_tiles = 1;         ///< of a pass for one row
     static constexpr bool single_tiles_by_streams = false; ///< or 1, unless memory answers two streams faster
     static constexpr std::size_t block_tiles = 1;          ///< of a pass for a block of rows
