@@ -29,7 +29,8 @@ using crumb_test::normal_numbers;
 
 constexpr std::size_t tokens = kv_part_tokens;
 
-/// What an ISA scans with. Scans are those that plans call.
+/// What an ISA scans with. Scans are those that plans call, or of an ISA that decodes codes those that it
+/// has.
 struct scan_functions : pq_scans {
     void (*make_tables)(const pq_table_args&) noexcept;
     void (*expand_query)(const pq_table_args&) noexcept;
@@ -38,8 +39,12 @@ struct scan_functions : pq_scans {
     template <class Isa>
     static scan_functions of() {
         using I = dispatch::own_or_base_isa<Isa>;
-        const auto& table = dispatch::functions_at<dispatch::kv_attention_functions>(isa_index(Isa::name));
-        return {table.scans, &pq_make_tables<I>, &pq_expand_query<I>, &pq_finish<I>};
+        pq_scans scans = dispatch::functions_at<dispatch::kv_attention_functions>(isa_index(Isa::name)).scans;
+        EXPECT_EQ(scans.score != nullptr, reads_codes<I>);
+        if constexpr (!reads_codes<I>)
+            scans = {&pq_scores<I>, &pq_add<I>,  &pq_meet<I>,      &pq_expansion_of<I>,
+                     &pq_expand<I>, &pq_join<I>, &pq_add_joined<I>};
+        return {scans, &pq_make_tables<I>, &pq_expand_query<I>, &pq_finish<I>};
     }
 };
 

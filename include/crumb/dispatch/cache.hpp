@@ -22,7 +22,7 @@ struct kv_cache_functions {
 struct kv_attention_functions {
     const char* isa = nullptr;
     void (*run)(const kernel::kv_attention_args&) noexcept = nullptr;
-    kernel::pq_scans scans;
+    kernel::pq_scans scans; ///< empty where codes are decoded
 };
 
 template <>
@@ -39,16 +39,22 @@ template <>
 struct function_table<kv_attention_functions> {
     /// The ISA whose scans of codes an ISA uses: its own if its lookups differ from its base's.
     template <class Isa, class Base = own_or_base_isa<Isa>>
-    using scans = std::conditional_t<std::is_same_v<typename Isa::pq, typename Base::pq>, Base, Isa>;
+    using scanning = std::conditional_t<std::is_same_v<typename Isa::pq, typename Base::pq>, Base, Isa>;
 
     template <class Isa>
-    static constexpr kv_attention_functions of{
-        isa_traits<Isa>::name,
-        &kernel::kv_attention<own_or_base_isa<Isa>>,
-        {&kernel::pq_scores<scans<Isa>>, &kernel::pq_add<scans<Isa>>, &kernel::pq_meet<scans<Isa>>,
-         &kernel::pq_expansion_of<scans<Isa>>, &kernel::pq_expand<scans<Isa>>, &kernel::pq_join<scans<Isa>>,
-         &kernel::pq_add_joined<scans<Isa>>},
-    };
+    static constexpr kernel::pq_scans scans_of() noexcept {
+        using I = scanning<Isa>;
+        if constexpr (kernel::reads_codes<I>)
+            return {&kernel::pq_scores<I>,       &kernel::pq_add<I>,    &kernel::pq_meet<I>,
+                    &kernel::pq_expansion_of<I>, &kernel::pq_expand<I>, &kernel::pq_join<I>,
+                    &kernel::pq_add_joined<I>};
+        else
+            return {};
+    }
+
+    template <class Isa>
+    static constexpr kv_attention_functions of{isa_traits<Isa>::name,
+                                               &kernel::kv_attention<own_or_base_isa<Isa>>, scans_of<Isa>()};
 };
 
 CRUMB_DECLARE_TABLE(kv_cache_functions)

@@ -312,6 +312,9 @@ struct portable_primitives {
         }
     };
 
+    /// Attention decodes the codes of a cache: scans with loops over bytes cost more to compile than they
+    /// gain. They say what those of other ISAs have to do.
+    static constexpr bool decodes_codes = true;
     using pq = kernel::pq_portable; ///< primitives of scans of product-quantized codes
     using four_rows = kernel::four_rows_portable;
 

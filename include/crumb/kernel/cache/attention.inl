@@ -51,10 +51,10 @@ struct kv_attention_run<I> {
             for (std::size_t h = args.kv_heads.begin; h < args.kv_heads.end; h += args.memory.heads()) {
                 const std::size_t end = h + args.memory.heads();
                 const range heads{h, end < args.kv_heads.end ? end : args.kv_heads.end};
-                if (args.skip_scratch != nullptr)
-                    skipping(args, heads, r, rows);
-                else
+                if (args.skip_scratch == nullptr)
                     codes_by_heads(args, heads, r, rows);
+                else if constexpr (reads_codes<I>)
+                    skipping(args, heads, r, rows);
             }
         }
     }
@@ -141,6 +141,7 @@ struct kv_attention_run<I> {
         }
     }
 
+    // What happens once per part or less is not inlined: it is asked for in many places.
     struct pass : attention_pass<I> {
         using base = attention_pass<I>;
         const kv_attention_args& args;
@@ -148,12 +149,18 @@ struct kv_attention_run<I> {
         std::size_t place; ///< of the head among those that go together
 
         CRUMB_INLINE pass(const kv_attention_args& a, std::size_t h, std::size_t r, std::size_t rows,
-                          std::size_t i) noexcept
+                            std::size_t i) noexcept
             : base(a, h, r, rows, a.memory.state(a.scratch, i), a.memory.work(a.scratch)), args(a),
               cache(a.cache), place(i) {}
 
         CRUMB_INLINE kv_scan<I> scan() const noexcept { return {*this, args, place}; }
         CRUMB_INLINE kv_matrices<I> matrices() const noexcept { return {*this, args, place}; }
+        /// Calls f with the scans of codes, on an ISA that reads them.
+        template <class F>
+        CRUMB_INLINE void with_scan([[maybe_unused]] F&& f) const noexcept {
+            if constexpr (reads_codes<I>)
+                f(scan());
+        }
         /// Calls f with the products of integers, on an ISA that has them.
         template <class F, class Isa = I>
         CRUMB_INLINE void with_integers([[maybe_unused]] F&& f) const noexcept {
@@ -164,27 +171,27 @@ struct kv_attention_run<I> {
                 f(kv_integers<I, typename Isa::byte_products>{*this, args, place});
         }
         /// `more`: whether the next head's sinks are read soon.
-        void start(bool more) const noexcept {
+        CRUMB_NOINLINE void start(bool more) const noexcept {
             base::begin();
             sinks(more);
             if (args.memory.scans())
-                scan().begin();
+                with_scan([](const auto& x) { x.begin(); });
             else if (args.memory.route() == kv_route::integers)
                 with_integers([](const auto& x) { x.begin(); });
             else if (args.memory.route() == kv_route::matrices)
                 matrices().begin();
         }
         /// Begins again with the same queries and tables, behind the sinks.
-        void restart() const noexcept {
+        CRUMB_NOINLINE void restart() const noexcept {
             base::begin();
             if (args.memory.scans())
-                scan().restart();
+                with_scan([](const auto& x) { x.restart(); });
             else if (args.memory.route() == kv_route::integers)
                 with_integers([](const auto& x) { x.restart(); });
         }
-        void finish() const noexcept {
+        CRUMB_NOINLINE void finish() const noexcept {
             if (args.memory.scans())
-                scan().end();
+                with_scan([](const auto& x) { x.end(); });
             else if (args.memory.route() == kv_route::integers)
                 with_integers([](const auto& x) { x.end(); });
             base::end();
@@ -192,7 +199,7 @@ struct kv_attention_run<I> {
 
         CRUMB_INLINE std::size_t last() const noexcept { return base::visible(base::queries - 1); }
 
-        CRUMB_INLINE void sinks(bool more) const noexcept {
+        CRUMB_NOINLINE void sinks(bool more) const noexcept {
             const std::size_t before = base::kv_head * cache.sinks;
             base::dense(cache.sink_keys.from(before), cache.sink_values.from(before), 0,
                         base::first(cache.sinks), cache.sinks < last() ? cache.sinks : last(),
@@ -201,7 +208,7 @@ struct kv_attention_run<I> {
 
         /// Tokens begin .. end - 1, as far as they are in the window. `more`: whether the next head's window
         /// is read next.
-        void window(std::size_t begin, std::size_t end, bool more) const noexcept {
+        CRUMB_NOINLINE void window(std::size_t begin, std::size_t end, bool more) const noexcept {
             const std::size_t first = cache.sinks + cache.coded;
             const std::size_t before = base::kv_head * cache.slots;
             for (std::size_t t = first > begin ? first : begin; t < end;) {
@@ -216,8 +223,8 @@ struct kv_attention_run<I> {
         }
 
         /// Tokens first .. stop - 1, all in the parts `here`, whose token 0 is t; `next` is read after that.
-        CRUMB_INLINE void attend(const kv_parts& here, std::size_t t, std::size_t first, std::size_t stop,
-                                 const kv_parts& next) const noexcept {
+        CRUMB_NOINLINE void attend(const kv_parts& here, std::size_t t, std::size_t first, std::size_t stop,
+                                   const kv_parts& next) const noexcept {
             switch (args.memory.route()) {
             case kv_route::floats:
                 return rows<float>(here, t, first, stop, next);
@@ -228,12 +235,12 @@ struct kv_attention_run<I> {
             case kv_route::integers:
                 return with_integers([&](const auto& x) { x.attend(here, t, first, stop, next); });
             case kv_route::channels:
-                if constexpr (!has_field_products<I>)
+                if constexpr (reads_codes<I> && !has_field_products<I>)
                     kv_uniform<I>(*this, args).attend(here, t, first - t, stop - t, next);
                 return;
             case kv_route::tables:
             case kv_route::expanded:
-                return scan().attend(here, t, first - t, stop - t, next);
+                return with_scan([&](const auto& x) { x.attend(here, t, first - t, stop - t, next); });
             case kv_route::decoded:
                 return decoded(here, t, first, stop);
             case kv_route::matrices:
@@ -267,8 +274,8 @@ struct kv_attention_run<I> {
             return {reinterpret_cast<const T*>(part), cache.keys().head_size()};
         }
         template <class T>
-        CRUMB_INLINE void rows(const kv_parts& here, std::size_t t, std::size_t first, std::size_t stop,
-                               const kv_parts& next) const noexcept {
+        CRUMB_NOINLINE void rows(const kv_parts& here, std::size_t t, std::size_t first, std::size_t stop,
+                                 const kv_parts& next) const noexcept {
             base::dense(rows_of<T>(here.keys), rows_of<T>(here.values), t, first, stop,
                         rows_of<T>(next.keys));
         }
@@ -309,8 +316,8 @@ struct kv_attention_run<I> {
             return {codes_of(part) + first * size, scales, size, groups};
         }
 
-        void decoded(const kv_parts& here, std::size_t t, std::size_t first,
-                     std::size_t stop) const noexcept {
+        CRUMB_NOINLINE void decoded(const kv_parts& here, std::size_t t, std::size_t first,
+                                    std::size_t stop) const noexcept {
             for (std::size_t from = first; from < stop; from += attention_block) {
                 const std::size_t n = stop - from < attention_block ? stop - from : attention_block;
                 decode(here.keys, true, from - t, n);
@@ -320,7 +327,8 @@ struct kv_attention_run<I> {
                 base::add(base::block(), from, n, kv_rows<float>{});
             }
         }
-        void decode(const std::byte* part, bool keys, std::size_t first, std::size_t n) const noexcept {
+        CRUMB_NOINLINE void decode(const std::byte* part, bool keys, std::size_t first,
+                                   std::size_t n) const noexcept {
             if (base::padded != args.head_size)
                 for (std::size_t i = 0; i < n; ++i)
                     I::store(base::converted + (i + 1) * base::padded - lanes, I::zero());

@@ -118,6 +118,11 @@ struct kv_attention_args : attention_query_args {
     kv_skip_report* skipped = nullptr; ///< with skip_scratch: per kv head, or null
 };
 
+/// Whether attention reads codes as they lie on an ISA. Where it does not, the ISA says so by
+/// `decodes_codes`.
+template <class Isa>
+concept reads_codes = !requires { Isa::decodes_codes; };
+
 /// Whether an ISA multiplies bytes with integers of 15 bits. What `byte_products` has: `from`, queries per kv
 /// head and row from which that pays; the `width` of a register in bytes; `sets` of four tokens that are
 /// scored together; `tokens` whose values are added together, 2 of them if integers are words of 16 bits;

@@ -92,7 +92,7 @@ class kv_attention {
         if (options.prompts.has_all() && kernel::can_use_matrices(cache.codec, cache.head_size, cache.span))
             p.products_ = options.prompts;
         p.functions_ = &dispatch::functions_at<dispatch::kv_attention_functions>(*index);
-        if (!cache.codec.is_uncoded())
+        if (!cache.codec.is_uncoded() && p.reads_codes())
             p.expansion_ = p.functions_->scans.expansion(cache.codec);
         // Tables for a few rows may take more memory than the floats of many, and more heads go together
         // where a part has few rows. Steps of more than 17 rows take the route of 17.
@@ -115,7 +115,8 @@ class kv_attention {
     kv_route route(std::size_t rows = 1) const noexcept {
         if (rows > kernel::few_rows && products_.has_all())
             return kv_route::matrices;
-        return kernel::kv_route_of(codec_, head_size(), group(), rows, mode_, expansion_.from);
+        return kernel::kv_route_of(codec_, head_size(), group(), rows, reads_codes() ? mode_ : kv_mode::exact,
+                                   expansion_.from);
     }
 
     /// How many rows of a step of `rows` rows read the tokens together: parts of fewer cost more per row.
@@ -152,8 +153,8 @@ class kv_attention {
     }
     /// Like `run` in fast mode for one row, but values of blocks of 64 coded tokens whose weights add up to
     /// at most `epsilon` of a query's, for all queries of a kv head, are not read: |y - run's y| <= 2 epsilon
-    /// max |v|. Refuses codecs without codebooks, caches with a span, groups of more than 16 heads, an
-    /// epsilon that is not within 0 .. 1.
+    /// max |v|. Where codes are decoded, nothing is left out. Refuses codecs without codebooks, caches with a
+    /// span, groups of more than 16 heads, an epsilon that is not within 0 .. 1.
     status run_skipping(const matrix_view<const float>& q, const kv_cache& cache, std::size_t layer,
                         const matrix_view<float>& y, std::span<std::byte> scratch,
                         const kv_skipping& skipping) const noexcept {
@@ -178,10 +179,19 @@ class kv_attention {
             !s)
             return s;
         kernel::kv_attention_args args;
-        args.epsilon = skipping.epsilon;
-        args.skip_scratch = reinterpret_cast<float*>(skipping.scratch.data());
-        args.skipped = skipping.reports;
-        return start(args, q, cache, {layer, {}, y, nullptr}, scratch, skipping.part);
+        const bool can_leave_out = kernel::is_scan(route());
+        if (can_leave_out) {
+            args.epsilon = skipping.epsilon;
+            args.skip_scratch = reinterpret_cast<float*>(skipping.scratch.data());
+            args.skipped = skipping.reports;
+        }
+        const status s = start(args, q, cache, {layer, {}, y, nullptr}, scratch, skipping.part);
+        if (s && !can_leave_out && skipping.reports != nullptr) {
+            const range heads = skipping.part.kv_heads.within(shape().kv_heads);
+            for (std::size_t h = heads.begin; h < heads.end; ++h)
+                skipping.reports[h] = {(cache.coded() + kv_block_tokens - 1) / kv_block_tokens, 0, 0};
+        }
+        return s;
     }
 
     /// Bytes of the partial results of `splits` ranges of tokens, as of `attention`.
@@ -255,6 +265,8 @@ class kv_attention {
   private:
     std::size_t head_size() const noexcept { return shape().head_size; }
     std::size_t group() const noexcept { return dense_.group(); }
+    /// Whether the ISA reads codes as they lie.
+    bool reads_codes() const noexcept { return functions_->scans.score != nullptr; }
     std::size_t partial_row_bytes() const noexcept {
         return shape().heads * (head_size() + 2) * sizeof(float);
     }
@@ -326,6 +338,10 @@ class kv_attention {
         if (args.memory.route() == kv_route::matrices && part.errors != nullptr)
             return status::error(errc::unsupported,
                                  "kv_attention: errors of products of matrices are not known");
+        // What is decoded has none.
+        for (std::size_t r = args.rows.begin; part.errors != nullptr && r < args.rows.end; ++r)
+            std::fill(part.errors + r * shape().heads + args.kv_heads.begin * group(),
+                      part.errors + r * shape().heads + args.kv_heads.end * group(), kv_error());
         args.score_tokens = args.memory.tokens();
         args.scans = &functions_->scans;
         functions_->run(args);
