@@ -1,7 +1,7 @@
 // Products with float, fp16 or bf16 weights. Loops:
 //     1 to 3 rows     channels (8 at a time, or 4) > rows > inputs (1024) > a register of inputs
-//     more rows       rows (128) > inputs (1024) > channels (4), copied to floats > rows (`block_rows`) > a
-//                     register of inputs
+//     more rows       up to 128 rows > inputs (1024) > channels (4), copied to floats > rows (`block_rows`) >
+//                     a register of inputs
 //     to 32 rows      of float weights: channels (4), where they are > inputs (1024) > the same
 #if !defined(CRUMB_THIS_ISA)
 #include <crumb/isa/editor.hpp>
@@ -63,14 +63,16 @@ struct dense_block<isa::CRUMB_THIS_ISA, Rows> {
         for (std::size_t i = 0; i < Rows * channels; ++i)
             total[i] = I::zero();
         prefetcher ahead(next, x.cols / lanes * Rows);
+        const rows_of at(w, x);
+        const std::size_t end = x.cols;
         std::size_t i = 0;
         if constexpr (I::prefetch_bytes != 0)
-            for (; i + lanes <= x.cols && !ahead.done(); i += lanes)
-                multiply<true>(w, x, i, total, &ahead);
-        for (; i + lanes <= x.cols; i += lanes)
-            multiply<true>(w, x, i, total);
-        if (i < x.cols)
-            multiply<false>(w, x, i, total);
+            for (; i + lanes <= end && !ahead.done(); i += lanes)
+                multiply<true>(at, i, end, total, &ahead);
+        for (; i + lanes <= end; i += lanes)
+            multiply<true>(at, i, end, total);
+        if (i < end)
+            multiply<false>(at, i, end, total);
         CRUMB_UNROLL
         for (std::size_t r = 0; r < Rows; ++r)
             add(total + r * channels, first ? bias : to.row(r), to.cols, to.row(r));
@@ -97,16 +99,34 @@ struct dense_block<isa::CRUMB_THIS_ISA, Rows> {
         __builtin_memcpy(to, sums, sizeof sums);
     }
 
+    // Addresses in registers: compilers would add up strides in every step, on ports that FMAs need.
+    struct rows_of {
+        const float *w[channels], *x[Rows];
+        CRUMB_INLINE rows_of(const matrix_view<const float>& weights,
+                             const matrix_view<const float>& values) noexcept {
+            CRUMB_UNROLL
+            for (std::size_t c = 0; c < channels; ++c) {
+                w[c] = weights.row(c);
+                __asm__("" : "+r"(w[c]));
+            }
+            CRUMB_UNROLL
+            for (std::size_t r = 0; r < Rows; ++r) {
+                x[r] = values.row(r);
+                __asm__("" : "+r"(x[r]));
+            }
+        }
+    };
+
     template <bool Whole>
-    static CRUMB_INLINE void multiply(const matrix_view<const float>& w, const matrix_view<const float>& x,
-                                      std::size_t i, f32* total, prefetcher* ahead = nullptr) noexcept {
+    static CRUMB_INLINE void multiply(const rows_of& at, std::size_t i, std::size_t end, f32* total,
+                                      prefetcher* ahead = nullptr) noexcept {
         f32 weights[channels];
         CRUMB_UNROLL
         for (std::size_t c = 0; c < channels; ++c)
-            weights[c] = Whole ? I::load(w.row(c) + i) : I::load_partial(w.row(c) + i, x.cols - i);
+            weights[c] = Whole ? I::load(at.w[c] + i) : I::load_partial(at.w[c] + i, end - i);
         CRUMB_UNROLL
         for (std::size_t r = 0; r < Rows; ++r) {
-            const f32 values = Whole ? I::load(x.row(r) + i) : I::load_partial(x.row(r) + i, x.cols - i);
+            const f32 values = Whole ? I::load(at.x[r] + i) : I::load_partial(at.x[r] + i, end - i);
             CRUMB_UNROLL
             for (std::size_t c = 0; c < channels; ++c)
                 total[r * channels + c] = I::fma(weights[c], values, total[r * channels + c]);
@@ -131,14 +151,14 @@ struct dense_run<isa::CRUMB_THIS_ISA, T> {
     static constexpr std::size_t streams = is_float && I::prefetch_bytes != 0 ? 4 : 8;
     static constexpr std::size_t most_ahead = 262144; ///< bytes of weights that wait in the second level
     static constexpr std::size_t uncopied_rows = 32; ///< up to which float weights are multiplied as they lie
-    static constexpr std::size_t rows_at_once = 128;
+    static constexpr std::size_t most_rows = 128;    ///< that read a panel, and wait in the second level
 
     static void run(const dense_args<T>& args) noexcept {
         if (args.rows.size() <= few_rows)
-            few(args);
-        else
-            for (std::size_t r = args.rows.begin; r < args.rows.end; r += rows_at_once)
-                many(args, {r, least(r + rows_at_once, args.rows.end)});
+            return few(args);
+        const std::size_t rows = rows_at_once(args.x.stride * sizeof(float));
+        for (std::size_t r = args.rows.begin; r < args.rows.end; r += rows)
+            many(args, {r, least(r + rows, args.rows.end)});
     }
 
   private:
@@ -233,6 +253,14 @@ struct dense_run<isa::CRUMB_THIS_ISA, T> {
     }
 
     // ---- many rows ----
+    /// Rows that are a multiple of 16 KB apart share a quarter of a cache's sets, of 32 KB an eighth: fewer
+    /// of them stay there.
+    static constexpr std::size_t rows_at_once(std::size_t stride) noexcept {
+        constexpr std::size_t apart = 8192;
+        const std::size_t power = stride & (~stride + 1); // the largest that divides it
+        return power <= apart ? most_rows : power >= 8 * apart ? most_rows / 8 : most_rows * apart / power;
+    }
+
     static CRUMB_NOINLINE void many(const dense_args<T>& args, range rows) noexcept {
         alignas(64) float panel[sums::channels * sums::inputs];
         const bool copied = !is_float || rows.size() > uncopied_rows;
