@@ -5,6 +5,8 @@
 #include <crumb/op/ffn/dense_path.hpp>
 #include <crumb/op/ffn/folded_path.hpp>
 
+#include <optional>
+
 namespace crumb::inline CRUMB_ABI {
 
 /// y = x C^T + B + sum over fixed neurons n of (sigma(u_n) - (a_n u_n + b_n)) W2[n], where u_n = W1[n] x +
