@@ -149,7 +149,7 @@ struct kv_attention_run<I> {
         std::size_t place; ///< of the head among those that go together
 
         CRUMB_INLINE pass(const kv_attention_args& a, std::size_t h, std::size_t r, std::size_t rows,
-                            std::size_t i) noexcept
+                          std::size_t i) noexcept
             : base(a, h, r, rows, a.memory.state(a.scratch, i), a.memory.work(a.scratch)), args(a),
               cache(a.cache), place(i) {}
 
