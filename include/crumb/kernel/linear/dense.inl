@@ -2,7 +2,7 @@
 //     1 to 3 rows     channels (8 at a time, or 4) > rows > inputs (1024) > a register of inputs
 //     more rows       up to 128 rows > inputs (1024) > channels (4), copied to floats > rows (`block_rows`) >
 //                     a register of inputs
-//     to 32 rows      of float weights: channels (4), where they are > inputs (1024) > the same
+//     to 32 rows      channels (4), as they lie > inputs (1024) > the same
 #if !defined(CRUMB_THIS_ISA)
 #include <crumb/isa/editor.hpp>
 
@@ -55,7 +55,8 @@ struct dense_block<isa::CRUMB_THIS_ISA, Rows> {
 
     /// to[r, c] = start + sum over i of w[c, i] x[r, i] for 1024 inputs at most; start is bias[c], or 0
     /// without a bias, and to[r, c] where something was summed before (`first` is false).
-    static CRUMB_NOINLINE void run(const matrix_view<const float>& w, const weights_ahead& next,
+    template <class T>
+    static CRUMB_NOINLINE void run(const matrix_view<const T>& w, const weights_ahead& next,
                                    const matrix_view<const float>& x, bool first, const float* bias,
                                    const matrix_view<float>& to) noexcept {
         f32 total[Rows * channels];
@@ -63,7 +64,7 @@ struct dense_block<isa::CRUMB_THIS_ISA, Rows> {
         for (std::size_t i = 0; i < Rows * channels; ++i)
             total[i] = I::zero();
         prefetcher ahead(next, x.cols / lanes * Rows);
-        const rows_of at(w, x);
+        const rows_of<T> at(w, x);
         const std::size_t end = x.cols;
         std::size_t i = 0;
         if constexpr (I::prefetch_bytes != 0)
@@ -89,6 +90,15 @@ struct dense_block<isa::CRUMB_THIS_ISA, Rows> {
                 to[c] = start != nullptr ? start[c] + sums[c] : sums[c];
     }
 
+    /// The first n < lanes numbers at p, 0 in the other lanes.
+    static CRUMB_INLINE f32 load(const float* p, std::size_t n) noexcept { return I::load_partial(p, n); }
+    template <class T>
+    static CRUMB_INLINE f32 load(const T* p, std::size_t n) noexcept {
+        T rest[lanes] = {};
+        __builtin_memcpy(rest, p, n * sizeof(T));
+        return I::load(rest);
+    }
+
   private:
     static CRUMB_INLINE void add(float (&sums)[channels], const float* start, float* to) noexcept {
         if (start != nullptr) {
@@ -100,9 +110,11 @@ struct dense_block<isa::CRUMB_THIS_ISA, Rows> {
     }
 
     // Addresses in registers: compilers would add up strides in every step, on ports that FMAs need.
+    template <class T>
     struct rows_of {
-        const float *w[channels], *x[Rows];
-        CRUMB_INLINE rows_of(const matrix_view<const float>& weights,
+        const T* w[channels];
+        const float* x[Rows];
+        CRUMB_INLINE rows_of(const matrix_view<const T>& weights,
                              const matrix_view<const float>& values) noexcept {
             CRUMB_UNROLL
             for (std::size_t c = 0; c < channels; ++c) {
@@ -117,16 +129,16 @@ struct dense_block<isa::CRUMB_THIS_ISA, Rows> {
         }
     };
 
-    template <bool Whole>
-    static CRUMB_INLINE void multiply(const rows_of& at, std::size_t i, std::size_t end, f32* total,
+    template <bool Whole, class T>
+    static CRUMB_INLINE void multiply(const rows_of<T>& at, std::size_t i, std::size_t end, f32* total,
                                       prefetcher* ahead = nullptr) noexcept {
         f32 weights[channels];
         CRUMB_UNROLL
         for (std::size_t c = 0; c < channels; ++c)
-            weights[c] = Whole ? I::load(at.w[c] + i) : I::load_partial(at.w[c] + i, end - i);
+            weights[c] = Whole ? I::load(at.w[c] + i) : load(at.w[c] + i, end - i);
         CRUMB_UNROLL
         for (std::size_t r = 0; r < Rows; ++r) {
-            const f32 values = Whole ? I::load(at.x[r] + i) : I::load_partial(at.x[r] + i, end - i);
+            const f32 values = Whole ? I::load(at.x[r] + i) : load(at.x[r] + i, end - i);
             CRUMB_UNROLL
             for (std::size_t c = 0; c < channels; ++c)
                 total[r * channels + c] = I::fma(weights[c], values, total[r * channels + c]);
@@ -150,8 +162,8 @@ struct dense_run<isa::CRUMB_THIS_ISA, T> {
     /// Channels for few rows: sums enough in flight. Four of floats are asked for less far ahead.
     static constexpr std::size_t streams = is_float && I::prefetch_bytes != 0 ? 4 : 8;
     static constexpr std::size_t most_ahead = 262144; ///< bytes of weights that wait in the second level
-    static constexpr std::size_t uncopied_rows = 32; ///< up to which float weights are multiplied as they lie
-    static constexpr std::size_t most_rows = 128;    ///< that read a panel, and wait in the second level
+    static constexpr std::size_t uncopied_rows = 32;  ///< up to which weights are multiplied as they lie
+    static constexpr std::size_t most_rows = 128;     ///< that read a panel, and wait in the second level
 
     static void run(const dense_args<T>& args) noexcept {
         if (args.rows.size() <= few_rows)
@@ -234,7 +246,7 @@ struct dense_run<isa::CRUMB_THIS_ISA, T> {
                 const f32 values = I::load_partial(x + i, n - i);
                 CRUMB_UNROLL
                 for (std::size_t j = 0; j < Channels; ++j)
-                    total[j] = I::fma(load(w + j * args.w.stride + i, n - i), values, total[j]);
+                    total[j] = I::fma(sums::load(w + j * args.w.stride + i, n - i), values, total[j]);
             }
             CRUMB_UNROLL
             for (std::size_t j = 0; j < Channels; j += sums::channels)
@@ -243,13 +255,6 @@ struct dense_run<isa::CRUMB_THIS_ISA, T> {
             start = y;
             first += sums::inputs;
         } while (first < args.w.cols);
-    }
-
-    /// The first n < lanes weights at w, 0 in the other lanes.
-    static CRUMB_INLINE f32 load(const T* w, std::size_t n) noexcept {
-        T rest[lanes] = {};
-        __builtin_memcpy(rest, w, n * sizeof(T));
-        return I::load(rest);
     }
 
     // ---- many rows ----
@@ -263,7 +268,7 @@ struct dense_run<isa::CRUMB_THIS_ISA, T> {
 
     static CRUMB_NOINLINE void many(const dense_args<T>& args, range rows) noexcept {
         alignas(64) float panel[sums::channels * sums::inputs];
-        const bool copied = !is_float || rows.size() > uncopied_rows;
+        const bool copied = rows.size() > uncopied_rows;
         const std::size_t end = args.channels.end, strip = copied ? args.channels.size() : sums::channels;
         for (std::size_t s = args.channels.begin; s < end; s += strip) {
             std::size_t first = 0;
@@ -271,12 +276,14 @@ struct dense_run<isa::CRUMB_THIS_ISA, T> {
                 const range inputs{first, least(first + sums::inputs, args.w.cols)};
                 for (std::size_t c = s; c < least(s + strip, end); c += sums::channels) {
                     const range channels{c, least(c + sums::channels, end)};
-                    matrix_view<const float> w = {panel, sums::channels, inputs.size(), sums::inputs};
-                    if (copied || channels.size() < sums::channels)
-                        fill(weights(args, channels, inputs), panel);
-                    else if constexpr (is_float)
-                        w = weights(args, channels, inputs);
-                    multiply(args, rows, channels, inputs, w);
+                    const matrix_view<const T> w = weights(args, channels, inputs);
+                    if (copied || channels.size() < sums::channels) {
+                        fill(w, panel);
+                        multiply(args, rows, channels, inputs,
+                                 matrix_view<const float>{panel, sums::channels, w.cols, sums::inputs});
+                    } else {
+                        multiply(args, rows, channels, inputs, w);
+                    }
                 }
                 first += sums::inputs;
             } while (first < args.w.cols);
@@ -288,8 +295,9 @@ struct dense_run<isa::CRUMB_THIS_ISA, T> {
         return {args.w.row(channels.begin) + inputs.begin, channels.size(), inputs.size(), args.w.stride};
     }
 
+    template <class W>
     static CRUMB_INLINE void multiply(const dense_args<T>& args, range rows, range channels, range inputs,
-                                      const matrix_view<const float>& w) noexcept {
+                                      const matrix_view<const W>& w) noexcept {
         // Two equal blocks rather than a large one and a small one.
         constexpr std::size_t half = block_rows == 6 ? 4 : 2;
         std::size_t r = rows.begin;
@@ -304,9 +312,9 @@ struct dense_run<isa::CRUMB_THIS_ISA, T> {
     }
 
     /// `Rows` of the rows, from r on.
-    template <std::size_t Rows>
+    template <std::size_t Rows, class W>
     static CRUMB_INLINE void multiply(const dense_args<T>& args, range rows, std::size_t r, range channels,
-                                      range inputs, const matrix_view<const float>& w) noexcept {
+                                      range inputs, const matrix_view<const W>& w) noexcept {
         block<Rows>::run(w, ahead<Rows>(args, rows, r, channels, inputs),
                          {args.x.row(r) + inputs.begin, Rows, inputs.size(), args.x.stride},
                          inputs.begin == 0, args.bias != nullptr ? args.bias + channels.begin : nullptr,
@@ -337,7 +345,7 @@ struct dense_run<isa::CRUMB_THIS_ISA, T> {
             for (std::size_t c = 0; c < w.rows; ++c)
                 I::store(panel + c * sums::inputs + i, I::load(w.row(c) + i));
         for (std::size_t c = 0; i < w.cols && c < w.rows; ++c)
-            I::store(panel + c * sums::inputs + i, load(w.row(c) + i, w.cols - i));
+            I::store(panel + c * sums::inputs + i, sums::load(w.row(c) + i, w.cols - i));
     }
 };
 
