@@ -93,8 +93,12 @@ struct neuron_tiles_run<isa::CRUMB_THIS_ISA, Codec> {
         /// The scales of a row's blocks, to[b * step].
         CRUMB_INLINE void read_scales(std::size_t r, std::size_t blocks, half* to,
                                       std::size_t step) const noexcept {
-            for (std::size_t b = 0; b < blocks; ++b)
-                to[b * step] = r < count ? *reinterpret_cast<const half*>(at[r] + b * block_bytes) : half{};
+            const std::uint8_t* from = at[r];
+            const std::size_t there = r < count ? blocks : 0;
+            for (std::size_t b = 0; b < there; ++b, from += block_bytes)
+                to[b * step] = *reinterpret_cast<const half*>(from);
+            for (std::size_t b = there; b < blocks; ++b)
+                to[b * step] = half{};
         }
     };
 
