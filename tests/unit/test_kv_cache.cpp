@@ -549,6 +549,17 @@ TEST(KvAttention, LeavesOutValuesOfLittleWeight) {
         errc::unsupported);
 }
 
+TEST(KvAttention, AnEmptyPlanRunsNothing) {
+    const crumb::kv_attention empty;
+    EXPECT_STREQ(name_of(empty.route()), "halves");
+    EXPECT_EQ(empty.scratch_bytes(1), 0u);
+    run_problem p(options_of(kv_codec::f16(), 64), 2, 100, 1, nullptr);
+    crumb::buffer memory(1024);
+    const auto done = empty.run(p.queries(), *p.cache, 0, p.result(), memory);
+    EXPECT_EQ(done.code(), errc::invalid_argument);
+    EXPECT_STREQ(done.message(), "kv_attention: the plan is empty");
+}
+
 TEST(KvAttention, RefusesQueriesThatAreNotFinite) {
     run_problem p(options_of(kv_codec::kivi(4), 64), 2, 100, 1, nullptr);
     p.q[70] = std::numeric_limits<float>::quiet_NaN();
