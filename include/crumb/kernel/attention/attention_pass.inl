@@ -2,7 +2,7 @@
 //     dense     blocks of tokens > score, weigh, add
 //     score     tiles of queries > 2 or 4 tokens > registers of channels
 //     weigh     queries > registers of tokens
-//     add       tiles of queries > registers of channels (as many as there are sums) > tokens
+//     add       tiles of queries > registers of channels (`vectors_of`) > tokens
 #if !defined(CRUMB_THIS_ISA)
 #include <crumb/isa/editor.hpp>
 

@@ -268,7 +268,7 @@ struct dense_run<isa::CRUMB_THIS_ISA, T> {
 
     static CRUMB_NOINLINE void many(const dense_args<T>& args, range rows) noexcept {
         alignas(64) float panel[sums::channels * sums::inputs];
-        const bool copied = rows.size() > uncopied_rows;
+        const bool copied = args.rows.size() > uncopied_rows; // not `rows`: others read the same weights
         const std::size_t end = args.channels.end, strip = copied ? args.channels.size() : sums::channels;
         for (std::size_t s = args.channels.begin; s < end; s += strip) {
             std::size_t first = 0;
@@ -299,12 +299,12 @@ struct dense_run<isa::CRUMB_THIS_ISA, T> {
     static CRUMB_INLINE void multiply(const dense_args<T>& args, range rows, range channels, range inputs,
                                       const matrix_view<const W>& w) noexcept {
         // Two equal blocks rather than a large one and a small one.
-        constexpr std::size_t half = block_rows == 6 ? 4 : 2;
+        constexpr std::size_t equal = block_rows == 6 ? 4 : 2;
         std::size_t r = rows.begin;
-        for (; r + block_rows <= rows.end && rows.end - r != 2 * half; r += block_rows)
+        for (; r + block_rows <= rows.end && rows.end - r != 2 * equal; r += block_rows)
             multiply<block_rows>(args, rows, r, channels, inputs, w);
-        for (; half != 2 && r + half <= rows.end; r += half)
-            multiply<half>(args, rows, r, channels, inputs, w);
+        for (; r + equal <= rows.end; r += equal)
+            multiply<equal>(args, rows, r, channels, inputs, w);
         for (; r + 2 <= rows.end; r += 2)
             multiply<2>(args, rows, r, channels, inputs, w);
         if (r < rows.end)
