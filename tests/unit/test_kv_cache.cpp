@@ -551,8 +551,12 @@ TEST(KvAttention, LeavesOutValuesOfLittleWeight) {
 
 TEST(KvAttention, AnEmptyPlanRunsNothing) {
     const crumb::kv_attention empty;
-    EXPECT_STREQ(name_of(empty.route()), "halves");
-    EXPECT_EQ(empty.scratch_bytes(1), 0u);
+    for (const std::size_t rows : {1, 17, 300}) {
+        EXPECT_STREQ(name_of(empty.route(rows)), "halves");
+        EXPECT_EQ(empty.scratch_bytes(rows), 0u);
+        EXPECT_GT(empty.pass_rows(rows), 0u);
+        EXPECT_EQ(empty.partial_bytes(rows, 3), 0u);
+    }
     run_problem p(options_of(kv_codec::f16(), 64), 2, 100, 1, nullptr);
     crumb::buffer memory(1024);
     const auto done = empty.run(p.queries(), *p.cache, 0, p.result(), memory);

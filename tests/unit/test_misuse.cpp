@@ -221,6 +221,11 @@ TEST_F(MisuseDeathTest, OfShapes) {
     EXPECT_DEATH(crumb::any_linear().run(p.a, p.out()), "the plan is empty");
     EXPECT_DEATH(crumb::any_linear().run(p.in(), p.out()), "the plan is empty");
     EXPECT_DEATH((crumb::linear<crumb::q4_0>().run(p.a, p.out())), "the plan is empty");
+    EXPECT_DEATH(crumb::attention().isa(), "attention: the plan is empty");
+    EXPECT_DEATH(crumb::attention().merge({}, 0, {}), "attention: the plan is empty");
+    EXPECT_DEATH(crumb::kv_attention().isa(), "attention: the plan is empty");
+    EXPECT_DEATH(crumb::kv_cache().isa(), "kv_cache: the cache was not created");
+    EXPECT_DEATH(crumb::kv_cache().length(), "kv_cache: the cache was not created");
     const auto attend = *crumb::attention::plan({.heads = 1, .kv_heads = 1, .head_size = 16});
     const crumb::kv_array_view<float> kv{p.w.data(), 1, 16, 16};
     EXPECT_DEATH(attend.run(crumb::matrix<const float>(p.x.data(), 1, 16), crumb::kv_arrays<float>{kv, kv},

@@ -81,6 +81,7 @@ class attention {
         p.shape_ = shape;
         if (shape.scale == 0)
             p.shape_.scale = 1.0f / std::sqrt(static_cast<float>(shape.head_size));
+        p.group_ = shape.heads / shape.kv_heads;
         p.functions_ = &dispatch::functions_at<dispatch::attention_functions>(*index);
         p.two_streams_ = dispatch::isas().two_streams;
         return p;
@@ -89,11 +90,11 @@ class attention {
     /// What was planned, with the scale that 0 stood for.
     const attention_shape& shape() const noexcept { return shape_; }
     /// Name of the ISA that `run` executes.
-    const char* isa() const noexcept { return functions_->isa; }
+    const char* isa() const noexcept { return functions().isa; }
 
     /// Bytes of scratch memory for a call with `rows` rows, per thread; 64 rows need the most.
     std::size_t scratch_bytes(std::size_t rows) const noexcept {
-        const kernel::attention_scratch s{row_block(rows) * group(), round_up(shape_.head_size, 16)};
+        const kernel::attention_scratch s{row_block(rows) * group_, round_up(shape_.head_size, 16)};
         return round_up(s.size() * sizeof(float), alignment);
     }
 
@@ -137,23 +138,26 @@ class attention {
                       "attention::merge: y has %zu columns, not %zu", y.cols,
                       shape_.heads * shape_.head_size);
         const range kv_heads = part.kv_heads.within(shape_.kv_heads);
-        functions_->merge({reinterpret_cast<const float*>(partials.data()),
+        functions().merge({reinterpret_cast<const float*>(partials.data()),
                            splits,
                            stride / sizeof(float),
                            shape_.head_size,
                            shape_.heads,
                            y,
                            part.rows.within(y.rows),
-                           {kv_heads.begin * group(), kv_heads.end * group()}});
+                           {kv_heads.begin * group_, kv_heads.end * group_}});
     }
 
   private:
     friend class kv_attention; // the same plan over another cache
 
-    std::size_t group() const noexcept { return shape_.heads / shape_.kv_heads; }
+    const dispatch::attention_functions& functions() const noexcept {
+        CRUMB_REQUIRE(functions_ != nullptr, "attention: the plan is empty");
+        return *functions_;
+    }
     /// Rows per pass over the tokens, at most `rows`, so that a kv head has `attention_queries` queries.
     std::size_t row_block(std::size_t rows) const noexcept {
-        const std::size_t max = group() < kernel::attention_queries ? kernel::attention_queries / group() : 1;
+        const std::size_t max = group_ < kernel::attention_queries ? kernel::attention_queries / group_ : 1;
         return rows == 0 ? 1 : rows < max ? rows : max;
     }
 
@@ -173,7 +177,7 @@ class attention {
         args.tokens = tokens.within(position + args.rows.end);
         args.q = q;
         args.head_size = shape_.head_size;
-        args.group = group();
+        args.group = group_;
         args.two_streams = two_streams_;
         args.scale = shape_.scale;
         args.position = position;
@@ -190,7 +194,7 @@ class attention {
     void start(const matrix_view<const float>& q, const kv_arrays<T>& kv, range tokens,
                const matrix_view<float>& y, float* partials, std::span<std::byte> scratch,
                const attention_part& part) const noexcept {
-        CRUMB_REQUIRE(functions_ != nullptr, "attention: the plan is empty");
+        const dispatch::attention_functions& run = functions();
         kernel::attention_args<T> args;
         if (!describe(args, q, kv.position, tokens, y, partials, scratch, part))
             return;
@@ -204,12 +208,13 @@ class attention {
         args.k_head_stride = k.head_stride;
         args.v_head_stride = v.head_stride;
         if constexpr (std::same_as<T, float>)
-            functions_->run_f32(args);
+            run.run_f32(args);
         else
-            functions_->run_f16(args);
+            run.run_f16(args);
     }
 
     attention_shape shape_;
+    std::size_t group_ = 1; // query heads per kv head
     const dispatch::attention_functions* functions_ = nullptr;
     bool two_streams_ = false;
 };

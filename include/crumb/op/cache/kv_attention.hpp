@@ -108,7 +108,7 @@ class kv_attention {
     /// Heads, head size and scale.
     const attention_shape& shape() const noexcept { return dense_.shape(); }
     /// Name of the ISA that `run` executes.
-    const char* isa() const noexcept { return functions_->isa; }
+    const char* isa() const noexcept { return dense_.isa(); }
 
     /// How `run` reads coded tokens for a part of `rows` rows: chosen by the plan's codec, ISA and query
     /// heads per kv head, and the same for 1 to 16 rows.
@@ -264,7 +264,7 @@ class kv_attention {
 
   private:
     std::size_t head_size() const noexcept { return shape().head_size; }
-    std::size_t group() const noexcept { return dense_.group(); }
+    std::size_t group() const noexcept { return dense_.group_; }
     /// Whether the ISA reads codes as they lie; an empty plan has none.
     bool reads_codes() const noexcept { return functions_ != nullptr && functions_->scans.score != nullptr; }
     std::size_t partial_row_bytes() const noexcept {

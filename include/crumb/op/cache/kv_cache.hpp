@@ -44,7 +44,10 @@ class kv_cache {
     /// What it was made with.
     const kv_cache_options& options() const noexcept { return storage_.options(); }
     /// Name of the ISA that writes and encodes.
-    const char* isa() const noexcept { return functions_->isa; }
+    const char* isa() const noexcept {
+        CRUMB_REQUIRE(functions_ != nullptr, "kv_cache: the cache was not created");
+        return functions_->isa;
+    }
     /// First tokens, which stay in fp16.
     std::size_t sinks() const noexcept { return storage_.sinks(); }
     /// Tokens that the window has room for.

@@ -59,7 +59,10 @@ class kv_storage {
     /// Where a page has what.
     const kv_page_layout& page() const noexcept { return page_; }
     /// The lengths.
-    counters& count() const noexcept { return *counters_; }
+    counters& count() const noexcept {
+        CRUMB_REQUIRE(counters_ != nullptr, "kv_cache: the cache was not created");
+        return *counters_;
+    }
     /// The step of a kv head of a layer.
     step& step_of(std::size_t layer, std::size_t h) const noexcept {
         return steps_[layer * options_.kv_heads + h];
