@@ -21,12 +21,16 @@
 #include <crumb/dispatch/float_ops.hpp>
 #include <crumb/dispatch/linear.hpp>
 #include <crumb/dispatch/weights.hpp>
+#include <crumb/op/cache/kv_attention.hpp>
+#include <crumb/op/ffn/folded_ffn.hpp>
 
-/// Calls F(name) for the struct of functions of every kind of work.
+/// Calls F(name) for the struct of functions of every kind of work, those of an ISA before those of plans.
 #define CRUMB_FOR_EACH_TABLE(F)                                                                              \
     F(kv_attention_functions)                                                                                \
     F(kv_cache_functions)                                                                                    \
-    F(attention_functions) F(float_functions) F(dense_functions) F(ffn_functions) F(weight_functions)
+    F(attention_functions)                                                                                   \
+    F(float_functions)                                                                                       \
+    F(dense_functions) F(ffn_functions) F(weight_functions) F(kv_attention_calls) F(folded_ffn_calls)
 
 /// Defines the entry point that names the ISAs.
 #define CRUMB_COMPILE_ISAS                                                                                   \

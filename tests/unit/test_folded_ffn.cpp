@@ -725,6 +725,7 @@ TEST(FoldedFfn, RefusesWhatDoesNotFit) {
     EXPECT_EQ(crumb::folded_ffn::plan(size_of(parts), parts).error().code(), crumb::errc::bad_shape);
     parts.up = parts.down = {};
     EXPECT_TRUE(crumb::folded_ffn::plan(size_of(parts), parts));
+    EXPECT_EQ(crumb::folded_ffn().scratch_bytes(2), 0u);
     parts.output_bias = std::span(net.output_bias).first(3);
     EXPECT_EQ(crumb::folded_ffn::plan(size_of(parts), parts).error().code(), crumb::errc::bad_shape);
 }

@@ -2,55 +2,42 @@
 #pragma once
 
 #include <crumb/op/attention.hpp>
+#include <crumb/op/cache/kv_attention_options.hpp>
 #include <crumb/op/cache/kv_cache.hpp>
-#include <crumb/op/cache/kv_ranges.hpp>
 
 #include <algorithm>
 #include <array>
 
 namespace crumb::inline CRUMB_ABI {
 
-using kernel::kv_error;
-using kernel::kv_matrix_products;
-using kernel::kv_mode;
-using kernel::kv_plane_limits;
-using kernel::kv_route;
-using kernel::kv_skip_report;
+class kv_attention;
 
-/// Query heads over a cache, whose options say kv heads, head size and span.
-struct kv_attention_options {
-    std::size_t heads = 0;        ///< query heads, a multiple of the cache's kv heads
-    float scale = 0;              ///< of the scores; 0 means 1 / sqrt(head_size)
-    kv_mode mode = kv_mode::fast; ///< of coded tokens; uncoded ones are the same in both
-    kv_plane_limits limits = {};  ///< of the fast mode of product quantization and KIVI
-    /// What steps of more than 16 rows are multiplied with, see `int8_products`; empty: floats.
-    kv_matrix_products prompts = {};
+namespace detail {
+
+/// What a call reads of a cache, and where results go.
+struct kv_read {
+    std::size_t layer;
+    range tokens;
+    matrix_view<float> y;
+    float* partials;
 };
 
-/// The part of the output that one call computes; default: everything, for the tokens of this step.
-struct kv_attention_part {
-    static constexpr std::size_t this_step = std::numeric_limits<std::size_t>::max();
-    range rows = {};                  ///< of q and y
-    range kv_heads = {};              ///< with all query heads that belong to them
-    std::size_t position = this_step; ///< of the token in row 0; default: the cache's length
-    kv_error* errors = nullptr;       ///< null, or one per row and head
+} // namespace detail
+
+namespace dispatch {
+
+/// What a plan of attention over a cache calls, whatever its ISA: compiled with the kernels, where these are
+/// compiled once.
+struct kv_attention_calls {
+    void (*measure)(kv_attention&) noexcept = nullptr;
+    status (*read)(const kv_attention&, const kernel::kv_attention_args&, const matrix_view<const float>& q,
+                   const kv_cache&, const detail::kv_read&, std::span<std::byte> scratch,
+                   const kv_attention_part&) noexcept = nullptr;
 };
 
-/// What `run_skipping` may leave out, and the part of the output that it computes.
-struct kv_skipping {
-    float epsilon = 0;                 ///< share of a query's weights, 0 .. 1
-    std::span<std::byte> scratch = {}; ///< skip_scratch_bytes, aligned
-    kv_skip_report* reports = nullptr; ///< null, or one per kv head
-    kv_attention_part part = {};       ///< as of `run`
-};
+CRUMB_DECLARE_TABLE(kv_attention_calls)
 
-/// Some of a row's ranges of tokens, and where the partial results of all of them go: partial_bytes(rows of
-/// the part, of.count()) bytes, aligned, whose row 0 is the part's first.
-struct kv_range_split {
-    kv_ranges of;      ///< those of every row of the part
-    range ranges = {}; ///< the ones that a call takes
-    std::span<std::byte> partials;
-};
+} // namespace dispatch
 
 /// y[r, h] = sum over t of softmax_t(scale q[r, h] . k[t, h']) v[t, h'], where h' = h / (heads / kv_heads), k
 /// and v are the cache's, and t goes up to position + r, from position + r + 1 - span on if there is a span.
@@ -92,16 +79,10 @@ class kv_attention {
         if (options.prompts.has_all() && kernel::can_use_matrices(cache.codec, cache.head_size, cache.span))
             p.products_ = options.prompts;
         p.functions_ = &dispatch::functions_at<dispatch::kv_attention_functions>(*index);
+        p.calls_ = &dispatch::functions_at<dispatch::kv_attention_calls>(*index);
         if (!cache.codec.is_uncoded() && p.reads_codes())
             p.expansion_ = p.functions_->scans.expansion(cache.codec);
-        // Tables for a few rows may take more memory than the floats of many, and more heads go together
-        // where a part has few rows. Steps of more than 17 rows take the route of 17.
-        std::size_t most = 0;
-        for (std::size_t step = 1; step <= kernel::decoded_queries; ++step) {
-            for (std::size_t rows = step > kernel::few_rows + 1 ? step : 1; rows <= step; ++rows)
-                most = std::max(most, p.memory(step, rows, cache.kv_heads).bytes());
-            p.scratch_[kernel::kv_rows_entry(step)] = static_cast<std::uint32_t>(round_up(most, alignment));
-        }
+        p.calls_->measure(p);
         return p;
     }
 
@@ -263,6 +244,8 @@ class kv_attention {
     }
 
   private:
+    friend struct dispatch::function_table<dispatch::kv_attention_calls>;
+
     std::size_t head_size() const noexcept { return shape().head_size; }
     std::size_t group() const noexcept { return dense_.group_; }
     /// Whether the ISA reads codes as they lie; an empty plan has none.
@@ -279,19 +262,16 @@ class kv_attention {
                 expansion_.joined, products_};
     }
 
-    /// The layer and tokens that are read, and where results go.
-    struct target {
-        std::size_t layer;
-        range tokens;
-        matrix_view<float> y;
-        float* partials;
-    };
-
-    status start(kernel::kv_attention_args args, const matrix_view<const float>& q, const kv_cache& cache,
-                 const target& to, std::span<std::byte> scratch,
+    status start(const kernel::kv_attention_args& args, const matrix_view<const float>& q,
+                 const kv_cache& cache, const detail::kv_read& to, std::span<std::byte> scratch,
                  const kv_attention_part& part) const noexcept {
-        if (functions_ == nullptr)
+        if (calls_ == nullptr)
             return status::error(errc::invalid_argument, "kv_attention: the plan is empty");
+        return calls_->read(*this, args, q, cache, to, scratch, part);
+    }
+    status read(kernel::kv_attention_args args, const matrix_view<const float>& q, const kv_cache& cache,
+                const detail::kv_read& to, std::span<std::byte> scratch,
+                const kv_attention_part& part) const noexcept {
         const kv_cache_options& o = cache.options();
         if (!(o.codec == codec_) || o.kv_heads != shape().kv_heads || o.head_size != head_size() ||
             o.span != shape().span)
@@ -348,6 +328,18 @@ class kv_attention {
         return {};
     }
 
+    /// Finds the bytes of scratch memory for every number of rows.
+    void measure() noexcept {
+        // Tables for a few rows may take more memory than the floats of many, and more heads go together
+        // where a part has few rows. Steps of more than 17 rows take the route of 17.
+        std::size_t most = 0;
+        for (std::size_t step = 1; step <= kernel::decoded_queries; ++step) {
+            for (std::size_t rows = step > kernel::few_rows + 1 ? step : 1; rows <= step; ++rows)
+                most = std::max(most, memory(step, rows, shape().kv_heads).bytes());
+            scratch_[kernel::kv_rows_entry(step)] = static_cast<std::uint32_t>(round_up(most, alignment));
+        }
+    }
+
     attention dense_;
     kv_codec codec_;
     kv_mode mode_ = kv_mode::fast;
@@ -357,6 +349,19 @@ class kv_attention {
     /// Bytes of scratch memory by rows.
     std::array<std::uint32_t, kernel::kv_rows_entry(kernel::decoded_queries) + 1> scratch_{};
     const dispatch::kv_attention_functions* functions_ = nullptr;
+    const dispatch::kv_attention_calls* calls_ = nullptr;
+};
+
+template <>
+struct dispatch::function_table<dispatch::kv_attention_calls> {
+    static void measure(kv_attention& plan) noexcept { plan.measure(); }
+    static status read(const kv_attention& plan, const kernel::kv_attention_args& args,
+                       const matrix_view<const float>& q, const kv_cache& cache, const detail::kv_read& to,
+                       std::span<std::byte> scratch, const kv_attention_part& part) noexcept {
+        return plan.read(args, q, cache, to, scratch, part);
+    }
+    template <class>
+    static constexpr kv_attention_calls of{&measure, &read};
 };
 
 } // namespace crumb::inline CRUMB_ABI

@@ -9,6 +9,23 @@
 
 namespace crumb::inline CRUMB_ABI {
 
+class folded_ffn;
+
+namespace dispatch {
+
+/// What a network's plan calls, whatever its ISA: compiled with the kernels, where these are compiled once.
+struct folded_ffn_calls {
+    void (*run_phase)(const folded_ffn&, std::size_t phase, const folded_ffn_batch&, std::size_t part,
+                      std::size_t parts) noexcept = nullptr;
+    std::size_t (*scratch_bytes)(const folded_ffn&, std::size_t rows, std::size_t parts) noexcept = nullptr;
+    std::size_t (*count_missed)(const folded_ffn&, const folded_ffn_batch&,
+                                std::size_t parts) noexcept = nullptr;
+};
+
+CRUMB_DECLARE_TABLE(folded_ffn_calls)
+
+} // namespace dispatch
+
 /// y = x C^T + B + sum over fixed neurons n of (sigma(u_n) - (a_n u_n + b_n)) W2[n], where u_n = W1[n] x +
 /// b1[n] is computed from the stored rows, and the neurons whose estimate leaves its range are fixed (TARDIS,
 /// section 5.4). Neurons are added in ascending order with one fused multiply-add each, so results do not
@@ -55,6 +72,7 @@ class folded_ffn {
         f.options_ = options;
         const auto& functions = dispatch::functions_at<dispatch::ffn_functions>(*isa);
         f.isa_ = functions.isa;
+        f.calls_ = &dispatch::functions_at<dispatch::folded_ffn_calls>(*isa);
         f.folded_ = folded_path(parts, *ops, functions);
         if (parts.up.n() != 0 || parts.down.n() != 0) {
             if (const status ok = check(parts.up, "up", s.neurons, s.inputs); !ok)
@@ -98,7 +116,7 @@ class folded_ffn {
     std::size_t bytes_read(std::size_t fixed) const noexcept { return folded_.bytes_read(fixed); }
     /// Bytes of memory for a batch of `rows` rows that up to `parts` threads share.
     std::size_t scratch_bytes(std::size_t rows, std::size_t parts = 1) const noexcept {
-        return is_dense(rows) ? dense_->scratch_bytes(rows, parts) : folded_.scratch_bytes(rows, parts);
+        return calls_ == nullptr ? 0 : calls_->scratch_bytes(*this, rows, parts);
     }
 
     /// The rows that a part of a batch of so many reads in phase 0: a thread that has written them itself
@@ -117,7 +135,7 @@ class folded_ffn {
     /// Phase `phase` of a batch, part `part` of `parts`; the same `parts` in all phases.
     void run_phase(std::size_t phase, const folded_ffn_batch& b, std::size_t part,
                    std::size_t parts) const noexcept {
-        CRUMB_REQUIRE(isa_ != nullptr, "folded_ffn: the plan is empty");
+        CRUMB_REQUIRE(calls_ != nullptr, "folded_ffn: the plan is empty");
         CRUMB_REQUIRE(
             b.x.rows == b.y.rows && b.x.rows <= options_.max_rows && b.x.cols == shape_.inputs &&
                 b.y.cols == shape_.outputs,
@@ -126,6 +144,37 @@ class folded_ffn {
         CRUMB_REQUIRE(part < parts, "folded_ffn: part %zu of %zu", part, parts);
         CRUMB_REQUIRE(b.counters.empty() || b.counters.size() >= parts,
                       "folded_ffn: %zu counters for %zu parts", b.counters.size(), parts);
+        calls_->run_phase(*this, phase, b, part, parts);
+    }
+    /// All phases by the threads of a pool, see `thread_pool`; scratch for pool.size() parts.
+    template <class Pool>
+    requires thread_pool<std::remove_reference_t<Pool>>
+    void run(const folded_ffn_batch& b, Pool&& pool) const {
+        for (std::size_t phase = 0; phase < phases; ++phase)
+            if (has_phase(phase, b.rows()))
+                pool.run([&](std::size_t part, std::size_t parts) { run_phase(phase, b, part, parts); });
+    }
+    /// All phases by the calling thread.
+    void run(const folded_ffn_batch& b) const noexcept { run(b, this_thread()); }
+
+    /// Neurons, over all rows, that lie outside their lines' ranges and were not fixed, of a batch that has
+    /// gone through all phases in `parts` parts. Computes every neuron of every row.
+    std::size_t count_missed(const folded_ffn_batch& b, std::size_t parts = 1) const noexcept {
+        return calls_ == nullptr ? 0 : calls_->count_missed(*this, b, parts);
+    }
+
+  private:
+    friend struct dispatch::function_table<dispatch::folded_ffn_calls>;
+
+    static status check(const any_linear& w, const char* what, std::size_t n, std::size_t k) noexcept {
+        if (w.n() != n || w.k() != k)
+            return status::error(errc::bad_shape, "%s: %zu x %zu, the neurons need %zu x %zu", what, w.n(),
+                                 w.k(), n, k);
+        return {};
+    }
+
+    void compute_phase(std::size_t phase, const folded_ffn_batch& b, std::size_t part,
+                       std::size_t parts) const noexcept {
         const detail::folded_ffn_job j{b, part, parts};
         if (!is_dense(j.rows())) {
             if (phase == 0)
@@ -148,36 +197,30 @@ class folded_ffn {
             b.counters[part] = {j.rows() * j.share_of(shape_.neurons).size(), 0,
                                 part == 0 ? dense_->bytes_read() : 0};
     }
-    /// All phases by the threads of a pool, see `thread_pool`; scratch for pool.size() parts.
-    template <class Pool>
-    requires thread_pool<std::remove_reference_t<Pool>>
-    void run(const folded_ffn_batch& b, Pool&& pool) const {
-        for (std::size_t phase = 0; phase < phases; ++phase)
-            if (has_phase(phase, b.rows()))
-                pool.run([&](std::size_t part, std::size_t parts) { run_phase(phase, b, part, parts); });
-    }
-    /// All phases by the calling thread.
-    void run(const folded_ffn_batch& b) const noexcept { run(b, this_thread()); }
-
-    /// Neurons, over all rows, that lie outside their lines' ranges and were not fixed, of a batch that has
-    /// gone through all phases in `parts` parts. Computes every neuron of every row.
-    std::size_t count_missed(const folded_ffn_batch& b, std::size_t parts = 1) const noexcept {
-        return is_dense(b.rows()) ? 0 : folded_.count_missed(b, parts);
-    }
-
-  private:
-    static status check(const any_linear& w, const char* what, std::size_t n, std::size_t k) noexcept {
-        if (w.n() != n || w.k() != k)
-            return status::error(errc::bad_shape, "%s: %zu x %zu, the neurons need %zu x %zu", what, w.n(),
-                                 w.k(), n, k);
-        return {};
-    }
 
     neuron_shape shape_;
     folded_ffn_options options_;
     folded_path folded_;
     std::optional<dense_path> dense_;
     const char* isa_ = nullptr;
+    const dispatch::folded_ffn_calls* calls_ = nullptr;
+};
+
+template <>
+struct dispatch::function_table<dispatch::folded_ffn_calls> {
+    static void run_phase(const folded_ffn& f, std::size_t phase, const folded_ffn_batch& b, std::size_t part,
+                          std::size_t parts) noexcept {
+        f.compute_phase(phase, b, part, parts);
+    }
+    static std::size_t scratch_bytes(const folded_ffn& f, std::size_t rows, std::size_t parts) noexcept {
+        return f.is_dense(rows) ? f.dense_->scratch_bytes(rows, parts) : f.folded_.scratch_bytes(rows, parts);
+    }
+    static std::size_t count_missed(const folded_ffn& f, const folded_ffn_batch& b,
+                                    std::size_t parts) noexcept {
+        return f.is_dense(b.rows()) ? 0 : f.folded_.count_missed(b, parts);
+    }
+    template <class>
+    static constexpr folded_ffn_calls of{&run_phase, &scratch_bytes, &count_missed};
 };
 
 } // namespace crumb::inline CRUMB_ABI

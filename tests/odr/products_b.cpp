@@ -1,4 +1,4 @@
-#include "product.hpp"
+#include "products.hpp"
 
 std::vector<float> q4_0_of_b(const char* isa) { return product<crumb::q4_0>(isa); }
 std::vector<float> q8_0_of_b(const char* isa) { return product<crumb::q8_0>(isa); }
