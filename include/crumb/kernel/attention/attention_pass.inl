@@ -20,6 +20,8 @@ struct attention_pass<I> {
     static constexpr int query_tile =
         I::query_tile == 1 ? 1 : 4;               ///< queries that share what is converted of keys and values
     static constexpr int sums = I::registers / 2; ///< accumulators
+    /// Queries up to which halves are converted again for each tile; for more they are converted once.
+    static constexpr std::size_t converted_above = query_tile == 1 ? 1 : 32;
 
     const attention_query_args& args;
     std::size_t kv_head, row, queries, vectors, padded, stride;

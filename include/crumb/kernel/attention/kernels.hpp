@@ -13,9 +13,6 @@ inline constexpr std::size_t attention_block = 64;
 /// Queries that share a pass over keys and values, unless one group is larger.
 inline constexpr std::size_t attention_queries = 64;
 
-/// Queries up to which halves are converted again and again; for more they are converted once.
-inline constexpr std::size_t converted_above = 32;
-
 /// How attention's scratch memory is carved, for passes of `queries` queries; sizes in floats. The state is
 /// what a pass keeps from block to block; the work is free between blocks.
 struct attention_scratch {

@@ -231,7 +231,9 @@ struct kv_attention_run<I> {
             case kv_route::halves:
                 return rows<half>(here, t, first, stop, next);
             case kv_route::bytes:
-                return bytes(here, t, first, stop, next);
+                if constexpr (reads_codes<I>)
+                    bytes(here, t, first, stop, next);
+                return;
             case kv_route::integers:
                 return with_integers([&](const auto& x) { x.attend(here, t, first, stop, next); });
             case kv_route::channels:

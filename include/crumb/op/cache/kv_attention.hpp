@@ -96,8 +96,9 @@ class kv_attention {
     kv_route route(std::size_t rows = 1) const noexcept {
         if (rows > kernel::few_rows && products_.has_all())
             return kv_route::matrices;
-        return kernel::kv_route_of(codec_, head_size(), group(), rows, reads_codes() ? mode_ : kv_mode::exact,
-                                   expansion_.from);
+        if (!codec_.is_uncoded() && !reads_codes())
+            return kv_route::decoded;
+        return kernel::kv_route_of(codec_, head_size(), group(), rows, mode_, expansion_.from);
     }
 
     /// How many rows of a step of `rows` rows read the tokens together: parts of fewer cost more per row.
