@@ -174,6 +174,15 @@ const linear_functions& functions_of(std::size_t mode, std::size_t isa) noexcept
 #endif
 }
 
+/// An error where a program does without the kernels of a format.
+inline status check_compiled(const linear_functions& functions, const char* format) noexcept {
+    if (functions.isa == nullptr)
+        return status::error(errc::unsupported,
+                             "format %s: its kernels are left out of this program, see CRUMB_KERNEL_FORMATS",
+                             format);
+    return {};
+}
+
 } // namespace crumb::inline CRUMB_ABI::dispatch
 
 /// Defines the entry point of a format, where kernels are compiled: in one source file of a program.

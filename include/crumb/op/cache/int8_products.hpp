@@ -72,10 +72,8 @@ inline result<kv_matrix_products> int8_products(const context& on = {}) noexcept
     if (!isa)
         return isa.error();
     const dispatch::linear_functions& f = dispatch::functions_of<q8_0>(0, *isa);
-    if (f.isa == nullptr)
-        return status::error(errc::unsupported,
-                             "int8_products: the kernels of format q8_0 are left out of this program, see "
-                             "CRUMB_KERNEL_FORMATS");
+    if (const status s = dispatch::check_compiled(f, q8_0::name); !s)
+        return s;
     return kv_matrix_products{&f, detail::int8_bytes, detail::int8_quantize, detail::int8_multiply};
 }
 

@@ -47,6 +47,8 @@ class neuron_products {
                                  row_codec_names[static_cast<std::size_t>(shape.in)],
                                  row_codec_names[static_cast<std::size_t>(shape.out)]);
         p.product_ = &dispatch::functions_of<q8_0>(static_cast<std::size_t>(linear_mode::exact), *index);
+        if (const status s = dispatch::check_compiled(*p.product_, q8_0::name); !s)
+            return s;
         p.neurons_ = neurons;
         p.predictor_ = predictor;
         p.output_bias_ = output_bias.empty() ? nullptr : output_bias.data();

@@ -51,15 +51,6 @@ inline status check_linear(const linear_options& options, std::size_t n) noexcep
     return {};
 }
 
-/// An error where a program does without the kernels of a format.
-inline status check_compiled(const dispatch::linear_functions& functions, const char* format) noexcept {
-    if (functions.isa == nullptr)
-        return status::error(errc::unsupported,
-                             "format %s: its kernels are left out of this program, see CRUMB_KERNEL_FORMATS",
-                             format);
-    return {};
-}
-
 /// Whether there are table entries, all from -32 to 31.
 template <std::size_t N>
 constexpr bool are_narrow(const std::array<std::int8_t, N>& tables) noexcept {
@@ -142,7 +133,7 @@ class linear {
                                  F::name, entries, options.codebooks.size());
         linear p;
         p.functions_ = &dispatch::functions_of<F>(static_cast<std::size_t>(options.mode), *isa);
-        if (const status s = detail::check_compiled(*p.functions_, F::name); !s)
+        if (const status s = dispatch::check_compiled(*p.functions_, F::name); !s)
             return s;
         if (p.functions_->gemm == nullptr)
             return status::error(errc::unsupported, "no %s for weights in format %s on %s",

@@ -26,20 +26,24 @@ class nested_linear {
             return status::error(errc::invalid_argument, "nested weights bring their levels, got %zu entries",
                                  options.codebooks.size());
         nested_linear p;
+        status compiled;
         std::size_t at = 0;
         precision_list::for_each([&]<class P>() {
             p.functions_[at] = &dispatch::functions_of<P>(static_cast<std::size_t>(options.mode), *isa);
-            if (weights.levels().has(P::codes::bits))
+            if (weights.levels().has(P::codes::bits)) {
                 p.tables_[at] = nested_lookup_tables<P>(weights.levels());
+                if (compiled)
+                    compiled = dispatch::check_compiled(*p.functions_[at], P::name);
+            }
             ++at;
         });
-        if (const status s = detail::check_compiled(*p.functions_[0], nested_view::name); !s)
-            return s;
-        if (options.mode == linear_mode::absorbed || p.functions_[0]->gemm == nullptr)
+        if (!compiled)
+            return compiled;
+        p.weights_ = weights;
+        if (options.mode == linear_mode::absorbed || p.functions(p.seed()).gemm == nullptr)
             return status::error(errc::unsupported, "no %s for nested weights on %s",
                                  options.mode == linear_mode::panels ? "int8 panels" : "absorbed products",
-                                 p.functions_[0]->isa);
-        p.weights_ = weights;
+                                 p.isa());
         p.bias_ = options.bias.empty() ? nullptr : options.bias.data();
         p.max_rows_ = options.max_rows;
         return p;
