@@ -144,7 +144,7 @@ class any_linear {
     float unpack(range channels, std::int8_t* codes, float* scales) const noexcept {
         CRUMB_REQUIRE(can_unpack(), "any_linear::unpack: the plan %s",
                       functions_ != nullptr ? "is of a format with records"
-                      : f32_ || f16_        ? "has dense weights"
+                      : reads_floats()      ? "has dense weights"
                                             : "is empty");
         kernel::unpack_args args{args_, codes, scales};
         args.weights.codebooks = tables_.data();
