@@ -46,6 +46,17 @@ constexpr auto lookup_tables([[maybe_unused]] std::span<const std::int8_t> codeb
     }
 }
 
+/// The largest magnitude that an entry of a format's table stands for.
+template <weight_format F>
+constexpr float largest_entry() noexcept {
+    float most = 0;
+    for (const std::int8_t entry : F::codebooks) {
+        const float magnitude = float(entry < 0 ? -entry : entry);
+        most = magnitude > most ? magnitude : most;
+    }
+    return most * table_unit_of<F>;
+}
+
 /// Whether a group with this scale has finite weights, before its minimum and the tensor's scale.
 template <weight_format F>
 constexpr bool has_finite_weights(typename F::scales::value scale) noexcept {
@@ -53,10 +64,7 @@ constexpr bool has_finite_weights(typename F::scales::value scale) noexcept {
         return false;
     // Exponents reach further than their tables' entries may.
     if constexpr (std::same_as<typename F::scales::value, e8m0>) {
-        float most = 0;
-        for (const std::int8_t entry : F::codebooks)
-            most = float(entry) > most ? float(entry) : most;
-        return to_float(scale) <= std::numeric_limits<float>::max() / (most * table_unit_of<F>);
+        return to_float(scale) <= std::numeric_limits<float>::max() / largest_entry<F>();
     } else {
         return true;
     }
@@ -66,10 +74,7 @@ constexpr bool has_finite_weights(typename F::scales::value scale) noexcept {
 template <has_tensor_scale F>
 constexpr bool has_finite_weights(float tensor_scale) noexcept {
     static_assert(std::same_as<typename F::scales::value, ue4m3>);
-    float most = 0;
-    for (const std::int8_t entry : F::codebooks)
-        most = float(entry) > most ? float(entry) : most;
-    const float limit = std::numeric_limits<float>::max() / (most * table_unit_of<F> * to_float(ue4m3{0x7e}));
+    const float limit = std::numeric_limits<float>::max() / (largest_entry<F>() * to_float(ue4m3{0x7e}));
     return -limit <= tensor_scale && tensor_scale <= limit;
 }
 
