@@ -47,7 +47,6 @@
 // them.
 #define CRUMB_WHEN_CALLED template <class = void>
 #define CRUMB_NOINLINE __attribute__((noinline))
-#define CRUMB_RESTRICT __restrict
 #define CRUMB_PRINTF(text, first) __attribute__((format(printf, text, first)))
 
 #if CRUMB_CLANG

@@ -124,10 +124,20 @@ TEST(LevelSet, HalfScalesCarryTheSelector) {
 }
 
 TEST(LevelSet, ByteScalesCarryTheSelector) {
+    const auto& functions =
+        crumb::dispatch::functions_at<crumb::dispatch::weight_functions>(crumb::isa_index("portable"));
     for (unsigned bits = 0; bits <= 2; ++bits) {
+        level_set levels;
+        levels.entries = 4;
+        levels.selector_bits = bits;
+        levels.scales = crumb::scale_kind::byte;
+        for (std::size_t i = 0; i < levels.entries * levels.tables(); ++i)
+            levels.levels[i] = static_cast<std::int8_t>(2 * static_cast<int>(i % levels.entries) - 3);
+        const crumb::group_search search(levels, functions);
+        const crumb::group_search::block_grid grid(-9);
         for (unsigned s = 0; s < (1u << bits); ++s) {
             for (float b = -140; b <= 140; b += 0.37f) {
-                const auto q = crumb::nearest_byte_scale(std::ldexp(b, -9), s, bits, -9);
+                const auto q = search.snap(std::ldexp(b, -9), s, grid);
                 const int stored = static_cast<std::int8_t>(q.bits);
                 EXPECT_EQ(static_cast<unsigned>(stored) & ((1u << bits) - 1u), s);
                 EXPECT_LE(std::abs(stored), 127);

@@ -13,12 +13,6 @@ inline constexpr std::size_t panel_inputs = 512;
 /// Inputs that share a scale in products with integer scales of weights: a block of their formats.
 inline constexpr std::size_t record_inputs = 256;
 
-/// Rows in the block that begins where `left` rows remain: full blocks of `row_block`, then one of 8 if that
-/// fits, then one of all that remain.
-constexpr std::size_t rows_of_block(std::size_t left, std::size_t row_block) noexcept {
-    return left >= row_block ? row_block : left >= 8 ? 8 : left;
-}
-
 /// The order of codes and scales of a block of h rows within a group of 32 inputs. With h = 1 every order is
 /// input by input.
 enum class activation_order : std::uint8_t {
@@ -27,7 +21,7 @@ enum class activation_order : std::uint8_t {
     twin_pairs ///< codes as in `pairs`; scales twice: {s0, s0, s1, s1} of each pair
 };
 
-/// Layout of m rows of k activations. Rows stand in blocks of h rows (see `rows_of_block`). A block that
+/// Layout of m rows of k activations. Rows stand in blocks of h rows (see `block_of`). A block that
 /// begins at row r has its codes at byte r * k_padded, 32 inputs after 32 inputs; and its scales (starts,
 /// shifts) at element r * groups (twice that where scales stand twice), group by group. With h = 1 codes lie
 /// input by input, with h >= 2 sixteen bytes are an SMMLA operand of a pair of rows.
@@ -102,7 +96,8 @@ struct row_position {
     std::size_t height = 1;
 };
 
-/// The block that holds `row` of `rows`.
+/// The block that holds `row` of `rows`: full blocks of `row_block` rows come first, then one of 8 if that
+/// fits, then one of all that remain.
 constexpr row_position block_of(std::size_t row, std::size_t rows, std::size_t row_block) noexcept {
     const std::size_t full = rows / row_block * row_block;
     if (row < full)

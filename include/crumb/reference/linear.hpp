@@ -72,17 +72,6 @@ struct activation_view {
     double value(std::size_t r, std::size_t k) const noexcept { return row(r).value(k); }
 };
 
-/// sum over i of value(w[n], i) code(x[row], i) within a group: exact, and equal on every ISA.
-template <weight_format F>
-std::int64_t group_sum(const storage_view<F>& w, std::size_t n, const activation_view& x, std::size_t row,
-                       std::size_t group) noexcept {
-    std::int64_t sum = 0;
-    const activation_values input = x.row(row);
-    for (std::size_t k = group * group_size; k < std::min((group + 1) * group_size, w.k); ++k)
-        sum += std::int64_t{w.value(n, k)} * input.code(k);
-    return sum;
-}
-
 /// What codes of a format with records are moved by to lose their sign.
 template <weight_format F>
 inline constexpr int largest_offset = [] {

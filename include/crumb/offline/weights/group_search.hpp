@@ -119,11 +119,12 @@ class group_search {
         }
     };
 
-    /// The nearest scale that the format can store. `grid` is used by `scale_kind::byte` only.
+    /// The nearest scale that the format can store: fp16, or 2^e b of the grid with |b| <= 127, whose low
+    /// bits are the selector.
     stored_scale snap(float d, unsigned selector, const block_grid& grid) const noexcept {
         if (set_.scales == scale_kind::half)
             return nearest_half_scale(d, selector, set_.selector_bits);
-        // As `nearest_byte_scale`: 1.5 2^23 leaves no bits for fractions.
+        // 1.5 2^23 leaves no bits for fractions.
         constexpr float magic = 0x1.8p23f;
         const float step = static_cast<float>(1u << set_.selector_bits), own = static_cast<float>(selector);
         const float x = std::clamp(d * grid.down, -127.0f, 127.0f);

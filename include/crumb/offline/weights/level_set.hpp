@@ -92,21 +92,6 @@ inline stored_scale nearest_half_scale(float d, unsigned selector, unsigned sele
     return best;
 }
 
-/// 2^exponent b nearest to `d` with |b| <= 127 and b's low bits, in two's complement, equal to `selector`.
-inline stored_scale nearest_byte_scale(float d, unsigned selector, unsigned selector_bits,
-                                       int exponent) noexcept {
-    const int step = 1 << selector_bits;
-    const float x = std::clamp(std::ldexp(d, -exponent), -127.0f, 127.0f);
-    int b =
-        static_cast<int>(selector) +
-        step * static_cast<int>(std::lrint((x - static_cast<float>(selector)) / static_cast<float>(step)));
-    if (b > 127)
-        b -= step;
-    if (b < -127)
-        b += step;
-    return {std::ldexp(static_cast<float>(b), exponent), static_cast<std::uint16_t>(b & 0xff)};
-}
-
 /// Quantized weights as arrays, from which storage formats write their blocks.
 struct leveled_matrix {
     std::size_t n = 0, k = 0;

@@ -15,8 +15,6 @@ class kv_ranges {
     static constexpr std::size_t max_count = 16;
     /// Tokens of the shortest ranges: what is lost at their ends is below a percent of a step.
     static constexpr std::size_t min_tokens = 2048;
-    /// Sequences of fewer tokens have one range.
-    static constexpr std::size_t fewest_tokens = 2 * min_tokens;
 
     /// Those of the row at `position`; `shortest`: a multiple of 256 instead of `min_tokens`.
     static constexpr kv_ranges of(std::size_t position, const kv_cache_options& cache,
