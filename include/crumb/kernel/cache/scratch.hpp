@@ -192,7 +192,6 @@ class kv_scratch {
 /// 256 per query.
 class kv_skip_scratch {
   public:
-    static constexpr std::size_t max_queries = 16;
     constexpr kv_skip_scratch(std::size_t coded, std::size_t queries) noexcept
         : tokens_(round_up(coded, kv_part_tokens)), queries_(queries) {}
 

@@ -101,7 +101,7 @@ struct kv_skip<I> {
     /// The least bin of blocks that have to be read; turns masses into shares.
     CRUMB_INLINE std::size_t min_bin(kv_skip_report& report) const noexcept {
         const std::size_t n = pass.queries;
-        float sums[bins * kv_skip_scratch::max_queries] = {};
+        float sums[bins * few_queries] = {};
         for (std::size_t b = 0; b < report.blocks; ++b) {
             const kv_part_weights part = weights(b / part_blocks);
             float* share = masses(b);
