@@ -549,6 +549,25 @@ TEST(KvAttention, LeavesOutValuesOfLittleWeight) {
         errc::unsupported);
 }
 
+TEST(KvAttention, ScratchOfManyHeadsHasItsWholeSize) {
+    const std::size_t heads = std::size_t{1} << 20, head_size = 512;
+    const auto plan = crumb::kv_attention::plan(
+        {.layers = 1, .kv_heads = 1, .head_size = head_size, .max_tokens = 256, .codec = kv_codec::f16()},
+        {.heads = heads});
+    ASSERT_TRUE(plan) << plan.message();
+    EXPECT_GT(plan->scratch_bytes(1), 2 * heads * head_size * sizeof(float));
+}
+
+TEST(KvAttention, RefusesAPartialResultBeyondItsMemory) {
+    run_problem p(options_of(kv_codec::f16(), 64), 2, 100, 1, nullptr);
+    const auto plan = p.plan(crumb::kv_mode::fast, nullptr);
+    crumb::buffer memory(plan.partial_bytes(1, 2)), scratch(plan.scratch_bytes(1));
+    for (const std::size_t index : {std::size_t{2}, std::numeric_limits<std::size_t>::max()}) {
+        const crumb::attention_split split{{0, 10}, memory, index};
+        EXPECT_EQ(plan.partial(p.queries(), *p.cache, 0, split, scratch).code(), errc::buffer_too_small);
+    }
+}
+
 TEST(KvAttention, AnEmptyPlanRunsNothing) {
     const crumb::kv_attention empty;
     for (const std::size_t rows : {1, 17, 300}) {

@@ -7,6 +7,7 @@
 
 #include <gtest/gtest.h>
 
+#include <limits>
 #include <vector>
 
 namespace test_misuse {
@@ -105,6 +106,8 @@ TEST(Misuse, OfPositions) {
         expect(s.read(1, 2), errc::invalid_argument, "kv_attention: layer 2 of 2");
         expect(s.read(1, 1, {.position = 7}), errc::invalid_argument,
                "kv_attention: layer 1, kv head 0: 8 tokens are read, 2 are there");
+        expect(s.read(1, 1, {.position = 513}), errc::invalid_argument,
+               "kv_attention: position 513, the cache is for 512 tokens");
         // Without `advance`, the next step would write over this one's tokens.
         const auto again = s.cache->write(0, crumb::matrix<const float>(s.k.data(), 2, s.width()),
                                           crumb::matrix<const float>(s.v.data(), 2, s.width()));
@@ -231,11 +234,22 @@ TEST_F(MisuseDeathTest, OfShapes) {
     EXPECT_DEATH(attend.run(crumb::matrix<const float>(p.x.data(), 1, 16), crumb::kv_arrays<float>{kv, kv},
                             crumb::matrix(p.y.data(), 1, 16), p.memory.bytes().first(64)),
                  "attention: scratch has 64 bytes, [0-9]+ are needed");
+    const crumb::attention_split beyond{{}, p.memory.bytes(), std::numeric_limits<std::size_t>::max()};
+    EXPECT_DEATH(attend.partial(crumb::matrix<const float>(p.x.data(), 1, 16),
+                                crumb::kv_arrays<float>{kv, kv}, beyond, p.memory),
+                 "attention::partial: partials has");
+    EXPECT_DEATH(attend.run(crumb::matrix<const float>(p.x.data(), 1, 16),
+                            crumb::kv_arrays<float>{kv, kv, std::numeric_limits<std::size_t>::max()},
+                            crumb::matrix(p.y.data(), 1, 16), p.memory),
+                 "attention: position 18446744073709551615");
     const auto ops = *crumb::float_ops::plan();
     crumb::buffer memory(crumb::rope_table_bytes(8, 16));
     const auto table = *crumb::rope_table::create(memory, 8, {.dims = 16});
     EXPECT_DEATH(ops.rope(crumb::matrix(p.x.data(), 2, 64), 16, table, 7),
-                 "positions up to 9, the table has 8");
+                 "rows up to 2 of position 7, the table has 8 positions");
+    EXPECT_DEATH(
+        ops.rope(crumb::matrix(p.x.data(), 2, 64), 16, table, std::numeric_limits<std::size_t>::max()),
+        "the table has 8 positions");
 }
 
 #if CRUMB_DEBUG_CHECKS
@@ -253,6 +267,9 @@ TEST_F(MisuseDeathTest, OfRows) {
     const auto one_row = *crumb::linear<crumb::q4_0>::plan(p.plan_weights(), {.max_rows = 1});
     EXPECT_DEATH(one_row.run(p.a, p.out()), "2 rows, the plan is for 1");
     EXPECT_DEATH(p.plan.run(p.a, crumb::matrix(p.y.data(), 2, 16, 8)), "rows of 16 floats, 8 apart");
+    EXPECT_DEATH(crumb::any_linear(one_row).run(p.a, p.out()), "2 rows, the plan is for 1");
+    const auto dense = *crumb::dense_linear<float>::plan(crumb::matrix<const float>(p.w.data(), 16, 64));
+    EXPECT_DEATH(dense.run(p.in(), crumb::matrix(p.y.data(), 2, 16, 8)), "rows of 16 floats, 8 apart");
 }
 
 TEST_F(MisuseDeathTest, OfRanges) {
@@ -264,6 +281,13 @@ TEST_F(MisuseDeathTest, OfRanges) {
     step s(crumb::kv_codec::f16());
     s.write(1);
     EXPECT_DEATH((void)s.read(1, 0, {.kv_heads = {1, 3}}), "kv heads 1 to 3 of 2");
+    const auto ops = *crumb::float_ops::plan();
+    EXPECT_DEATH(ops.add(p.out(), p.out(), p.out(), {0, 3}), "rows 0 to 3 of 1");
+    EXPECT_DEATH(ops.softmax(p.out(), p.out(), {}, {2, 1}), "rows 2 to 1 of 1");
+    const auto attend = *crumb::attention::plan({.heads = 1, .kv_heads = 1, .head_size = 16});
+    const crumb::buffer partials(attend.partial_bytes(1, 1));
+    EXPECT_DEATH(attend.merge(partials, 1, crumb::matrix(p.y.data(), 1, 16), {.rows = {0, 2}}),
+                 "rows 0 to 2 of 1");
 }
 #endif
 #endif

@@ -5,6 +5,7 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <limits>
 #include <span>
 
 namespace crumb::inline CRUMB_ABI {
@@ -36,6 +37,15 @@ inline void require_buffer(std::span<const std::byte> buffer, std::size_t bytes,
 /// Whether a * b fits into size_t; the product goes to `out`.
 constexpr bool multiply(std::size_t a, std::size_t b, std::size_t& out) noexcept {
     return !__builtin_mul_overflow(a, b, &out);
+}
+
+/// Bytes up to the end of item `index` of items of `bytes` bytes each; the largest number where that does not
+/// fit into size_t.
+constexpr std::size_t end_of_item(std::size_t index, std::size_t bytes) noexcept {
+    std::size_t end = 0;
+    return !__builtin_add_overflow(index, std::size_t{1}, &end) && multiply(end, bytes, end)
+               ? end
+               : std::numeric_limits<std::size_t>::max();
 }
 
 } // namespace crumb::inline CRUMB_ABI

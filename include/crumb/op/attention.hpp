@@ -123,7 +123,7 @@ class attention {
     void partial(const matrix_view<const float>& q, const kv_arrays<T>& kv, const attention_split& split,
                  std::span<std::byte> scratch, const attention_part& part = {}) const noexcept {
         const std::size_t stride = partial_bytes(q.rows, 1);
-        require_buffer(split.partials, stride * (split.index + 1), "attention::partial: partials");
+        require_buffer(split.partials, end_of_item(split.index, stride), "attention::partial: partials");
         start(q, kv, split.tokens, {}, reinterpret_cast<float*>(split.partials.data() + stride * split.index),
               scratch, part);
     }
@@ -133,10 +133,14 @@ class attention {
     void merge(std::span<const std::byte> partials, std::size_t splits, const matrix_view<float>& y,
                const attention_part& part = {}) const noexcept {
         const std::size_t stride = partial_bytes(y.rows, 1);
-        require_buffer(partials, stride * splits, "attention::merge: partials");
+        require_buffer(partials, splits == 0 ? 0 : end_of_item(splits - 1, stride),
+                       "attention::merge: partials");
         CRUMB_REQUIRE(y.cols == shape_.heads * shape_.head_size,
                       "attention::merge: y has %zu columns, not %zu", y.cols,
                       shape_.heads * shape_.head_size);
+        CRUMB_CHECK(part.rows.is_within(y.rows) && part.kv_heads.is_within(shape_.kv_heads),
+                    "attention::merge: rows %zu to %zu of %zu, kv heads %zu to %zu of %zu", part.rows.begin,
+                    part.rows.end, y.rows, part.kv_heads.begin, part.kv_heads.end, shape_.kv_heads);
         const range kv_heads = part.kv_heads.within(shape_.kv_heads);
         functions().merge({reinterpret_cast<const float*>(partials.data()),
                            splits,
@@ -174,6 +178,8 @@ class attention {
         CRUMB_CHECK(part.rows.is_within(q.rows) && part.kv_heads.is_within(shape_.kv_heads),
                     "attention: rows %zu to %zu of %zu, kv heads %zu to %zu of %zu", part.rows.begin,
                     part.rows.end, q.rows, part.kv_heads.begin, part.kv_heads.end, shape_.kv_heads);
+        CRUMB_REQUIRE(position <= std::numeric_limits<std::size_t>::max() - args.rows.end,
+                      "attention: position %zu", position);
         args.tokens = tokens.within(position + args.rows.end);
         args.q = q;
         args.head_size = shape_.head_size;

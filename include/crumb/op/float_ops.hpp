@@ -126,7 +126,7 @@ class float_ops {
     /// Error: (n / 16 + 14) eps |y|.
     void rms_norm(const matrix_view<const float>& x, std::span<const float> w, float epsilon,
                   const matrix_view<float>& y, range rows = {}) const noexcept {
-        check(x, y);
+        check(x, y, rows);
         CRUMB_REQUIRE(w.size() == x.cols, "rms_norm: w has %zu values, x %zu columns", w.size(), x.cols);
         functions().rms_norm({x, w.data(), nullptr, epsilon, y, rows.within(x.rows)});
     }
@@ -135,7 +135,7 @@ class float_ops {
     /// Error: (n / 8 + 24) eps (|w| (|x - mean| + max |x|) / sqrt(variance + epsilon) + |y|).
     void layer_norm(const matrix_view<const float>& x, std::span<const float> w, std::span<const float> bias,
                     float epsilon, const matrix_view<float>& y, range rows = {}) const noexcept {
-        check(x, y);
+        check(x, y, rows);
         CRUMB_REQUIRE(w.size() == x.cols && (bias.empty() || bias.size() == x.cols),
                       "layer_norm: w has %zu values, bias %zu, x %zu columns", w.size(), bias.size(), x.cols);
         functions().layer_norm(
@@ -147,7 +147,7 @@ class float_ops {
     /// + 4 max |scale x|) eps y + 2^-149.
     void softmax(const matrix_view<const float>& x, const matrix_view<float>& y,
                  const softmax_options& options = {}, range rows = {}) const noexcept {
-        check(x, y);
+        check(x, y, rows);
         functions().softmax({x, y, options.scale, options.valid, options.valid_step, rows.within(x.rows)});
     }
 
@@ -192,14 +192,16 @@ class float_ops {
     /// table.dims() stay. Error: 3 eps (|a| + |b|).
     void rope(const matrix_view<float>& x, std::size_t head_size, const rope_table& table,
               std::size_t position, range rows = {}) const noexcept {
+        CRUMB_CHECK(rows.is_within(x.rows), "rope: rows %zu to %zu of %zu", rows.begin, rows.end, x.rows);
         rows = rows.within(x.rows);
         if (rows.size() == 0)
             return;
         CRUMB_REQUIRE(head_size != 0 && x.cols % head_size == 0 && table.dims() <= head_size,
                       "rope: x has %zu columns, heads have %zu, the table %zu", x.cols, head_size,
                       table.dims());
-        CRUMB_REQUIRE(position + rows.end <= table.positions(),
-                      "rope: positions up to %zu, the table has %zu", position + rows.end, table.positions());
+        CRUMB_REQUIRE(rows.end <= table.positions() && position <= table.positions() - rows.end,
+                      "rope: rows up to %zu of position %zu, the table has %zu positions", rows.end, position,
+                      table.positions());
         functions().rope({x, head_size, table.data(), table.dims(), position,
                           table.pairing() == rope_pairing::interleaved, rows});
     }
@@ -218,7 +220,10 @@ class float_ops {
         CRUMB_REQUIRE(functions_ != nullptr, "float_ops: the plan is empty");
         return *functions_;
     }
-    static void check(const matrix_view<const float>& x, const matrix_view<const float>& y) noexcept {
+    static void check(const matrix_view<const float>& x, const matrix_view<const float>& y,
+                      [[maybe_unused]] const range& rows) noexcept {
+        CRUMB_CHECK(rows.is_within(x.rows), "float_ops: rows %zu to %zu of %zu", rows.begin, rows.end,
+                    x.rows);
         CRUMB_REQUIRE(x.rows == y.rows && x.cols == y.cols, "float_ops: operands of %zu x %zu and %zu x %zu",
                       x.rows, x.cols, y.rows, y.cols);
         CRUMB_CHECK(y.rows <= 1 || y.stride >= y.cols, "float_ops: rows of %zu floats, %zu apart", y.cols,
@@ -227,8 +232,8 @@ class float_ops {
     static void elementwise(dispatch::elementwise_function function, const matrix_view<const float>& x,
                             const matrix_view<const float>& up, const matrix_view<float>& y,
                             range rows) noexcept {
-        check(x, y);
-        check(up, y);
+        check(x, y, rows);
+        check(up, y, rows);
         function({x, up, y, rows.within(x.rows)});
     }
 

@@ -20,6 +20,7 @@ struct kv_read {
     range tokens;
     matrix_view<float> y;
     float* partials;
+    const kv_skipping* skipping = nullptr;
 };
 
 } // namespace detail
@@ -156,24 +157,7 @@ class kv_attention {
             return status::error(errc::bad_shape,
                                  "kv_attention: values are left out for one row; q is %zu x %zu, y %zu x %zu",
                                  q.rows, q.cols, y.rows, y.cols);
-        if (const status s = check_buffer(skipping.scratch, skip_scratch_bytes(cache.coded()),
-                                          "kv_attention: scratch of what is left out");
-            !s)
-            return s;
-        kernel::kv_attention_args args;
-        const bool can_leave_out = kernel::is_scan(route());
-        if (can_leave_out) {
-            args.epsilon = skipping.epsilon;
-            args.skip_scratch = reinterpret_cast<float*>(skipping.scratch.data());
-            args.skipped = skipping.reports;
-        }
-        const status s = start(args, q, cache, {layer, {}, y, nullptr}, scratch, skipping.part);
-        if (s && !can_leave_out && skipping.reports != nullptr) {
-            const range heads = skipping.part.kv_heads.within(shape().kv_heads);
-            for (std::size_t h = heads.begin; h < heads.end; ++h)
-                skipping.reports[h] = {(cache.coded() + kv_block_tokens - 1) / kv_block_tokens, 0, 0};
-        }
-        return s;
+        return start({}, q, cache, {layer, {}, y, nullptr, &skipping}, scratch, skipping.part);
     }
 
     /// Bytes of the partial results of `splits` ranges of tokens, as of `attention`.
@@ -189,7 +173,7 @@ class kv_attention {
                    const kv_attention_part& part = {}) const noexcept {
         const std::size_t stride = partial_bytes(q.rows, 1);
         if (const status s =
-                check_buffer(split.partials, stride * (split.index + 1), "kv_attention: partials");
+                check_buffer(split.partials, end_of_item(split.index, stride), "kv_attention: partials");
             !s)
             return s;
         if (split.tokens.begin > split.tokens.end)
@@ -286,6 +270,10 @@ class kv_attention {
                                  o.layers);
         const std::size_t position =
             part.position == kv_attention_part::this_step ? cache.length() : part.position;
+        if (position > o.max_tokens)
+            return status::error(errc::invalid_argument,
+                                 "kv_attention: position %zu, the cache is for %zu tokens", position,
+                                 o.max_tokens);
         if (q.cols != shape().heads * head_size())
             return status::error(errc::bad_shape, "kv_attention: q has %zu columns, not %zu", q.cols,
                                  shape().heads * head_size());
@@ -319,6 +307,14 @@ class kv_attention {
         if (args.memory.route() == kv_route::matrices && part.errors != nullptr)
             return status::error(errc::unsupported,
                                  "kv_attention: errors of products of matrices are not known");
+        if (to.skipping != nullptr) {
+            // Other threads may have made more tokens codes since the call began.
+            if (const status s = check_buffer(to.skipping->scratch, skip_scratch_bytes(layer.coded),
+                                              "kv_attention: scratch of what is left out");
+                !s)
+                return s;
+            skip(args, *to.skipping);
+        }
         // What is decoded has none.
         for (std::size_t r = args.rows.begin; part.errors != nullptr && r < args.rows.end; ++r)
             std::fill(part.errors + r * shape().heads + args.kv_heads.begin * group(),
@@ -329,6 +325,18 @@ class kv_attention {
         return {};
     }
 
+    /// Leaves values out where codes are scanned; where they are decoded, the reports say that all are read.
+    void skip(kernel::kv_attention_args& args, const kv_skipping& skipping) const noexcept {
+        if (kernel::is_scan(route())) {
+            args.epsilon = skipping.epsilon;
+            args.skip_scratch = reinterpret_cast<float*>(skipping.scratch.data());
+            args.skipped = skipping.reports;
+            return;
+        }
+        const std::size_t blocks = (args.cache.coded + kv_block_tokens - 1) / kv_block_tokens;
+        for (std::size_t h = args.kv_heads.begin; skipping.reports != nullptr && h < args.kv_heads.end; ++h)
+            skipping.reports[h] = {blocks, 0, 0};
+    }
     /// Finds the bytes of scratch memory for every number of rows.
     void measure() noexcept {
         // Tables for a few rows may take more memory than the floats of many, and more heads go together
@@ -337,7 +345,7 @@ class kv_attention {
         for (std::size_t step = 1; step <= kernel::decoded_queries; ++step) {
             for (std::size_t rows = step > kernel::few_rows + 1 ? step : 1; rows <= step; ++rows)
                 most = std::max(most, memory(step, rows, shape().kv_heads).bytes());
-            scratch_[kernel::kv_rows_entry(step)] = static_cast<std::uint32_t>(round_up(most, alignment));
+            scratch_[kernel::kv_rows_entry(step)] = round_up(most, alignment);
         }
     }
 
@@ -348,7 +356,7 @@ class kv_attention {
     kernel::pq_expansion expansion_;
     kv_matrix_products products_;
     /// Bytes of scratch memory by rows.
-    std::array<std::uint32_t, kernel::kv_rows_entry(kernel::decoded_queries) + 1> scratch_{};
+    std::array<std::size_t, kernel::kv_rows_entry(kernel::decoded_queries) + 1> scratch_{};
     const dispatch::kv_attention_functions* functions_ = nullptr;
     const dispatch::kv_attention_calls* calls_ = nullptr;
 };

@@ -19,11 +19,12 @@ class any_linear {
     /// The product of a plan.
     template <weight_format F>
     any_linear(const linear<F>& plan) noexcept
-        : functions_(&plan.functions()), args_(plan.weights()), k_(plan.k()), bytes_(plan.bytes()) {
+        : functions_(&plan.functions()), args_(plan.weights()), k_(plan.k()), bytes_(plan.bytes()),
+          max_rows_(plan.max_rows_) {
         keep(plan.tables_);
     }
     /// At `bits` bits, one of the plan's precisions.
-    any_linear(const nested_linear& plan, int bits) noexcept : k_(plan.k()) {
+    any_linear(const nested_linear& plan, int bits) noexcept : k_(plan.k()), max_rows_(plan.max_rows_) {
         bits = plan.stored(bits);
         functions_ = &plan.functions(bits);
         args_ = plan.weights(bits);
@@ -117,6 +118,8 @@ class any_linear {
         CRUMB_REQUIRE(reads_activations(), "any_linear::run: the plan %s",
                       reads_floats() ? "reads floats, not activations" : "is empty");
         detail::require_layout(x, input_plan().layout, "any_linear::run");
+        CRUMB_CHECK(x.rows() <= max_rows_, "any_linear::run: %zu rows, the plan is for %zu", x.rows(),
+                    max_rows_);
         kernel::linear_args args = args_;
         args.codebooks = tables_.data();
         detail::run_linear(*functions_, args, x, y, part);
@@ -163,7 +166,7 @@ class any_linear {
     const dispatch::linear_functions* functions_ = nullptr;
     kernel::linear_args args_;
     std::array<std::int8_t, 64> tables_{};
-    std::size_t k_ = 0, bytes_ = 0;
+    std::size_t k_ = 0, bytes_ = 0, max_rows_ = 0;
     std::optional<dense_linear<float>> f32_;
     std::optional<dense_linear<half>> f16_;
     std::optional<dense_linear<bf16>> bf16_;

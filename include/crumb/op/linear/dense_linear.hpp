@@ -51,6 +51,8 @@ class dense_linear {
         CRUMB_REQUIRE(x.cols == k() && y.cols == n() && x.rows == y.rows,
                       "dense_linear::run: x is %zu x %zu, y %zu x %zu, the weights are %zu x %zu", x.rows,
                       x.cols, y.rows, y.cols, n(), k());
+        CRUMB_CHECK(y.rows <= 1 || y.stride >= y.cols,
+                    "dense_linear::run: y has rows of %zu floats, %zu apart", y.cols, y.stride);
         CRUMB_CHECK(part.rows.is_within(x.rows) && part.channels.is_within(n()),
                     "dense_linear::run: rows %zu to %zu of %zu, channels %zu to %zu of %zu", part.rows.begin,
                     part.rows.end, x.rows, part.channels.begin, part.channels.end, n());
