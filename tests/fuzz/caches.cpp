@@ -63,10 +63,12 @@ std::vector<cache_of>& all_caches() {
     return caches;
 }
 
-std::uint64_t content_hash(const crumb::kv_cache& cache, std::span<const std::byte> content) {
-    // As `save` does: first the halves, then part by part; a part's bytes are a multiple of 8.
+std::uint64_t content_hash(const crumb::kv_cache& cache, const crumb::kv_snapshot_header& header,
+                           std::span<const std::byte> content) {
+    // As `save` does: first the header and the halves, then part by part; a part's bytes are a multiple of 8.
     const std::size_t halves = std::min(cache.fp16_rows().size(), content.size());
-    return crumb::kv_hash(content.subspan(halves), crumb::kv_hash(content.first(halves), 0));
+    return crumb::kv_hash(content.subspan(halves),
+                          crumb::kv_hash(content.first(halves), crumb::detail::hash_of(header)));
 }
 
 } // namespace lm::fuzz

@@ -33,6 +33,7 @@ class cache_of {
 std::vector<cache_of>& all_caches();
 
 /// What a snapshot's header says of the bytes behind it, for a cache of the shape of `cache`.
-std::uint64_t content_hash(const crumb::kv_cache& cache, std::span<const std::byte> content);
+std::uint64_t content_hash(const crumb::kv_cache& cache, const crumb::kv_snapshot_header& header,
+                           std::span<const std::byte> content);
 
 } // namespace lm::fuzz

@@ -63,8 +63,8 @@ void run(std::span<const std::byte> input) {
     if (crumb::kv_snapshot_header h; right_content && input.size() >= sizeof h) {
         std::memcpy(&h, input.data(), sizeof h);
         if (h.bytes >= sizeof h && h.bytes <= input.size())
-            h.content =
-                content_hash(c.cache, input.subspan(sizeof h, static_cast<std::size_t>(h.bytes) - sizeof h));
+            h.content = content_hash(c.cache, h,
+                                     input.subspan(sizeof h, static_cast<std::size_t>(h.bytes) - sizeof h));
         std::memcpy(copy.bytes().data(), &h, sizeof h);
     }
     const auto length = crumb::snapshot_length(copy.bytes());

@@ -295,8 +295,10 @@ TEST(SnapshotInvariants, NumbersAreFinite) {
         const auto with = [&](std::size_t at, auto value) {
             auto copy = bytes;
             std::memcpy(copy.data() + at, &value, sizeof value);
-            // Hashed as `save` does: sinks and window, then part by part.
-            std::uint64_t hash = 0;
+            // Hashed as `save` does: the header, sinks and window, then part by part.
+            crumb::kv_snapshot_header header;
+            std::memcpy(&header, copy.data(), sizeof header);
+            std::uint64_t hash = crumb::detail::hash_of(header);
             std::size_t place = sizeof(crumb::kv_snapshot_header);
             const auto add = [&](std::size_t size) {
                 hash = crumb::kv_hash(std::span(copy).subspan(place, size), hash);

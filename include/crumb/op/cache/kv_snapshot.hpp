@@ -5,20 +5,21 @@
 
 namespace crumb::inline CRUMB_ABI {
 
-/// A saved cache, version 2, numbers in the machine's (little-endian) order:
+/// A saved cache, version 3, numbers in the machine's (little-endian) order:
 ///
 ///     header (128 bytes) | sinks and window | parts, in the order of kv_cache::for_each_part
 ///
-/// The header has the cache's options, the lengths, and a hash of all that follows. Caches with other page
+/// The header has the cache's options, the lengths, and a hash of it all: of the header with a hash of 0, and
+/// of what follows. Version 2 has the same bytes, but its hash leaves the header out. Caches with other page
 /// lengths can restore it.
 struct kv_snapshot_header {
     char magic[8] = {'c', 'r', 'u', 'm', 'b', 'k', 'v', '\n'};
-    std::uint32_t version = 2;
+    std::uint32_t version = 3;
     std::uint8_t kind = 0, bits = 0, dims = 0, flags = 0; ///< of the codec; flags: 1 additive, 2 residual
     std::uint64_t layers = 0, kv_heads = 0, head_size = 0, sinks = 0, slots = 0;
     std::uint64_t codebook_id = 0, model_id = 0;
     std::uint64_t length = 0, coded = 0, parts = 0, bytes = 0;
-    std::uint64_t content = 0;      ///< hash of the bytes after the header
+    std::uint64_t content = 0;      ///< the hash
     std::uint64_t reserved[2] = {}; ///< 0
 };
 static_assert(sizeof(kv_snapshot_header) == 128);
@@ -44,6 +45,11 @@ inline std::size_t snapshot_bytes(const kv_cache& cache) noexcept {
 }
 
 namespace detail {
+/// Where the hash begins that goes on over what follows the header.
+inline std::uint64_t hash_of(kv_snapshot_header h) noexcept {
+    h.content = 0;
+    return h.version < 3 ? 0 : kv_hash(std::as_bytes(std::span(&h, 1)), 0);
+}
 inline kv_snapshot_header header_of(const kv_cache& cache) noexcept {
     const kv_cache_options& s = cache.options();
     kv_snapshot_header h;
@@ -80,6 +86,7 @@ inline status save(const kv_cache& cache, std::span<std::byte> to) noexcept {
     if (to.size() < h.bytes)
         return status::error(errc::buffer_too_small, "kv snapshot: the buffer has %zu bytes, %zu are needed",
                              to.size(), std::size_t(h.bytes));
+    h.content = detail::hash_of(h);
     std::byte* at = to.data() + sizeof h;
     const auto put = [&](std::span<const std::byte> from) {
         __builtin_memcpy(at, from.data(), from.size());
@@ -103,9 +110,9 @@ inline result<std::size_t> snapshot_length(std::span<const std::byte> from) noex
     __builtin_memcpy(&h, from.data(), sizeof h);
     if (__builtin_memcmp(h.magic, expected.magic, sizeof h.magic) != 0)
         return status::error(errc::wrong_format, "kv snapshot: these bytes are no snapshot");
-    if (h.version != expected.version)
-        return status::error(errc::wrong_version, "kv snapshot: version %u, this build reads %u", h.version,
-                             expected.version);
+    if (h.version < 2 || h.version > expected.version)
+        return status::error(errc::wrong_version, "kv snapshot: version %u, this build reads 2 and %u",
+                             h.version, expected.version);
     return static_cast<std::size_t>(h.length);
 }
 
@@ -178,7 +185,7 @@ inline status restore(kv_cache& cache, std::span<const std::byte> from) noexcept
         return status::error(errc::buffer_too_small, "kv snapshot: it needs %zu pages, there are %zu", pages,
                              cache.page_count());
     const auto content = from.subspan(sizeof h, h.bytes - sizeof h);
-    std::uint64_t hash = 0;
+    std::uint64_t hash = detail::hash_of(h);
     status finite;
     const auto each = [&](auto&& f) {
         std::size_t at = 0;
