@@ -780,6 +780,22 @@ TEST(FoldedFfnDeathTest, RefusesScratchMemoryInEveryPhase) {
         }
     }
 }
+
+TEST(FoldedFfnDeathTest, RefusesOtherShapesAndParts) {
+    testing::FLAGS_gtest_death_test_style = "fast";
+    const network net({96, 200, 72}, row_codec::q8_0, row_codec::q8_0, true, 25);
+    const auto f = net.plan(nullptr);
+    const auto x = net.random_rows(1);
+    std::vector<float> y(72);
+    const crumb::buffer scratch(f.scratch_bytes(1));
+    const crumb::folded_ffn_batch narrow{crumb::matrix(x.data(), 1, 4), crumb::matrix(y.data(), 1, 72),
+                                         scratch};
+    EXPECT_DEATH((void)f.count_missed(narrow), "x is 1 x 4, y 1 x 72");
+    EXPECT_DEATH(f.run_phase(0, narrow, 0, 1), "x is 1 x 4, y 1 x 72");
+    constexpr std::size_t many = std::size_t{1} << 62;
+    EXPECT_DEATH((void)f.scratch_bytes(1, many), "4611686018427387904 parts, 1 to 65536 are possible");
+    EXPECT_DEATH((void)f.scratch_bytes(1, 0), "0 parts");
+}
 #endif
 
 } // namespace test_folded_ffn

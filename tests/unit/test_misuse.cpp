@@ -1,8 +1,10 @@
 // What calls that cannot be right come to: a status, or the end of the program with both numbers.
 #include "kv_problem.hpp"
 
+#include <crumb/core/arena.hpp>
 #include <crumb/crumb.hpp>
-#include <crumb/offline/weights/quantize.hpp>
+#include <crumb/offline/cache/default_codebooks.hpp>
+#include <crumb/offline/weights/store.hpp>
 #include <crumb/util.hpp>
 
 #include <gtest/gtest.h>
@@ -200,6 +202,71 @@ TEST(Misuse, OfBytesOfAnyFormat) {
            "packed weights: format q9_0, which is none of this build's");
 }
 
+TEST(Misuse, OfSizesThatNoMemoryHas) {
+    constexpr std::size_t most = std::numeric_limits<std::size_t>::max();
+    EXPECT_THROW((void)crumb::buffer(most, crumb::buffer::zeros), std::bad_alloc);
+    EXPECT_THROW((void)crumb::buffer(most - 10, crumb::buffer::untouched), std::bad_alloc);
+    crumb::arena memory;
+    EXPECT_THROW((void)memory.take(most), std::bad_alloc);
+    const float one = 1;
+    const auto weights = [&](std::size_t rows, std::size_t cols, std::size_t stride) {
+        return crumb::quantize<crumb::q4_0>(crumb::matrix(&one, rows, cols, stride)).error().code();
+    };
+    EXPECT_EQ(weights(std::size_t{1} << 62, 128, 128), errc::bad_shape);
+    EXPECT_EQ(weights(1, most, most), errc::bad_shape);
+    EXPECT_EQ(weights(2, 32, 31), errc::bad_shape);
+    crumb::buffer table(4096);
+    EXPECT_EQ(crumb::rope_table::create(table, 0, {.dims = most - 1}).error().code(), errc::bad_shape);
+    step s(crumb::kv_codec::f16());
+    s.write(2);
+    EXPECT_TRUE(s.cache->advance(2).ok());
+    for (const std::size_t rows : {most, most - 1, std::size_t{511}})
+        EXPECT_EQ(s.cache->check_room(rows).code(), errc::invalid_argument);
+}
+
+TEST(Misuse, OfNumbersThatAreNone) {
+    crumb::buffer table(4096);
+    EXPECT_EQ(crumb::rope_table::create(table, 8, {.dims = 16, .scale = 1e308}).error().code(),
+              errc::not_finite);
+    EXPECT_EQ(crumb::rope_table::create(table, 8, {.dims = 16, .magnitude = 1e300}).error().code(),
+              errc::invalid_argument);
+    EXPECT_EQ(crumb::neuron_layout::of({16, 32, 32, crumb::row_codec(9), crumb::row_codec::f16, false})
+                  .error()
+                  .code(),
+              errc::invalid_argument);
+    EXPECT_EQ(
+        crumb::kv_attention::plan(options_of(crumb::kv_codec::f16()), {.heads = 4, .mode = crumb::kv_mode(9)})
+            .error()
+            .code(),
+        errc::invalid_argument);
+    EXPECT_EQ(crumb::kv_ranges::of(100000, options_of(crumb::kv_codec::f16()), 0).count(), 1u);
+    EXPECT_EQ(crumb::kv_ranges::of(100, options_of(crumb::kv_codec::f16()), std::size_t{1} << 63).count(),
+              1u);
+    EXPECT_EQ(crumb::grid_step(0, 1, 10), 0u);
+    EXPECT_FALSE(crumb::default_kv_codebooks(crumb::kv_codec::pq(0, 8, false, true), 64));
+    EXPECT_FALSE(crumb::default_kv_codebooks(crumb::kv_codec::pq(2, 31, false, true), 64));
+    const auto levels = *crumb::nested_layout::of(16, 64, 3);
+    EXPECT_EQ(levels.bytes_at(9), levels.bytes);
+    EXPECT_EQ(levels.bytes_at(-3), levels.bytes_at(2));
+    product p(32, 64, 1);
+    const auto stored = *crumb::quantize<crumb::q4_0>(crumb::matrix<const float>(p.w.data(), 32, 64));
+    const crumb::storage_view<crumb::q4_0> view = stored;
+    EXPECT_EQ(crumb::pack_channels(view, p.packed.bytes(), {64, 16}).code(), errc::invalid_argument);
+    constexpr std::size_t last = std::numeric_limits<std::size_t>::max();
+    EXPECT_EQ(crumb::pack_channels(view, p.packed.bytes(), {last - 15, last}).code(), errc::invalid_argument);
+}
+
+TEST(Misuse, OfAnArenaThatHasMoved) {
+    crumb::arena first;
+    std::byte* const place = first.take(64).data();
+    crumb::arena second = std::move(first);
+    crumb::arena third;
+    std::byte* const new_place = first.take(64).data();
+    EXPECT_NE(new_place, second.take(64).data());
+    first = std::move(third);
+    EXPECT_NE(place, nullptr);
+}
+
 #if defined(GTEST_HAS_DEATH_TEST)
 class MisuseDeathTest : public testing::Test {
   protected:
@@ -215,6 +282,32 @@ TEST_F(MisuseDeathTest, OfActivationsOfAnotherPlan) {
     EXPECT_DEATH(any.run(other.a, one.out()), "128 inputs .* reads 64 inputs");
     EXPECT_DEATH(any.run(one.in(), one.out()), "reads activations, not floats");
     EXPECT_DEATH(one.a.quantize(other.in()), "x is 1 x 128, the activations are 1 x 64");
+}
+
+TEST_F(MisuseDeathTest, OfIndices) {
+    const product p(40, 64, 1);
+    const crumb::any_linear any = p.plan;
+    std::vector<std::int8_t> codes(48 * 64);
+    std::vector<float> scales(48 * 2);
+    EXPECT_DEATH((void)any.constant(40), "output 40 of 40");
+    EXPECT_DEATH((void)any.unpack({1024, 1056}, codes.data(), scales.data()), "channels 1024 to 40 of 40");
+    EXPECT_DEATH((void)any.unpack({8, 24}, codes.data(), scales.data()), "channels 8 to 24 of 40");
+    EXPECT_GT(any.unpack({}, codes.data(), scales.data()), 0.0f);
+    EXPECT_DEATH((void)crumb::split(10, 0, 0), "split: 0 parts in steps of 1");
+    EXPECT_DEATH((void)crumb::split(10, 1, 0, 0), "split: 1 parts in steps of 0");
+    EXPECT_DEATH((void)crumb::levels_of<crumb::cb4>(), "levels of format cb4: 0 entries");
+    EXPECT_DEATH((void)crumb::uniform_levels(0, 1, 5000), "uniform levels: 5000");
+    const crumb::neuron_shape shape{16, 32, 32, crumb::row_codec::q8_0, crumb::row_codec::q8_0, false};
+    const crumb::buffer memory(crumb::neuron_layout::of(shape)->bytes);
+    const auto writer = *crumb::neuron_writer::create(memory, shape);
+    EXPECT_DEATH(writer.thresholds(100000, 0, 1), "neuron 100000 of 16");
+    EXPECT_DEATH((void)writer.in(16), "neuron 16 of 16");
+    step s(crumb::kv_codec::kivi4());
+    s.write(4);
+    EXPECT_TRUE(s.cache->advance(4).ok());
+    const crumb::buffer scratch(s.cache->encode_scratch_bytes());
+    EXPECT_DEATH(s.cache->encode({0, 64, 4}, scratch), "no such encoding: 64 tokens from 0 on, 4 pairs");
+    EXPECT_DEATH(s.cache->end_encoding({0, 1000064, 4}), "no such encoding");
 }
 
 TEST_F(MisuseDeathTest, OfShapes) {

@@ -17,9 +17,23 @@ class arena {
     /// Memory is taken from the system `chunk` bytes at a time.
     explicit arena(std::size_t chunk = std::size_t{32} << 20) : chunk_(chunk) {}
 
+    /// `other` is empty afterwards.
+    arena(arena&& other) noexcept { *this = std::move(other); }
+    /// Frees what it had; `other` is empty afterwards.
+    arena& operator=(arena&& other) noexcept {
+        chunk_ = other.chunk_;
+        owned_ = std::exchange(other.owned_, {});
+        left_ = std::exchange(other.left_, {});
+        free_ = std::exchange(other.free_, {});
+        return *this;
+    }
+
     /// `size` bytes aligned to `crumb::alignment` with any contents; they belong to the arena. Throws
     /// std::bad_alloc.
     std::span<std::byte> take(std::size_t size) {
+        // More than any buffer has: its constructor throws.
+        if (size > std::numeric_limits<std::size_t>::max() / 2)
+            return {owned_.emplace_back(size, buffer::untouched).data(), size};
         const std::size_t room = round_up(size, alignment);
         if (const auto at = free_.find(room); at != free_.end() && !at->second.empty()) {
             std::byte* place = at->second.back();
@@ -44,7 +58,7 @@ class arena {
     }
 
   private:
-    std::size_t chunk_;
+    std::size_t chunk_ = 0;
     std::vector<buffer> owned_;
     std::span<std::byte> left_; ///< of the last chunk
     std::map<std::size_t, std::vector<std::byte*>> free_;

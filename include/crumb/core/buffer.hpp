@@ -40,7 +40,9 @@ class buffer {
         // Reading weights from ordinary pages spends a good part of the time on translating addresses.
         const bool is_large = size >= huge_page;
         const std::size_t unit = is_large ? huge_page : alignment;
-        const std::size_t room = round_up(size, is_large ? page : alignment);
+        // Sizes that no memory has are refused by `new`, as long as rounding does not make them small.
+        constexpr std::size_t most = std::numeric_limits<std::size_t>::max() / 2;
+        const std::size_t room = size > most ? most : round_up(size, is_large ? page : alignment);
         data_ = {static_cast<std::byte*>(::operator new(room, std::align_val_t{unit})), {unit}};
 #if CRUMB_OS_LINUX
         // Where the advice is refused, ordinary pages stay.

@@ -24,8 +24,8 @@ enum class errc : std::uint8_t {
     not_finite,       ///< NaN or infinity where a number is needed
     wrong_format,     ///< bytes that carry another format's tag
     wrong_version,    ///< bytes of a layout version this build does not read
-    corrupt,          ///< bytes whose tag contradicts their size
-    unsupported       ///< an ISA that this CPU or this build does not have
+    corrupt,          ///< bytes that contradict themselves, or hold what their format does not allow
+    unsupported ///< what this CPU, this build or the library does not have: an ISA, a mode, a combination
 };
 
 /// Success, or an error code with a message. The text is stored in the object, without allocation; messages

@@ -1,7 +1,7 @@
 // Strided views of the caller's memory, and index ranges.
 #pragma once
 
-#include <crumb/config.hpp>
+#include <crumb/core/status.hpp>
 
 #include <cstddef>
 #include <limits>
@@ -59,6 +59,7 @@ struct range {
 
 /// The part number `part` of `parts` nearly equal parts of 0 .. size - 1, cut at multiples of `step`.
 constexpr range split(std::size_t size, std::size_t parts, std::size_t part, std::size_t step = 1) noexcept {
+    CRUMB_REQUIRE(parts != 0 && step != 0, "split: %zu parts in steps of %zu", parts, step);
     const std::size_t steps = (size + step - 1) / step;
     const std::size_t begin = steps * part / parts * step;
     const std::size_t end = steps * (part + 1) / parts * step;

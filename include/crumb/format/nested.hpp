@@ -101,9 +101,11 @@ struct nested_layout {
     std::size_t plane_offset[3] = {}; ///< of the pairs, the third, the fourth bits
     std::size_t bytes = 0;
 
-    /// Bytes that a product at a precision reads.
+    /// Bytes that a product at a precision reads; others count as the nearest one.
     std::size_t bytes_at(int bits) const noexcept {
-        return bits == max_nested_bits ? bytes : plane_offset[bits - 1];
+        return bits >= max_nested_bits
+                   ? bytes
+                   : plane_offset[bits < min_nested_bits ? min_nested_bits - 1 : bits - 1];
     }
     /// Of n x k weights of `parent` bits; refuses sizes that no memory has.
     static result<nested_layout> of(std::size_t n, std::size_t k, int parent) noexcept {

@@ -202,6 +202,9 @@ struct neuron_layout {
             return status::error(errc::bad_shape,
                                  "neurons: %zu of %zu inputs and %zu outputs are beyond any memory",
                                  shape.neurons, shape.inputs, shape.outputs);
+        for (const row_codec c : {shape.in, shape.out})
+            if (static_cast<std::size_t>(c) >= row_codecs)
+                return status::error(errc::invalid_argument, "neurons: rows in codec %d", int(c));
         neuron_layout l;
         l.shape = shape;
         l.padded = round_up(shape.neurons, tile_channels);
@@ -338,6 +341,7 @@ class neuron_writer {
 
     /// Writes the thresholds of neuron n.
     void thresholds(std::size_t n, float low, float high) const noexcept {
+        CRUMB_REQUIRE(n < layout_.padded, "neuron_writer: neuron %zu of %zu", n, layout_.shape.neurons);
         float* at = reinterpret_cast<float*>(base_ + alignment);
         at[n] = low;
         at[layout_.padded + n] = high;
@@ -355,6 +359,8 @@ class neuron_writer {
 
   private:
     std::byte* record(std::size_t n) const noexcept {
+        CRUMB_REQUIRE(n < layout_.shape.neurons, "neuron_writer: neuron %zu of %zu", n,
+                      layout_.shape.neurons);
         return base_ + layout_.records_offset + n * layout_.record_bytes;
     }
     std::byte* base_ = nullptr;

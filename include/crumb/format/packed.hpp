@@ -130,6 +130,9 @@ status pack_channels(const storage_view<F>& w, std::span<std::byte> buffer, rang
                              layout->blocks());
     if (auto s = check_buffer(buffer, layout->bytes, "buffer for packed weights"); !s)
         return s;
+    if (channels.begin > w.n || channels.begin > channels.end)
+        return status::error(errc::invalid_argument, "channels %zu to %zu of %zu", channels.begin,
+                             channels.end, w.n);
     channels = channels.within(w.n);
     if (channels.begin % tile_channels != 0 || (channels.end % tile_channels != 0 && channels.end != w.n))
         return status::error(errc::invalid_argument, "channels %zu to %zu of %zu are no whole tiles of %zu",

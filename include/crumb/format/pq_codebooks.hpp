@@ -101,7 +101,7 @@ class pq_codebooks {
     /// The matrix, row-major, that a head's keys (or values) are multiplied with, as columns; `back`: that
     /// its queries (or the outputs of attention) are.
     constexpr const float* turn(std::size_t layer, std::size_t head, bool keys, bool back) const noexcept {
-        const std::size_t i = 2 * (layer * parts_.layer_step + head * parts_.head_step) + (keys ? 0 : 1);
+        const std::size_t i = 2 * set_of(layer, head) + (keys ? 0 : 1);
         return parts_.turns.data() + (2 * i + (back ? 1 : 0)) * parts_.head_size * parts_.head_size;
     }
     /// Whether there is a set for every layer and head.
@@ -115,13 +115,19 @@ class pq_codebooks {
     constexpr pq_tables tables(std::size_t layer, std::size_t head, bool keys) const noexcept {
         if (empty())
             return {};
-        const std::size_t i = 2 * (layer * parts_.layer_step + head * parts_.head_step) + (keys ? 0 : 1);
+        const std::size_t i = 2 * set_of(layer, head) + (keys ? 0 : 1);
         const std::size_t channel = i * parts_.head_size;
         return {parts_.entries.data() + channel * parts_.codec.entries(), parts_.scales.data() + channel,
                 parts_.metric.empty() ? nullptr : parts_.metric.data() + channel * parts_.codec.dims};
     }
 
   private:
+    constexpr std::size_t set_of(std::size_t layer, std::size_t head) const noexcept {
+        const std::size_t set = layer * parts_.layer_step + head * parts_.head_step;
+        CRUMB_REQUIRE(set < parts_.sets, "pq_codebooks: layer %zu, head %zu: set %zu of %zu", layer, head,
+                      set, parts_.sets);
+        return set;
+    }
     /// Refuses centroids beyond `largest_centroid`.
     static status check_size(const pq_codebook_parts& p, std::size_t channels) noexcept {
         const std::size_t dims = p.codec.dims;

@@ -35,6 +35,7 @@ constexpr std::size_t rope_table_bytes(std::size_t max_positions, std::size_t di
 /// Cosines and sines of a rotary embedding in the caller's memory; each is its exact value rounded to float.
 class rope_table {
   public:
+    static constexpr std::size_t max_dims = std::size_t{1} << 20;
     rope_table() noexcept = default;
 
     /// Fills `buffer` (at least `rope_table_bytes(max_positions, options.dims)` bytes, aligned to
@@ -42,14 +43,15 @@ class rope_table {
     static result<rope_table> create(std::span<std::byte> buffer, std::size_t max_positions,
                                      const rope_options& options) noexcept {
         const std::size_t pairs = options.dims / 2;
-        if (options.dims == 0 || options.dims % 2 != 0)
-            return status::error(errc::bad_shape, "rope: dims is %zu, it has to be even and not 0",
-                                 options.dims);
+        if (options.dims == 0 || options.dims % 2 != 0 || options.dims > max_dims)
+            return status::error(errc::bad_shape,
+                                 "rope: dims is %zu, it has to be even, not 0 and at most %zu", options.dims,
+                                 max_dims);
         if (!options.factors.empty() && options.factors.size() != pairs)
             return status::error(errc::bad_shape, "rope: %zu factors for %zu pairs", options.factors.size(),
                                  pairs);
         if (!(options.base > 0) || !std::isfinite(options.base) || !std::isfinite(options.scale) ||
-            !std::isfinite(options.magnitude))
+            !(std::fabs(options.magnitude) <= double(std::numeric_limits<float>::max())))
             return status::error(errc::invalid_argument,
                                  "rope: base %g, scale %g or magnitude %g is not usable", options.base,
                                  options.scale, options.magnitude);
@@ -68,7 +70,7 @@ class rope_table {
             double f = options.scale * std::pow(options.base, -2.0 * double(i) / double(options.dims));
             if (!options.factors.empty())
                 f /= double(options.factors[i]);
-            if (!std::isfinite(f))
+            if (!std::isfinite(f * double(max_positions)))
                 return status::error(errc::not_finite, "rope: frequency %zu is not finite", i);
             for (std::size_t p = 0; p < max_positions; ++p) {
                 t.data_[p * options.dims + i] = float(options.magnitude * std::cos(double(p) * f));

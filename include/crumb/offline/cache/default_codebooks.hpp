@@ -13,7 +13,8 @@ namespace crumb::inline CRUMB_ABI {
 /// others assume numbers of magnitude 1. Refuses codecs without codebooks, and heads that do not divide.
 inline result<kv_codebooks> default_kv_codebooks(const kv_codec& codec, std::size_t head_size,
                                                  std::uint64_t seed = 1) {
-    if (!codec.has_codebooks() || head_size == 0 || head_size > 512 || head_size % codec.dims != 0)
+    if (!is_known(codec) || !codec.has_codebooks() || head_size == 0 || head_size > 512 ||
+        head_size % codec.dims != 0)
         return status::error(errc::invalid_argument,
                              "kv codebooks: no default ones of this codec for heads of %zu", head_size);
     // One sub-space stands for all.

@@ -45,6 +45,7 @@ struct level_set {
 /// Evenly spaced levels first, first + step, ...; half-precision scales without a selector. Q4_0 is
 /// uniform_levels(-8, 1, 16), Q8_0 is (-127, 1, 255), symmetric 2 bits are (-3, 2, 4).
 constexpr level_set uniform_levels(int first, int step, std::size_t entries) noexcept {
+    CRUMB_REQUIRE(entries <= level_set::max_levels, "uniform levels: %zu of them", entries);
     level_set s;
     s.entries = entries;
     for (std::size_t i = 0; i < entries; ++i)

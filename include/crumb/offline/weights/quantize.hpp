@@ -36,11 +36,15 @@ result<packed_view<F>> pack(const quantized<F>& w, std::span<std::byte> buffer) 
 template <rounding_format F>
 result<quantized<F>> quantize(const matrix_view<const float>& w) {
     constexpr std::size_t inputs = block_inputs<F>, groups = F::scales::block_groups;
-    const std::size_t blocks = (w.cols + inputs - 1) / inputs;
+    const std::size_t blocks = w.cols / inputs + (w.cols % inputs != 0);
+    std::size_t all = 0;
+    if (!multiply(w.rows, blocks, all) || all > (std::size_t{1} << 50) || (w.rows > 1 && w.stride < w.cols))
+        return status::error(errc::bad_shape, "weights: %zu rows of %zu, %zu apart", w.rows, w.cols,
+                             w.stride);
     quantized<F> q;
     q.n = w.rows;
     q.k = w.cols;
-    q.blocks.resize(w.rows * blocks);
+    q.blocks.resize(all);
     for (std::size_t r = 0; r < w.rows; ++r) {
         for (std::size_t b = 0; b < blocks; ++b) {
             float x[inputs] = {};

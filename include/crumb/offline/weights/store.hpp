@@ -13,6 +13,8 @@ level_set levels_of(std::span<const std::int8_t> codebooks = {}) {
         using codes = typename F::codes;
         if constexpr (!needs_codebooks<F>)
             codebooks = F::codebooks;
+        CRUMB_REQUIRE(codebooks.size() == codebook_entries<F>, "levels of format %s: %zu entries, not %zu",
+                      F::name, codebooks.size(), codebook_entries<F>);
         level_set s;
         s.entries = std::size_t{1} << codes::bits;
         s.selector_bits = codes::selector_bits;
@@ -43,6 +45,9 @@ std::vector<std::int8_t> codebooks_of(const level_set& s) {
 template <weight_format F>
 quantized<F> store(const leveled_matrix& q) {
     constexpr std::size_t per_block = F::scales::block_groups;
+    CRUMB_REQUIRE(q.index.size() == q.n * q.k && q.scale.size() == q.n * q.groups(),
+                  "store: %zu codes and %zu scales for %zu x %zu weights", q.index.size(), q.scale.size(),
+                  q.n, q.k);
     quantized<F> out;
     out.n = q.n;
     out.k = q.k;

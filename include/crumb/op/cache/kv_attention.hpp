@@ -63,6 +63,9 @@ class kv_attention {
                                            on);
         if (!dense)
             return dense.error();
+        if (options.mode > kv_mode::exact)
+            return status::error(errc::invalid_argument, "kv_attention: mode %d, the last is %d",
+                                 static_cast<int>(options.mode), static_cast<int>(kv_mode::exact));
         const auto index = choose_isa(on);
         if (!index)
             return index.error();

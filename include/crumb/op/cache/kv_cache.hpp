@@ -85,26 +85,7 @@ class kv_cache {
     std::size_t coded() const noexcept { return storage_.count().coded.load(); }
 
     /// Whether `rows` more tokens fit now.
-    status check_room(std::size_t rows) const noexcept {
-        const std::size_t after = length() + rows;
-        if (after > options().max_tokens)
-            return status::error(errc::invalid_argument,
-                                 "kv_cache: %zu tokens and %zu more exceed the %zu allowed", length(), rows,
-                                 options().max_tokens);
-        if (options().span != 0 && rows > options().max_rows)
-            return status::error(errc::invalid_argument,
-                                 "kv_cache: %zu tokens at once, max_rows is %zu and the span has no room "
-                                 "for more",
-                                 rows, options().max_rows);
-        if (pages_for(after) > page_count())
-            return status::error(errc::buffer_too_small, "kv_cache: %zu tokens need %zu pages, there are %zu",
-                                 after, pages_for(after), page_count());
-        if (!is_uncoded() && after > sinks() && after - sinks() - coded() > slots())
-            return status::error(errc::buffer_too_small,
-                                 "kv_cache: the window's %zu tokens are full: %zu wait to be encoded",
-                                 slots(), length() - sinks() - coded());
-        return {};
-    }
+    status check_room(std::size_t rows) const noexcept { return storage_.check_room(rows); }
 
     /// Writes keys and values of tokens length() .. length() + k.rows - 1: row r, kv head h, element i at
     /// column h * head_size + i. Refuses more rows than fit, rows that attention has read without an
@@ -176,14 +157,7 @@ class kv_cache {
     // ---- encoding ----
     /// Tokens that wait to be encoded: whole blocks of 64, older than the window but for its `ahead` oldest
     /// tokens.
-    std::size_t encodable(std::size_t ahead = 0) const noexcept {
-        const std::size_t settled = sinks() + options().window - std::min(ahead, options().window);
-        const std::size_t n = length();
-        if (is_uncoded() || n <= settled)
-            return 0;
-        const std::size_t end = (n - settled) / kv_block_tokens * kv_block_tokens, done = coded();
-        return end > done ? end - done : 0;
-    }
+    std::size_t encodable(std::size_t ahead = 0) const noexcept { return storage_.encodable(ahead); }
 
     /// Blocks that are being encoded.
     struct encoding {
@@ -210,8 +184,11 @@ class kv_cache {
     }
     /// Encodes a part of the pairs; threads may do disjoint parts. `scratch`: encode_scratch_bytes, aligned.
     void encode(const encoding& e, std::span<std::byte> scratch, const range& items = {}) const noexcept {
+        if (!e)
+            return;
         CRUMB_CHECK(check_buffer(scratch, encode_scratch_bytes(), "scratch"),
                     "kv_cache::encode: scratch is too small or not aligned");
+        require_own(e);
         const range part = items.within(e.items);
         for (std::size_t i = part.begin; i < part.end; ++i)
             for (const bool keys : {true, false}) {
@@ -232,6 +209,7 @@ class kv_cache {
     }
     /// Makes the codes part of the cache; after all parts are encoded.
     void end_encoding(const encoding& e) noexcept {
+        require_own(e);
         storage_.count().coded.store(e.first + e.tokens);
         storage_.count().encoding.store(false);
     }
@@ -329,6 +307,13 @@ class kv_cache {
     }
 
   private:
+    /// Aborts unless an encoding is what `begin_encoding` gave last.
+    void require_own(const encoding& e) const noexcept {
+        CRUMB_REQUIRE(e.items == options().layers * options().kv_heads && e.first == coded() &&
+                          e.tokens <= length() - std::min(length(), sinks() + e.first),
+                      "kv_cache: no such encoding: %zu tokens from %zu on, %zu pairs", e.tokens, e.first,
+                      e.items);
+    }
     bool is_uncoded() const noexcept { return storage_.is_uncoded(); }
 
     kv_storage storage_;
@@ -336,6 +321,7 @@ class kv_cache {
 };
 
 inline void kv_cache::truncate(std::size_t tokens) noexcept {
+    CRUMB_REQUIRE(!storage_.count().encoding.load(), "kv_cache::truncate: an encoding is under way");
     if (tokens > length())
         return;
     if (!can_truncate(tokens))

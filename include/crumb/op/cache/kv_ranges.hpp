@@ -16,14 +16,15 @@ class kv_ranges {
     /// Tokens of the shortest ranges: what is lost at their ends is below a percent of a step.
     static constexpr std::size_t min_tokens = 2048;
 
-    /// Those of the row at `position`; `shortest`: a multiple of 256 instead of `min_tokens`.
+    /// Those of the row at `position`; `shortest`: a multiple of 256 instead of `min_tokens`;
+    /// 0: one range.
     static constexpr kv_ranges of(std::size_t position, const kv_cache_options& cache,
                                   std::size_t shortest = min_tokens) noexcept {
         kv_ranges r;
         r.shortest_ = shortest;
         r.end_ = position + 1;
         r.sinks_ = cache.codec.is_uncoded() ? 0 : cache.sinks;
-        if (cache.span != 0 || r.end_ < r.sinks_ + 2 * shortest)
+        if (cache.span != 0 || shortest == 0 || r.end_ < r.sinks_ || (r.end_ - r.sinks_) / 2 < shortest)
             return r;
         r.tokens_ = shortest;
         while ((r.end_ - r.sinks_) / r.tokens_ > max_count)

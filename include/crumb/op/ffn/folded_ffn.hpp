@@ -36,6 +36,7 @@ CRUMB_DECLARE_TABLE(folded_ffn_calls)
 class folded_ffn {
   public:
     static constexpr std::size_t phases = 4; ///< of a batch
+    static constexpr std::size_t max_parts = std::size_t{1} << 16;
 
     /// Checks that all parts are those of such a network, and chooses ISAs for what they have not chosen.
     CRUMB_WHEN_CALLED
@@ -116,6 +117,7 @@ class folded_ffn {
     std::size_t bytes_read(std::size_t fixed) const noexcept { return folded_.bytes_read(fixed); }
     /// Bytes of memory for a batch of `rows` rows that up to `parts` threads share.
     std::size_t scratch_bytes(std::size_t rows, std::size_t parts = 1) const noexcept {
+        require_parts(parts);
         return calls_ == nullptr ? 0 : calls_->scratch_bytes(*this, rows, parts);
     }
 
@@ -135,12 +137,7 @@ class folded_ffn {
     /// Phase `phase` of a batch, part `part` of `parts`; the same `parts` in all phases.
     void run_phase(std::size_t phase, const folded_ffn_batch& b, std::size_t part,
                    std::size_t parts) const noexcept {
-        CRUMB_REQUIRE(calls_ != nullptr, "folded_ffn: the plan is empty");
-        CRUMB_REQUIRE(
-            b.x.rows == b.y.rows && b.x.rows <= options_.max_rows && b.x.cols == shape_.inputs &&
-                b.y.cols == shape_.outputs,
-            "folded_ffn: x is %zu x %zu, y %zu x %zu; the plan is for %zu rows, %zu inputs, %zu outputs",
-            b.x.rows, b.x.cols, b.y.rows, b.y.cols, options_.max_rows, shape_.inputs, shape_.outputs);
+        require_batch(b, parts);
         CRUMB_REQUIRE(part < parts, "folded_ffn: part %zu of %zu", part, parts);
         CRUMB_REQUIRE(b.counters.empty() || b.counters.size() >= parts,
                       "folded_ffn: %zu counters for %zu parts", b.counters.size(), parts);
@@ -160,12 +157,26 @@ class folded_ffn {
     /// Neurons, over all rows, that lie outside their lines' ranges and were not fixed, of a batch that has
     /// gone through all phases in `parts` parts. Computes every neuron of every row.
     std::size_t count_missed(const folded_ffn_batch& b, std::size_t parts = 1) const noexcept {
-        return calls_ == nullptr ? 0 : calls_->count_missed(*this, b, parts);
+        require_batch(b, parts);
+        return calls_->count_missed(*this, b, parts);
     }
 
   private:
     friend struct dispatch::function_table<dispatch::folded_ffn_calls>;
 
+    void require_batch(const folded_ffn_batch& b, std::size_t parts) const noexcept {
+        CRUMB_REQUIRE(calls_ != nullptr, "folded_ffn: the plan is empty");
+        require_parts(parts);
+        CRUMB_REQUIRE(
+            b.x.rows == b.y.rows && b.x.rows <= options_.max_rows && b.x.cols == shape_.inputs &&
+                b.y.cols == shape_.outputs,
+            "folded_ffn: x is %zu x %zu, y %zu x %zu; the plan is for %zu rows, %zu inputs, %zu outputs",
+            b.x.rows, b.x.cols, b.y.rows, b.y.cols, options_.max_rows, shape_.inputs, shape_.outputs);
+    }
+    static void require_parts(std::size_t parts) noexcept {
+        CRUMB_REQUIRE(parts != 0 && parts <= max_parts, "folded_ffn: %zu parts, 1 to %zu are possible", parts,
+                      max_parts);
+    }
     static status check(const any_linear& w, const char* what, std::size_t n, std::size_t k) noexcept {
         if (w.n() != n || w.k() != k)
             return status::error(errc::bad_shape, "%s: %zu x %zu, the neurons need %zu x %zu", what, w.n(),

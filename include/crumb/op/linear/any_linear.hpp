@@ -135,6 +135,7 @@ class any_linear {
 
     /// The constant added to output n: bias, and correction of nested weights.
     float constant(std::size_t n) const noexcept {
+        CRUMB_REQUIRE(n < args_.n, "any_linear::constant: output %zu of %zu", n, args_.n);
         return (args_.corrections != nullptr ? to_float(args_.corrections[n]) : 0.0f) +
                (args_.bias != nullptr ? args_.bias[n] : 0.0f);
     }
@@ -149,6 +150,10 @@ class any_linear {
                       functions_ != nullptr ? "is of a format with records"
                       : reads_floats()      ? "has dense weights"
                                             : "is empty");
+        channels = channels.within(args_.n);
+        CRUMB_REQUIRE(channels.begin % tile_channels == 0 && channels.begin <= channels.end,
+                      "any_linear::unpack: channels %zu to %zu of %zu", channels.begin, channels.end,
+                      args_.n);
         kernel::unpack_args args{args_, codes, scales};
         args.weights.codebooks = tables_.data();
         args.weights.channels = channels;

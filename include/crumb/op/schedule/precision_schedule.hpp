@@ -46,7 +46,7 @@ inline status check_grid(std::size_t points, std::size_t length) noexcept {
 
 /// Point i of the paper's grid {0, OL / (N - 1), 2 OL / (N - 1), ..., OL} (4.3), rounded down to a step.
 constexpr std::size_t grid_step(std::size_t i, std::size_t points, std::size_t length) noexcept {
-    const std::size_t gaps = points - 1;
+    const std::size_t gaps = points > 2 ? points - 1 : 1;
     return length / gaps * i + length % gaps * i / gaps;
 }
 
