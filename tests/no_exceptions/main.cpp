@@ -1,5 +1,5 @@
 // The library needs neither exceptions nor RTTI: this file is compiled without both.
-#include "../odr/product.hpp"
+#include "../odr/products.hpp"
 
 #include <cstdio>
 
