@@ -1,6 +1,7 @@
 // Quantizing that is stopped and gone on with.
 #include "cli/commands.hpp"
 #include "gguf/shown_text.hpp"
+#include "gguf/word_hash.hpp"
 #include "tiny_model.hpp"
 #include "train/partial_file.hpp"
 #include "train/work_meter.hpp"
@@ -351,6 +352,54 @@ TEST_P(Curves, ServeOtherSizes) {
     with.bits.reset();
     EXPECT_TRUE(written(with).empty());
     EXPECT_EQ(error_, "--curves " + curves() + ": formats are chosen with --bits or --size only");
+}
+
+// Whoever writes such a file also writes its checksum.
+TEST_P(Curves, DamagedTablesAreRefused) {
+    auto o = options();
+    o.curves = curves();
+    ASSERT_FALSE(written(o).empty()) << error_;
+    const bytes all = content(curves());
+    const std::string_view text(reinterpret_cast<const char*>(all.data()), all.size());
+    const std::size_t begin = text.find("\n\n") + 2;
+    const auto number = [&](std::size_t at) {
+        std::uint64_t n = 0;
+        std::memcpy(&n, all.data() + at, sizeof n);
+        return static_cast<std::size_t>(n);
+    };
+    // A record: kind and size; in it the number of tables, then name and entries of each with their lengths.
+    const std::size_t record = begin + 16, size = number(begin + 8), first = record + 8;
+    const std::size_t entries = first + 8 + number(first);
+    const std::size_t rest = entries + 8 + number(entries);
+    ASSERT_GT(number(record), 0u);
+    const auto with_entries = [&](std::size_t count) {
+        bytes changed(all.begin() + std::ptrdiff_t(record), all.begin() + std::ptrdiff_t(entries + 8));
+        std::memcpy(changed.data() + (entries - record), &count, sizeof count);
+        changed.resize(changed.size() + count, std::byte{1});
+        changed.insert(changed.end(), all.begin() + std::ptrdiff_t(rest),
+                       all.begin() + std::ptrdiff_t(record + size));
+        return changed;
+    };
+    bytes fewer(all.begin() + std::ptrdiff_t(record), all.begin() + std::ptrdiff_t(record + 8));
+    const std::uint64_t left = number(record) - 1;
+    std::memcpy(fewer.data(), &left, sizeof left);
+    fewer.insert(fewer.end(), all.begin() + std::ptrdiff_t(rest),
+                 all.begin() + std::ptrdiff_t(record + size));
+    for (const bytes& changed : {with_entries(0), with_entries(3), with_entries(1000), fewer}) {
+        bytes file(all.begin(), all.begin() + std::ptrdiff_t(begin));
+        const std::uint64_t head[] = {number(begin), changed.size()};
+        lm::word_hash h;
+        h.add(head[0]);
+        h.add(std::span<const std::byte>(changed));
+        const std::uint64_t sum = h.value();
+        const std::span<const std::byte> parts[] = {std::as_bytes(std::span(head)), changed,
+                                                    std::as_bytes(std::span(&sum, 1))};
+        for (const auto& part : parts)
+            file.insert(file.end(), part.begin(), part.end());
+        write(curves(), file);
+        EXPECT_TRUE(written(o).empty());
+        EXPECT_NE(error_.find("a record is damaged"), std::string::npos) << error_;
+    }
 }
 
 std::string name_of(const testing::TestParamInfo<way>& which) {

@@ -1,7 +1,9 @@
 #include "train/kept_work.hpp"
 
+#include "gguf/shown_text.hpp"
 #include "gguf/word_hash.hpp"
 #include "model/model_identity.hpp"
+#include "train/level_choice.hpp"
 
 #include <algorithm>
 #include <array>
@@ -114,7 +116,7 @@ std::uint64_t contents_of(const model& m) {
 
 status damaged(const std::string& path) {
     return status::error(errc::corrupt, "%s: a record is damaged: remove the file to begin anew",
-                         path.c_str());
+                         shown_path(path).c_str());
 }
 
 /// All that decides what is written.
@@ -149,6 +151,22 @@ std::optional<weight_type> type_named(std::string_view name) {
 
 using codebook_sets = std::map<weight_type, std::vector<std::int8_t>>;
 
+/// Entries of a type's table set; 0 of types that bring their own or need none.
+std::size_t codebook_size(weight_type type) {
+    std::size_t size = 0;
+    with_leveled_format(type, [&]<class F>(std::type_identity<F>) {
+        if constexpr (crumb::needs_codebooks<F>)
+            size = crumb::codebook_entries<F>;
+    });
+    return size;
+}
+/// Whether there is every table set that the options need.
+bool are_complete(const codebook_sets& codebooks, const quantization& how) {
+    const auto types = types_to_train(how);
+    return std::all_of(types.begin(), types.end(),
+                       [&](weight_type type) { return codebooks.contains(type); });
+}
+
 void add_codebooks(byte_writer& out, const codebook_sets& codebooks) {
     out.add(std::uint64_t{codebooks.size()});
     for (const auto& [type, entries] : codebooks) {
@@ -163,7 +181,8 @@ bool take_codebooks(byte_reader& in, codebook_sets& codebooks) {
     for (std::uint64_t i = 0; i < count; ++i) {
         std::string type;
         std::vector<std::int8_t> entries;
-        if (!in.take_all(type) || !in.take_all(entries) || !type_named(type))
+        if (!in.take_all(type) || !in.take_all(entries) || !type_named(type) ||
+            entries.size() != codebook_size(*type_named(type)))
             return false;
         codebooks[*type_named(type)] = std::move(entries);
     }
@@ -217,6 +236,26 @@ std::optional<written_tensor> read_tensor(byte_reader& in, std::string& name) {
     return out;
 }
 
+/// Whether a tensor can be what one of the model's matrices has become, with these levels.
+bool is_made_of(const model& m, const std::string& name, const written_tensor& tensor,
+                const std::optional<trained_levels>& levels) {
+    const gguf_tensor* from = m.file().find_tensor(name);
+    const auto matrices = m.matrices();
+    const bool is_matrix = name == "token_embd.weight" || name == "output.weight" ||
+                           std::any_of(matrices.begin(), matrices.end(),
+                                       [&](const named_matrix& each) { return each.name == name; });
+    const gguf_tensor now = tensor.as_read(name);
+    if (from == nullptr || !is_matrix || now.dims[2] * now.dims[3] != 1 ||
+        !(shape_of(now) == shape_of(*from)))
+        return false;
+    const auto packed = find_packed(now);
+    if (!packed || packed->type != weight_type::nested)
+        return true;
+    const auto weights = crumb::nested_view::open(now.data);
+    return weights && levels && weights->levels().seed == levels->nested.seed &&
+           weights->levels().parent == levels->nested.parent;
+}
+
 } // namespace
 
 result<kept_curves> kept_curves::open(const quantization& how, const model& m,
@@ -232,7 +271,7 @@ result<kept_curves> kept_curves::open(const quantization& how, const model& m,
     });
     const auto take = [&](std::uint32_t what, std::span<const std::byte> record) {
         out.found_ = what == some_curves ? read_curves(byte_reader(record), sizes) : std::nullopt;
-        return out.found_ ? status() : damaged(how.curves);
+        return out.found_ && are_complete(out.found_->codebooks, how) ? status() : damaged(how.curves);
     };
     auto file = partial_file::open(how.curves, std::move(properties), take, "name another one");
     if (!file)
@@ -269,10 +308,12 @@ result<kept_work> kept_work::open(const quantization& how, const model& m, std::
             ok = in.take_all(*out.text_) && in.is_at_end();
         } else if (what == some_levels) {
             out.levels_ = read_levels(in);
-            ok = out.levels_.has_value();
+            ok = out.levels_ && are_complete(out.levels_->codebooks, how) &&
+                 (how.weights != weight_type::nested || (out.levels_->nested.seed == how.nested.seed &&
+                                                         out.levels_->nested.parent == how.nested.parent));
         } else if (what == a_tensor) {
             auto tensor = read_tensor(in, name);
-            ok = tensor && m.file().find_tensor(name) != nullptr;
+            ok = tensor && is_made_of(m, name, *tensor, out.levels_);
             if (ok)
                 tensors.keep(name, std::move(*tensor));
         }

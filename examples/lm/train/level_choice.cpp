@@ -32,7 +32,7 @@ weight_type level_choice::type_of(std::string_view tensor) const {
 }
 
 /// The formats that need codebooks.
-std::set<weight_type> level_choice::types_to_train() const {
+std::set<weight_type> types_to_train(const quantization& how) {
     std::set<weight_type> types;
     const auto add = [&](weight_type type) {
         with_leveled_format(type, [&]<class F>(std::type_identity<F>) {
@@ -40,18 +40,18 @@ std::set<weight_type> level_choice::types_to_train() const {
                 types.insert(type);
         });
     };
-    if (o_.chooses_formats()) {
+    if (how.chooses_formats()) {
         std::for_each(std::begin(planned_types), std::end(planned_types), add);
     } else {
-        add(o_.weights);
-        add(o_.vocabulary);
+        add(how.weights);
+        add(how.vocabulary);
     }
     return types;
 }
 
 std::map<weight_type, std::vector<std::int8_t>> level_choice::codebooks() const {
     std::map<weight_type, std::vector<std::int8_t>> out;
-    for (const weight_type type : types_to_train())
+    for (const weight_type type : types_to_train(o_))
         if (const auto entries = tensors_.codebooks(type); !entries.empty())
             out[type].assign(entries.begin(), entries.end());
     return out;
@@ -76,7 +76,7 @@ progress_function level_choice::stage(const char* name, work_kind kind) {
 /// pass over the text.
 status level_choice::train(calibration& calibrated) {
     nested_ = crumb::nested_levels::uniform(o_.nested.seed, o_.nested.parent);
-    const std::set<weight_type> types = types_to_train();
+    const std::set<weight_type> types = types_to_train(o_);
     if (types.empty() && !trains_nested())
         return {};
     const auto importance = calibrated.mean_squares(stage("calibration", work_kind::importance));

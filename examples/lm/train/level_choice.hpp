@@ -9,6 +9,9 @@
 
 namespace lm {
 
+/// The types whose table sets these options have trained.
+std::set<weight_type> types_to_train(const quantization& how);
+
 /// Trains the levels of a model's formats, and chooses these if they differ by matrix.
 class level_choice {
   public:
@@ -18,7 +21,7 @@ class level_choice {
         : o_(how), m_(m), s_(s), tensors_(tensors), progress_(progress), meter_(meter) {}
 
     /// How many sets of levels are to be trained.
-    std::size_t to_train() const { return types_to_train().size() + std::size_t{trains_nested()}; }
+    std::size_t to_train() const { return types_to_train(o_).size() + std::size_t{trains_nested()}; }
     /// On a text in windows, which `calibrated` is fed.
     [[nodiscard]] crumb::status make(calibration& calibrated, std::span<const std::int32_t> text,
                                      std::size_t window);
@@ -33,7 +36,6 @@ class level_choice {
 
   private:
     bool trains_nested() const noexcept { return o_.is_nested() && !o_.nested.uniform; }
-    std::set<weight_type> types_to_train() const;
     std::map<weight_type, std::vector<std::int8_t>> codebooks() const;
     void set_codebooks(const std::map<weight_type, std::vector<std::int8_t>>& sets);
     progress_function stage(const char* name, work_kind kind);
