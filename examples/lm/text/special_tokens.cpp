@@ -3,8 +3,7 @@
 #include "text/unicode.hpp"
 
 #include <algorithm>
-#include <functional>
-#include <iterator>
+#include <numeric>
 
 namespace lm {
 
@@ -23,68 +22,69 @@ void special_tokens::assign(std::span<const name> names) {
     for (const name& each : names) {
         if (each.text.empty())
             continue;
-        names_.add(each.text, true);
+        sorted_.push_back(static_cast<std::int32_t>(names_.size()));
+        names_.add(each.text, false);
         entries_.push_back({each.token, each.in_quotes, each.strips_right});
-        auto& lengths = lengths_[static_cast<unsigned char>(each.text[0])];
-        if (std::find(lengths.begin(), lengths.end(), each.text.size()) == lengths.end())
-            lengths.push_back(each.text.size());
         for (std::size_t i = 0; i + 1 < each.text.size(); ++i)
             crosses_lines_ = crosses_lines_ || (is_letter(each.text[i]) && each.text[i + 1] == '\n');
         crosses_lines_ = crosses_lines_ || (each.strips_right && is_letter(each.text.back()));
     }
-    for (auto& lengths : lengths_)
-        std::sort(lengths.begin(), lengths.end(), std::greater<>());
+    // Of equal names the first counts.
+    std::stable_sort(sorted_.begin(), sorted_.end(),
+                     [&](std::int32_t a, std::int32_t b) { return names_[a] < names_[b]; });
+    sorted_.erase(std::unique(sorted_.begin(), sorted_.end(),
+                              [&](std::int32_t a, std::int32_t b) { return names_[a] == names_[b]; }),
+                  sorted_.end());
+    for (const std::int32_t name : sorted_)
+        ++first_[static_cast<unsigned char>(names_[name][0]) + std::size_t{1}];
+    std::partial_sum(first_.begin(), first_.end(), first_.begin());
+}
+
+void special_tokens::find_at(std::string_view text, std::size_t at, std::vector<found>& out) const {
+    const auto byte = static_cast<unsigned char>(text[at]);
+    const auto begin = sorted_.begin();
+    auto from = begin + static_cast<std::ptrdiff_t>(first_[byte]);
+    auto to = begin + static_cast<std::ptrdiff_t>(first_[byte + std::size_t{1}]);
+    // Names from .. to - 1 have the first `length` bytes of the text; one that is no longer comes first.
+    for (std::size_t length = 1; from != to; ++length) {
+        if (names_[*from].size() == length)
+            out.push_back({at, *from++});
+        if (at + length == text.size())
+            return;
+        const auto next = static_cast<unsigned char>(text[at + length]);
+        const auto byte_of = [&](std::int32_t name) {
+            return static_cast<unsigned char>(names_[name][length]);
+        };
+        from = std::lower_bound(from, to, next,
+                                [&](std::int32_t name, unsigned char c) { return byte_of(name) < c; });
+        to = std::upper_bound(from, to, next,
+                              [&](unsigned char c, std::int32_t name) { return c < byte_of(name); });
+    }
 }
 
 void special_tokens::find(std::string_view text, std::span<const text_range> quoted,
                           std::vector<found>& out) const {
-    // Where any name begins, and how long the longest is there.
-    struct place {
-        std::size_t begin;
-        std::size_t longest;
-    };
-    std::vector<place> places;
-    std::vector<std::size_t> lengths;
-    for (std::size_t at = 0; at < text.size(); ++at) {
-        if (!may_begin(text[at]))
-            continue;
-        for (const std::size_t length : lengths_[static_cast<unsigned char>(text[at])])
-            if (length <= text.size() - at && names_.find(text.substr(at, length)) != piece_table::none) {
-                places.push_back({at, length});
-                break;
-            }
-    }
-    if (places.empty())
-        return;
-    std::array<bool, 256> begins = {};
-    for (const place& p : places)
-        begins[static_cast<unsigned char>(text[p.begin])] = true;
-    for (std::size_t c = 0; c < begins.size(); ++c)
-        if (begins[c])
-            lengths.insert(lengths.end(), lengths_[c].begin(), lengths_[c].end());
-    std::sort(lengths.begin(), lengths.end(), std::greater<>());
-    lengths.erase(std::unique(lengths.begin(), lengths.end()), lengths.end());
+    std::vector<found> places;
+    for (std::size_t at = 0; at < text.size(); ++at)
+        find_at(text, at, places);
+    const auto length_of = [&](const found& f) { return names_[f.name].size(); };
+    std::stable_sort(places.begin(), places.end(),
+                     [&](const found& a, const found& b) { return length_of(a) > length_of(b); });
     // What is taken is at least as long as what is looked for, so that both ends tell whether the latter is
     // free.
-    std::vector<bool> taken(text.size());
-    for (const std::size_t length : lengths) {
-        for (const place& p : places) {
-            const std::size_t end = p.begin + length;
-            if (length > p.longest || taken[p.begin] || taken[end - 1])
-                continue;
-            const std::int32_t known = names_.find(text.substr(p.begin, length));
-            if (known == piece_table::none)
-                continue;
-            const auto quote =
-                std::upper_bound(quoted.begin(), quoted.end(), p.begin,
-                                 [](std::size_t at, const text_range& q) { return at < q.end; });
-            if (!entries_[static_cast<std::size_t>(known)].in_quotes && quote != quoted.end() &&
-                quote->begin < end)
-                continue;
-            std::fill(taken.begin() + static_cast<std::ptrdiff_t>(p.begin),
-                      taken.begin() + static_cast<std::ptrdiff_t>(end), true);
-            out.push_back({p.begin, known});
-        }
+    std::vector<bool> taken(places.empty() ? 0 : text.size());
+    for (const found& p : places) {
+        const std::size_t end = p.begin + length_of(p);
+        if (taken[p.begin] || taken[end - 1])
+            continue;
+        const auto quote = std::upper_bound(quoted.begin(), quoted.end(), p.begin,
+                                            [](std::size_t at, const text_range& q) { return at < q.end; });
+        if (!entries_[static_cast<std::size_t>(p.name)].in_quotes && quote != quoted.end() &&
+            quote->begin < end)
+            continue;
+        std::fill(taken.begin() + static_cast<std::ptrdiff_t>(p.begin),
+                  taken.begin() + static_cast<std::ptrdiff_t>(end), true);
+        out.push_back(p);
     }
     std::sort(out.begin(), out.end(), [](const found& a, const found& b) { return a.begin < b.begin; });
 }

@@ -34,8 +34,8 @@ class special_tokens {
     [[nodiscard]] bool crosses_lines() const noexcept { return crosses_lines_; }
 
     /// Cuts `text` around names: the longest first, wherever they are; of equally long ones the leftmost.
-    /// Ranges of `quoted`, in order, have only names that are found there. Time is linear in the text's
-    /// length for every length of a name.
+    /// Ranges of `quoted`, in order, have only names that are found there. A place of the text costs as much
+    /// as it has in common with a name.
     void cut(std::string_view text, std::span<const text_range> quoted,
              std::vector<text_fragment>& out) const;
 
@@ -44,9 +44,8 @@ class special_tokens {
         std::size_t begin;
         std::int32_t name;
     };
-    [[nodiscard]] bool may_begin(char c) const noexcept {
-        return !lengths_[static_cast<unsigned char>(c)].empty();
-    }
+    /// Adds all names that begin at a place of the text, the shorter before the longer.
+    void find_at(std::string_view text, std::size_t at, std::vector<found>& out) const;
     void find(std::string_view text, std::span<const text_range> quoted, std::vector<found>& out) const;
 
     struct entry {
@@ -55,7 +54,8 @@ class special_tokens {
     };
     piece_table names_;
     std::vector<entry> entries_;
-    std::array<std::vector<std::size_t>, 256> lengths_; ///< by first byte, falling
+    std::vector<std::int32_t> sorted_;     ///< names by their bytes
+    std::array<std::size_t, 257> first_{}; ///< where those begin in `sorted_` that begin with a byte
     bool crosses_lines_ = false;
 };
 
