@@ -49,9 +49,8 @@ class pair_table {
     }
     template <class Slots>
     static auto find_slot(Slots& slots, std::uint64_t key) noexcept -> decltype(slots.data()) {
-        std::uint64_t mixed = key * 0x9E3779B97F4A7C15u;
-        mixed ^= mixed >> 32;
-        std::size_t i = mixed & (slots.size() - 1);
+        // The upper bits of a product with an odd number that no file can know.
+        std::size_t i = (key * hash_factor()) >> 32 & (slots.size() - 1);
         while (slots[i].key != empty && slots[i].key != key)
             i = (i + 1) & (slots.size() - 1);
         return slots.data() + i;

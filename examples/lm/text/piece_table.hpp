@@ -4,10 +4,20 @@
 #include <cstddef>
 #include <cstdint>
 #include <functional>
+#include <random>
 #include <string_view>
 #include <vector>
 
 namespace lm {
+
+/// An odd number that differs from process to process, so that no vocabulary is made to collide.
+inline std::uint64_t hash_factor() noexcept {
+    static const std::uint64_t factor = [] {
+        std::random_device random;
+        return (std::uint64_t{random()} << 32 | random()) | 1;
+    }();
+    return factor;
+}
 
 /// A power of two of which n are at most half.
 inline std::size_t hash_slots(std::size_t n) noexcept {
@@ -72,7 +82,7 @@ class piece_table {
         std::int32_t id;
     };
     static std::uint32_t hash_of(std::string_view text) noexcept {
-        return static_cast<std::uint32_t>(std::hash<std::string_view>()(text));
+        return static_cast<std::uint32_t>(std::hash<std::string_view>()(text) * hash_factor() >> 32);
     }
 
     std::vector<char> bytes_;
