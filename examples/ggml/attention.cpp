@@ -15,13 +15,6 @@ namespace {
 
 using kind = visible_tokens::kind_of_row;
 
-float parameter(const ggml_tensor* op, std::size_t i) noexcept {
-    float value;
-    std::memcpy(&value, op->op_params + i, sizeof value);
-    return value;
-}
-std::size_t extent(const ggml_tensor* t, int i) noexcept { return static_cast<std::size_t>(t->ne[i]); }
-
 /// Whether a cache has blocks, which are read as floats.
 bool is_quantized(const ggml_tensor* cache) noexcept {
     return cache->type == GGML_TYPE_Q8_0 || cache->type == GGML_TYPE_Q4_0;

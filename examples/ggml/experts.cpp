@@ -8,8 +8,6 @@
 namespace crumb_ggml {
 namespace {
 
-std::size_t extent(const ggml_tensor* t, int i) noexcept { return static_cast<std::size_t>(t->ne[i]); }
-
 std::int32_t expert_of(const ggml_tensor* ids, std::size_t row) noexcept {
     const std::size_t used = extent(ids, 0);
     const auto* at =

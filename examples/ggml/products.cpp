@@ -11,8 +11,6 @@ bool is_multiplied(ggml_type type) noexcept {
     return (floats || format_of(type) != nullptr) && the_options().takes(ggml_type_name(type));
 }
 
-std::size_t extent(const ggml_tensor* t, int i) noexcept { return static_cast<std::size_t>(t->ne[i]); }
-
 /// A matrix of floats that is no weight but an input of the graph, as the rotations before quantized caches.
 bool is_input(const ggml_tensor* w) noexcept {
     const ggml_backend_buffer_t buffer = buffer_of(w);

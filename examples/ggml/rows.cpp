@@ -43,12 +43,6 @@ crumb::matrix_view<const float> one_row(const float* x, std::size_t n) noexcept 
 }
 crumb::matrix_view<float> one_row(float* y, std::size_t n) noexcept { return crumb::matrix<float>(y, 1, n); }
 
-float parameter(const ggml_tensor* t, std::size_t i) noexcept {
-    float value;
-    std::memcpy(&value, t->op_params + i, sizeof value);
-    return value;
-}
-
 // ---- floats to floats
 
 template <bool Product>

@@ -1,9 +1,9 @@
 #include "model/ffn.hpp"
 
 #include "gguf/shown_text.hpp"
+#include "model/option_number.hpp"
 
 #include <algorithm>
-#include <charconv>
 #include <vector>
 
 namespace lm {
@@ -19,10 +19,7 @@ status wrong(std::string_view text, const std::string& what) {
     return status::error(errc::invalid_argument, "--ffn %s: %s", shown_text(text).c_str(), what.c_str());
 }
 
-bool read(std::string_view text, double& to) {
-    const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), to);
-    return error == std::errc() && end == text.data() + text.size() && to >= 0 && to <= 1;
-}
+bool read(std::string_view text, double& to) { return parse_number(text, to) && to >= 0 && to <= 1; }
 bool read(std::string_view text, weight_type& to) {
     for (auto t = static_cast<std::size_t>(weight_type::f32); t < weight_names.size(); ++t)
         if (const auto type = static_cast<weight_type>(t);

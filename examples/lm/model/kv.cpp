@@ -1,9 +1,9 @@
 #include "model/kv.hpp"
 
 #include "gguf/shown_text.hpp"
+#include "model/option_number.hpp"
 
 #include <algorithm>
-#include <charconv>
 #include <cmath>
 #include <iterator>
 #include <vector>
@@ -22,12 +22,6 @@ std::string_view take(std::string_view& rest) {
     const std::string_view first = rest.substr(0, colon);
     rest = colon == rest.npos ? std::string_view() : rest.substr(colon + 1);
     return first;
-}
-
-template <class T>
-bool read(std::string_view text, T& to) {
-    const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), to);
-    return error == std::errc() && end == text.data() + text.size();
 }
 
 /// What is wrong with `--kv text`.
@@ -49,21 +43,22 @@ status read_option(std::string_view text, std::string_view option, kv_type& to) 
             return wrong(text, "prompts can be int8");
         to.int8_prompts = true;
     } else if (option.starts_with("sinks=")) {
-        if (!read(option.substr(6), to.sinks) || to.sinks > kv_type::max_sinks)
+        if (!parse_number(option.substr(6), to.sinks) || to.sinks > kv_type::max_sinks)
             return wrong(text, "sinks are 0 to " + std::to_string(kv_type::max_sinks));
     } else if (option.starts_with("window=")) {
-        if (!read(option.substr(7), to.window) || to.window > kv_type::max_window)
+        if (!parse_number(option.substr(7), to.window) || to.window > kv_type::max_window)
             return wrong(text, "a window has 0 to " + std::to_string(kv_type::max_window) + " tokens");
     } else if (option.starts_with("skip=")) {
-        if (!read(option.substr(5), to.skip) || !(to.skip >= 0 && to.skip < 1))
+        if (!parse_number(option.substr(5), to.skip) || !(to.skip >= 0 && to.skip < 1))
             return wrong(text, "skip is a share from 0 to below 1");
     } else if (option.starts_with("limit=")) {
         float limit = 0;
-        if (!read(option.substr(6), limit) || !(limit >= 0) || !std::isfinite(limit))
+        if (!parse_number(option.substr(6), limit) || !(limit >= 0) || !std::isfinite(limit))
             return wrong(text, "limit is a number from 0 on");
         to.limit = limit;
     } else if (option.starts_with("scales=")) {
-        if (!read(option.substr(7), to.scales) || to.scales == 0 || to.scales > crumb::kv_scale_trials)
+        if (!parse_number(option.substr(7), to.scales) || to.scales == 0 ||
+            to.scales > crumb::kv_scale_trials)
             return wrong(text, "scales are 1 to " + std::to_string(crumb::kv_scale_trials));
     } else {
         return wrong(text, "'" + shown_text(option) +
@@ -85,11 +80,11 @@ crumb::result<kv_type> kv_type::parse(std::string_view text) {
         const std::string_view shape = take(rest);
         const auto x = shape.find('x');
         std::size_t dims = 0, bits = 0;
-        if (x == shape.npos || !read(shape.substr(0, x), dims))
+        if (x == shape.npos || !parse_number(shape.substr(0, x), dims))
             return unknown(text);
         const std::string_view width = shape.substr(x + 1);
         const bool additive = width == "4+4";
-        if ((!additive && !read(width, bits)) || dims > 4 || bits > 8)
+        if ((!additive && !parse_number(width, bits)) || dims > 4 || bits > 8)
             return unknown(text);
         out.codec = kv_codec::pq(static_cast<std::uint8_t>(dims),
                                  static_cast<std::uint8_t>(additive ? 8 : bits), additive, false);

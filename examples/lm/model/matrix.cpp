@@ -3,22 +3,10 @@
 #include <crumb/offline/weights/quantize.hpp>
 
 #include <algorithm>
-#include <cmath>
 #include <cstring>
 #include <utility>
 
 namespace lm {
-namespace {
-
-crumb::status check_finite(const gguf_tensor& tensor, std::span<const float> values) {
-    for (std::size_t i = 0; i < values.size(); ++i)
-        if (!std::isfinite(values[i]))
-            return in_tensor(tensor,
-                             crumb::status::error(crumb::errc::not_finite, "element %zu is not finite", i));
-    return {};
-}
-
-} // namespace
 
 void matrix_input::quantize(const crumb::activation_plan& plan, crumb::range rows) {
     for (std::size_t i = 0; i < used_; ++i)

@@ -1,9 +1,8 @@
 #include "model/precision.hpp"
 
 #include "gguf/shown_text.hpp"
+#include "model/option_number.hpp"
 #include "model/schedule_file.hpp"
-
-#include <charconv>
 
 namespace lm {
 
@@ -13,10 +12,7 @@ using crumb::status;
 
 namespace {
 
-bool read(std::string_view text, std::size_t& to) {
-    const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), to);
-    return error == std::errc() && end == text.data() + text.size() && to < (1u << 30);
-}
+bool read(std::string_view text, std::size_t& to) { return parse_number(text, to) && to < (1u << 30); }
 
 } // namespace
 

@@ -12,14 +12,10 @@
 
 namespace lm {
 
+using crumb::columns;
 using crumb::matrix_view;
 using crumb::range;
 using crumb::status;
-
-/// A view of some columns of a matrix.
-inline matrix_view<float> columns(const matrix_view<float>& m, range part) {
-    return {m.data + part.begin, m.rows, part.size(), m.stride};
-}
 
 struct session::state {
     state(const model& model_, team threads_) : m(model_), threads(std::move(threads_)) {}

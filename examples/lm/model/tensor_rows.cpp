@@ -79,15 +79,6 @@ result<row_reader> of_packed(const gguf_tensor& tensor, const packed_shape& pack
     return rows ? rows : in_tensor(tensor, rows.error());
 }
 
-/// `first`: which element of the tensor the values begin with.
-status check_finite(const gguf_tensor& tensor, std::span<const float> values, std::size_t first) {
-    for (std::size_t i = 0; i < values.size(); ++i)
-        if (!std::isfinite(values[i]))
-            return in_tensor(tensor, status::error(errc::not_finite, "%s, element %zu is not finite",
-                                                   ggml_type_name(tensor.type).c_str(), first + i));
-    return {};
-}
-
 } // namespace
 
 std::optional<packed_shape> find_packed(const gguf_tensor& tensor) noexcept {
@@ -102,6 +93,14 @@ status in_tensor(const gguf_tensor& tensor, const status& error) {
     return status::error(error.code(), "tensor %.*s: %s",
                          static_cast<int>(std::min<std::size_t>(tensor.name.size(), 64)), tensor.name.data(),
                          error.message());
+}
+
+status check_finite(const gguf_tensor& tensor, std::span<const float> values, std::size_t first) {
+    for (std::size_t i = 0; i < values.size(); ++i)
+        if (!std::isfinite(values[i]))
+            return in_tensor(tensor, status::error(errc::not_finite, "%s, element %zu is not finite",
+                                                   ggml_type_name(tensor.type).c_str(), first + i));
+    return {};
 }
 
 result<std::span<const std::int8_t>> codebooks_for(weight_type type, const matrix_extras& extras) {

@@ -22,6 +22,8 @@ std::optional<packed_shape> find_packed(const gguf_tensor& tensor) noexcept;
 
 /// An error behind the name of the tensor.
 crumb::status in_tensor(const gguf_tensor& tensor, const crumb::status& error);
+/// An error if a value is infinite or NaN; `first`: which element of the tensor the values begin with.
+crumb::status check_finite(const gguf_tensor& tensor, std::span<const float> values, std::size_t first = 0);
 /// The table set of a format, empty if it needs none; an error if the file has no fitting one.
 crumb::result<std::span<const std::int8_t>> codebooks_for(weight_type type, const matrix_extras& extras);
 
