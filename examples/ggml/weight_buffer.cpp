@@ -138,7 +138,8 @@ crumb::status weight_buffer::pack(const ggml_tensor* t, stored_weights& w, const
     release(t->data, w.matrices * w.matrix_bytes());
     return {};
 } catch (const std::bad_alloc&) {
-    w.packed = {};
+    if (!w.packed.empty())
+        arena_.give_back(std::exchange(w.packed, {}));
     return crumb::status::error(crumb::errc::buffer_too_small, "no memory for %zu bytes",
                                 w.matrices * w.packed_stride());
 }
