@@ -41,14 +41,19 @@ result<std::vector<schedule_source>> sources(const study_subject& s, std::size_t
     const crumb::precision_range& stored = s.stored;
     const std::size_t length = s.prompts->steps();
     const auto bits = [](int b) { return std::to_string(b); };
+    status failed;
     const auto add = [&](std::string name, const result<precision_schedule>& schedule) {
         if (schedule)
             out.push_back(constant_source(std::move(name), *schedule));
+        else
+            failed = schedule.error();
     };
     const auto add_control = [&](std::string name, int prefill, const result<step_precision>& steps) {
         if (steps)
             out.push_back(
                 {std::move(name), prefill, [steps = *steps](const session&, std::size_t) { return steps; }});
+        else
+            failed = steps.error();
     };
     for (int p = stored.parent; p >= stored.seed; --p)
         add("uniform " + bits(p), precision_schedule::constant(stored, p, p, length));
@@ -83,6 +88,8 @@ result<std::vector<schedule_source>> sources(const study_subject& s, std::size_t
                             sure->steps());
             }
         }
+    if (!failed)
+        return failed;
     auto own = read_schedule(*s.nested.weights);
     if (!own)
         return own.error();
