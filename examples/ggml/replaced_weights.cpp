@@ -2,6 +2,7 @@
 
 #include "ggml/log.hpp"
 #include "ggml/options.hpp"
+#include "gguf/shown_text.hpp"
 
 #include <algorithm>
 #include <cmath>
@@ -82,7 +83,7 @@ crumb::status open_replacements(const std::string& path) {
         return crumb::status::error(crumb::errc::invalid_argument,
                                     "%s has no packed weights: crumb-lm quantize makes some in crumb's own "
                                     "formats, such as cb2s",
-                                    path.c_str());
+                                    lm::shown_path(path).c_str());
     opened() = std::move(made);
     return {};
 }

@@ -3,6 +3,7 @@
 #include "cli/program.hpp"
 #include "cli/work_report.hpp"
 #include "gguf/output_file.hpp"
+#include "gguf/shown_text.hpp"
 #include "machine/seconds.hpp"
 #include "train/partial_file.hpp"
 #include "train/rotation.hpp"
@@ -70,7 +71,7 @@ void warn_of_few_bits(const model& m) {
     if (bits < 7)
         complain("%s: its matrices have %.2f bits per weight already; what they have lost stays lost, so "
                  "quantize the model in 8 bits or more if there is one",
-                 m.path().c_str(), bits);
+                 shown_path(m.path()).c_str(), bits);
 }
 
 /// The model of `path` with a rotated residual stream, from a file beside the output that has no name any

@@ -1,5 +1,6 @@
 #include "model/schedule_file.hpp"
 
+#include "gguf/shown_text.hpp"
 #include "model/model_identity.hpp"
 
 #include <cmath>
@@ -153,7 +154,7 @@ result<std::optional<schedule_source>> read_schedule(const model& m) {
         return status::error(errc::invalid_argument, "the schedule is of another model");
     if (!m.precisions())
         return status::error(errc::unsupported, "the schedule is for nested weights, which %s has not",
-                             m.path().c_str());
+                             shown_path(m.path()).c_str());
     auto source = *kind == "static" ? read_static(m, read, length)
                   : *kind == "learned"
                       ? read_learned(m, read, length)

@@ -1,6 +1,7 @@
 #include "train/rotation.hpp"
 
 #include "gguf/gguf_writer.hpp"
+#include "gguf/shown_text.hpp"
 #include "model/model_identity.hpp"
 
 #include <crumb/offline/common/random.hpp>
@@ -95,7 +96,7 @@ class rotator {
         return why == nullptr
                    ? status()
                    : status::error(errc::unsupported, "%s: its residual stream cannot be rotated: %s",
-                                   m_.path().c_str(), why);
+                                   shown_path(m_.path()).c_str(), why);
     }
 
     status write(gguf_writer& to) {

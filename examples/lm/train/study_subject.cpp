@@ -1,5 +1,7 @@
 #include "train/study_subject.hpp"
 
+#include "gguf/shown_text.hpp"
+
 #include <algorithm>
 
 namespace lm {
@@ -19,7 +21,7 @@ result<study_subject> study_subject::load(const load_options& o, const std::stri
     if (!m.precisions())
         return status::error(errc::unsupported,
                              "the weights of %s are not nested (quantize --weights nested:...)",
-                             m.path().c_str());
+                             shown_path(m.path()).c_str());
     s.stored = *m.precisions();
     auto full = load_against(how.against, m, o, how.prompt + how.tokens, how.prompt, events);
     if (!full)
