@@ -36,7 +36,7 @@ int run(int argc, char** argv) {
     lm::lab::prune_options p;
     auto* prune =
         app.add_subcommand("prune", "Measure how well a model predicts a text without some weights");
-    prune->add_option("model", p.model, "GGUF file, architecture llama or gpt2")->required();
+    prune->add_option("model", p.model, "GGUF file")->required();
     prune
         ->add_option_function<std::string>(
             "--by",

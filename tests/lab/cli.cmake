@@ -65,7 +65,7 @@ expect_error("a context of 756 tokens;1 to 512" schedules "${nested}" --text "${
 expect_error("--weights" schedules "${nested}" ${small} --weights stored)
 expect_error("--ffn" schedules "${nested}" ${small} --ffn dense)
 expect_error("/dev/null: is no file to write to" schedules "${nested}" ${small} --csv /dev/null)
-expect_error("subcommand is required")
+expect_error("a command is required: schedules, prune, outliers")
 run(--version)
 if(NOT out MATCHES "^crumb-lab [0-9]+\\.[0-9]+\\.[0-9]+\n$")
     fail("--version prints '${out}'")

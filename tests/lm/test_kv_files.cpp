@@ -134,7 +134,9 @@ TEST_P(KvFiles, CalibrationRefusesWhatItCannotDo) {
     o.text = "/nonexistent/text";
     EXPECT_NE(std::string(lm::calibrate(o).message()).find("/nonexistent/text"), std::string::npos);
     o.text = empty.path();
-    EXPECT_STREQ(lm::calibrate(o).message(), "the calibration text has 0 tokens, a window takes 256");
+    EXPECT_NE(std::string(lm::calibrate(o).message())
+                  .find(": the calibration text has 0 tokens, a window takes 256"),
+              std::string::npos);
     o.text = calibration_.path();
     o.kv.sinks = 240;
     EXPECT_NE(std::string(lm::calibrate(o).message()).find("layer 0 has no whole block of samples"),

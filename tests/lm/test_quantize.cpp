@@ -361,7 +361,9 @@ TEST_P(Quantize, RefusesWhatItCannotDo) {
     EXPECT_NE(std::string(lm::quantize(o).message()).find("/nonexistent/text"), std::string::npos);
     const temporary_file text(bytes(10));
     o.calibrate = text.path();
-    EXPECT_STREQ(lm::quantize(o).message(), "the calibration text has 10 tokens, a window takes 48");
+    EXPECT_NE(std::string(lm::quantize(o).message())
+                  .find(": the calibration text has 10 tokens, a window takes 48"),
+              std::string::npos);
     o = options(weight_type::cb2s);
     o.out = "/nonexistent/out.gguf";
     EXPECT_NE(std::string(lm::quantize(o).message()).find("/nonexistent/out.gguf"), std::string::npos);

@@ -2,6 +2,8 @@
 
 #include "cli/program.hpp"
 #include "cli/report.hpp"
+#include "gguf/shown_text.hpp"
+#include "model/option_number.hpp"
 
 #include <crumb/config.hpp>
 
@@ -19,7 +21,45 @@ std::string repeated(const CLI::App& app) {
     return {};
 }
 
+/// The names of commands, as a message shows them.
+std::string command_names(const std::vector<const CLI::App*>& commands) {
+    std::string out;
+    for (const CLI::App* command : commands)
+        out += (out.empty() ? "" : ", ") + command->get_name();
+    return out;
+}
+
+/// What is wrong with words that are neither options nor their values.
+std::string unexpected(const CLI::App& app) {
+    const auto given = app.get_subcommands();
+    std::string words;
+    for (const std::string& word : app.remaining(true))
+        words += " " + shown_text(word);
+    if (given.empty())
+        return "there is no command" + words + "; those are " +
+               command_names(std::as_const(app).get_subcommands({}));
+    return given.front()->get_name() + " has no such option or argument:" + words;
+}
+
 } // namespace
+
+CLI::Validator whole(std::size_t least, std::size_t most) {
+    const std::string range = std::to_string(least) + " to " + std::to_string(most);
+    return CLI::Validator(
+        [=](const std::string& text) {
+            std::size_t value = 0;
+            const bool is_one = parse_number(text, value) && value >= least && value <= most;
+            return is_one ? std::string() : "'" + text + "' is not a whole number within " + range;
+        },
+        "in [" + range + "]", range);
+}
+
+void refuse_given(const CLI::App& command, std::initializer_list<const char*> options,
+                  const std::string& why) {
+    for (const char* name : options)
+        if (command.count(name) != 0)
+            throw CLI::ValidationError(name, why);
+}
 
 CLI::Option* add_kv(CLI::App* app, kv_type& to) {
     return app->add_option_function<std::string>(
@@ -37,7 +77,7 @@ CLI::Option* add_kv(CLI::App* app, kv_type& to) {
 
 void add_threads(CLI::App* app, std::size_t& to) {
     app->add_option("--threads", to, "Threads; 0 takes all cores")
-        ->check(CLI::Range(0, 1024))
+        ->check(whole(0, 1024))
         ->capture_default_str();
 }
 
@@ -51,7 +91,7 @@ void limit_threads(std::size_t& threads) {
 }
 
 void add_run(CLI::App* app, common_options& o) {
-    app->add_option("model", o.model, "GGUF file, architecture llama or gpt2")->required();
+    app->add_option("model", o.model, "GGUF file")->required()->check(file_name);
     add_choice(app, "--activations", o.activations, choices<activation_type>(activation_names),
                "What quantized weights are multiplied with");
     add_kv(app, o.kv)->default_str(o.kv.name());
@@ -60,26 +100,27 @@ void add_run(CLI::App* app, common_options& o) {
 }
 
 void add_study(CLI::App* app, schedule_options& o) {
-    app->add_option("--against", o.against, "Model to compare with: run in full precision with an f16 cache");
+    app->add_option("--against", o.against, "Model to compare with: run in full precision with an f16 cache")
+        ->check(file_name);
     app->add_option("--prompts", o.prompts, "Prompts cut from the text")
-        ->check(CLI::Range(1, 1 << 20))
+        ->check(whole(1, 1 << 20))
         ->capture_default_str();
     app->add_option("--prompt", o.prompt, "Tokens of a prompt")
-        ->check(CLI::Range(1, 1 << 20))
+        ->check(whole(1, 1 << 20))
         ->capture_default_str();
     app->add_option("--tokens", o.tokens, "Tokens to continue it with")
-        ->check(CLI::Range(2, 1 << 20))
+        ->check(whole(2, 1 << 20))
         ->capture_default_str();
     app->add_option("--low", o.low, "Bits that a learned schedule falls to; 0: one less than the highest")
-        ->check(CLI::Range(0, 4))
+        ->check(whole(0, 4))
         ->capture_default_str();
     app->add_option("--points", o.points, "Points of the grid of switch points")
-        ->check(CLI::Range(2, 1024))
+        ->check(whole(2, 1024))
         ->capture_default_str();
 }
 
 void begin_arguments(CLI::App& app, const std::string& name) {
-    app.require_subcommand(1);
+    app.require_subcommand(0, 1);
     app.get_formatter()->column_width(34);
     char version[16];
     std::snprintf(version, sizeof version, " %d.%d.%d", CRUMB_VERSION_MAJOR, CRUMB_VERSION_MINOR,
@@ -96,7 +137,14 @@ std::optional<int> parse_arguments(CLI::App& app, int argc, char** argv, const s
         for (CLI::Option* option : command->get_options())
             option->multi_option_policy(CLI::MultiOptionPolicy::TakeLast);
     try {
-        app.parse(argc, argv);
+        try {
+            app.parse(argc, argv);
+        } catch (const CLI::ExtrasError&) {
+            throw CLI::ValidationError(unexpected(app));
+        }
+        if (app.get_subcommands().empty())
+            throw CLI::ValidationError("a command is required: " +
+                                       command_names(std::as_const(app).get_subcommands({})));
         for (const CLI::App* command : commands)
             if (const std::string name = repeated(*command); !name.empty())
                 throw CLI::ValidationError(name + " is given more than once");

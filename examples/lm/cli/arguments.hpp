@@ -55,6 +55,15 @@ inline const CLI::Validator natural(
     },
     "", "natural");
 
+/// A whole number within a range; CLI11's own check says what it is in other words than everything else.
+CLI::Validator whole(std::size_t least, std::size_t most);
+/// A path of a file to read or to write.
+inline const CLI::Validator file_name(
+    [](const std::string& text) {
+        return text.empty() ? std::string("the name of a file is empty") : std::string();
+    },
+    "", "file_name");
+
 /// `--kv`.
 CLI::Option* add_kv(CLI::App* app, kv_type& to);
 /// `--threads`; `limit_threads` belongs to it.
@@ -68,8 +77,12 @@ void add_study(CLI::App* app, schedule_options& o);
 
 /// Prepares a program's options: version, width, how errors are shown. `name` as it prints itself.
 void begin_arguments(CLI::App& app, const std::string& name);
-/// Parses, and refuses options that are given twice; `check` may throw CLI::ValidationError. Gives an exit
-/// code if the program ends here: after help, the version or an error, which have been printed.
+/// Refuses options that were given for a command that has no use for them: `why` says for what they are.
+void refuse_given(const CLI::App& command, std::initializer_list<const char*> options,
+                  const std::string& why);
+/// Parses, and refuses options that are given twice and words that mean nothing; `check` may throw
+/// CLI::ValidationError. Gives an exit code if the program ends here: after help, the version or an error,
+/// which have been printed.
 std::optional<int> parse_arguments(CLI::App& app, int argc, char** argv,
                                    const std::function<void()>& check = {});
 

@@ -126,7 +126,7 @@ void add_sampling(CLI::App* app, lm::sampling& how) {
         ->check(penalty)
         ->capture_default_str();
     app->add_option("--repeat-last", how.repetition_last, "Tokens that are recent")
-        ->check(CLI::Range(0, 1 << 20))
+        ->check(lm::whole(0, 1 << 20))
         ->capture_default_str();
     app->add_option("--seed", how.seed, "Seed of the sampler")->check(lm::natural)->capture_default_str();
 }
@@ -139,6 +139,29 @@ void add_format(CLI::App* app, std::string& system, std::string& format, CLI::Op
     for (CLI::Option* option : {text, name})
         if (needed != nullptr)
             option->needs(needed);
+}
+
+/// What is made, and options that have no use for it.
+void check_calibrate(const CLI::App& calibrate) {
+    const bool kv = calibrate.count("--kv") != 0, schedule = calibrate.count("--schedule") != 0,
+               ffn = calibrate.count("--ffn") != 0;
+    if (!kv && !schedule && !ffn)
+        throw CLI::ValidationError("calibrate",
+                                   "one of --kv (codebooks for the cache), --ffn (folded networks) "
+                                   "and --schedule (of precision) is required");
+    if (ffn && (kv || schedule))
+        throw CLI::ValidationError("--ffn", std::string("excludes ") + (kv ? "--kv" : "--schedule") +
+                                                ": calibrate once more for the other");
+    if (schedule || ffn)
+        lm::refuse_given(calibrate, {"--share", "--errors", "--entropy"},
+                         "is for codebooks of the cache (--kv)");
+    if (!ffn)
+        lm::refuse_given(calibrate, {"--distributions"}, "is for folded networks (--ffn)");
+    if (!schedule)
+        lm::refuse_given(calibrate,
+                         {"--against", "--prompts", "--prompt", "--tokens", "--points", "--low", "--epsilon",
+                          "--by-divergence", "--monotone"},
+                         "is for schedules of precision (--schedule)");
 }
 
 } // namespace
@@ -167,7 +190,7 @@ int lm::run_command_line(int argc, char** argv) {
     chat->add_option("-n", t.tokens, "Most tokens of an answer; 0 as many as fit")
         ->check(lm::natural)
         ->capture_default_str();
-    chat->add_option("--context", t.context, "Tokens of the conversation; 0 takes the model's")
+    chat->add_option("--context,--ctx", t.context, "Tokens of the conversation; 0 takes the model's")
         ->check(lm::natural)
         ->capture_default_str();
     add_sampling(chat, t.how);
@@ -177,20 +200,21 @@ int lm::run_command_line(int argc, char** argv) {
     auto* perplexity = app.add_subcommand("perplexity", "Measure how well a model predicts a text");
     add_common(perplexity, p);
     add_precision(perplexity, p);
-    perplexity->add_option("--text", p.text, "File with the text")->required();
-    perplexity->add_option("--ctx", p.ctx, "Tokens per window; the second half is scored")
+    perplexity->add_option("--text", p.text, "File with the text")->required()->check(lm::file_name);
+    perplexity->add_option("--ctx,--context", p.ctx, "Tokens per window; the second half is scored")
         ->check(lm::natural)
         ->capture_default_str();
     perplexity->add_option("--chunks", p.chunks, "Most windows; 0 takes all")
         ->check(lm::natural)
         ->capture_default_str();
-    perplexity->add_option("--against", p.against,
-                           "Model to compare with: run in full precision with an f16 cache");
+    perplexity
+        ->add_option("--against", p.against, "Model to compare with: run in full precision with an f16 cache")
+        ->check(lm::file_name);
 
     lm::demo_options d;
     auto* demo =
         app.add_subcommand("demo", "Run the two models that come with the program and compare precisions");
-    demo->add_option("--models", d.models, "Directory of the models");
+    demo->add_option("--models", d.models, "Directory of the models")->check(lm::file_name);
     lm::add_threads(demo, d.threads);
 
     lm::bench_options b;
@@ -206,13 +230,13 @@ int lm::run_command_line(int argc, char** argv) {
         ->check(lm::natural)
         ->capture_default_str();
     bench->add_option("--repeat", b.repeat, "Measured runs")
-        ->check(CLI::Range(1, 1000))
+        ->check(lm::whole(1, 1000))
         ->capture_default_str();
     bench->add_flag("--profile", b.profile, "Show where the time goes");
 
     lm::quantize_options q;
     auto* quantize = app.add_subcommand("quantize", "Write a model with quantized matrices");
-    quantize->add_option("model", q.model, "GGUF file, architecture llama or gpt2")->required();
+    quantize->add_option("model", q.model, "GGUF file")->required()->check(lm::file_name);
     auto* weights =
         quantize
             ->add_option_function<std::string>(
@@ -243,23 +267,26 @@ int lm::run_command_line(int argc, char** argv) {
             ->add_option("--bits", q.bits,
                          "Instead of --weights and --vocabulary: formats by matrix, with so many bits per "
                          "weight of all matrices at most")
-            ->check(CLI::Range(0.5, 32.0));
+            ->check(within(0.5, 32, "0.5 to 32"));
     auto* size = quantize->add_option_function<std::string>(
         "--size", [&q](const std::string& text) { q.size = bytes_of(text); },
         "The same for a file of so many bytes at most, as 70MB");
-    quantize->add_option("--curves", q.curves,
-                         "File of what every format costs, for --bits and --size: taken if it is there, else "
-                         "made");
+    quantize
+        ->add_option(
+            "--curves", q.curves,
+            "File of what every format costs, for --bits and --size: taken if it is there, else made")
+        ->check(lm::file_name);
     for (CLI::Option* given : {weights, vocabulary, size})
         bits->excludes(given);
     for (CLI::Option* given : {weights, vocabulary})
         size->excludes(given);
-    quantize->add_option(
-        "--calibrate", q.calibrate,
-        "Text file to measure inputs on, or 'self': a text that the model writes; without it, "
-        "random tokens");
+    quantize
+        ->add_option("--calibrate", q.calibrate,
+                     "Text file to measure inputs on, or 'self': a text that the model writes; without it, "
+                     "random tokens")
+        ->check(lm::file_name);
     quantize->add_option("--chunks", q.chunks, "Windows of 512 tokens to calibrate on")
-        ->check(CLI::Range(1, 1 << 20))
+        ->check(lm::whole(1, 1 << 20))
         ->capture_default_str();
     quantize
         ->add_option_function<std::string>(
@@ -280,25 +307,25 @@ int lm::run_command_line(int argc, char** argv) {
     quantize->add_flag("--rotate", q.rotate,
                        "Rotate the residual stream first, so that no channel of it stands out");
     quantize->add_option("--sweeps", q.sweeps, "Passes that choose every group again, given all others")
-        ->check(CLI::Range(0, 100))
+        ->check(lm::whole(0, 100))
         ->capture_default_str();
     quantize->add_option("--seed", q.seed, "Seed of the text that the model writes, and of the rotation")
         ->check(lm::natural)
         ->capture_default_str();
     lm::add_threads(quantize, q.threads);
     quantize->add_flag("--json", q.json, "Print JSON on stdout");
-    quantize->add_option("--out,-o", q.out, "File to write")->required();
+    quantize->add_option("--out,-o", q.out, "File to write")->required()->check(lm::file_name);
 
     lm::calibrate_options c;
     auto* calibrate = app.add_subcommand(
         "calibrate", "Write a model with codebooks for its cache, folded networks or a schedule");
-    calibrate->add_option("model", c.model, "GGUF file, architecture llama or gpt2")->required();
-    auto* kv = lm::add_kv(calibrate, c.kv);
-    auto* schedule = calibrate
-                         ->add_option("--schedule", c.schedule,
-                                      "A schedule of precision instead: static or learned (nested weights)")
-                         ->check(CLI::IsMember({"static", "learned"}));
-    auto* ffn = calibrate->add_option_function<std::string>(
+    calibrate->add_option("model", c.model, "GGUF file")->required()->check(lm::file_name);
+    lm::add_kv(calibrate, c.kv);
+    calibrate
+        ->add_option("--schedule", c.schedule,
+                     "A schedule of precision instead: static or learned (nested weights)")
+        ->check(CLI::IsMember({"static", "learned"}));
+    calibrate->add_option_function<std::string>(
         "--ffn",
         [&c](const std::string& text) {
             const auto recipe = lm::ffn_recipe::parse(text);
@@ -310,7 +337,7 @@ int lm::run_command_line(int argc, char** argv) {
         ":residual=R, :sound, :fold=F, :rows=R, :miss=M");
     lm::add_study(calibrate, c.study);
     calibrate->add_option("--epsilon", c.study.epsilon, "Quality that a static schedule may lose")
-        ->check(CLI::Range(0.0, 1e6))
+        ->check(within(0, 1e6, "0 to 1000000"))
         ->capture_default_str();
     calibrate->add_flag("--by-divergence", c.study.by_divergence,
                         "Quality is -KL from full precision on the text instead of Rouge-L");
@@ -330,25 +357,29 @@ int lm::run_command_line(int argc, char** argv) {
                    "How those of codes count: alike, by queries and output matrix, or so in coordinates of "
                    "their own, which tokens pay for");
     calibrate->add_option("--text", c.text, "Text file to train on, or 'self': a text that the model writes")
-        ->required();
+        ->required()
+        ->check(lm::file_name);
     calibrate->add_option("--chunks", c.chunks, "Windows of 512 tokens to train on")
-        ->check(CLI::Range(1, 1 << 20))
+        ->check(lm::whole(1, 1 << 20))
         ->capture_default_str();
     calibrate->add_option("--seed", c.seed, "Seed of the text and of the training")
         ->check(lm::natural)
         ->capture_default_str();
     lm::add_threads(calibrate, c.threads);
-    calibrate->add_option(
-        "--entropy", c.entropy,
-        "CSV to write: bits that uniform codes of channels carry, and the codebooks' codes");
-    calibrate->add_option("--distributions", c.distributions,
-                          "CSV to write: inputs and errors of the neurons that are folded");
-    calibrate->add_option("--out,-o", c.out, "File to write")->required();
+    calibrate
+        ->add_option("--entropy", c.entropy,
+                     "CSV to write: bits that uniform codes of channels carry, and the codebooks' codes")
+        ->check(lm::file_name);
+    calibrate
+        ->add_option("--distributions", c.distributions,
+                     "CSV to write: inputs and errors of the neurons that are folded")
+        ->check(lm::file_name);
+    calibrate->add_option("--out,-o", c.out, "File to write")->required()->check(lm::file_name);
 
     lm::pack_options packed;
     auto* pack = app.add_subcommand("pack", "Write a model whose weights are used as they are mapped");
-    pack->add_option("model", packed.model, "GGUF file")->required();
-    pack->add_option("--out,-o", packed.out, "File to write")->required();
+    pack->add_option("model", packed.model, "GGUF file")->required()->check(lm::file_name);
+    pack->add_option("--out,-o", packed.out, "File to write")->required()->check(lm::file_name);
 
     lm::synth_options s;
     auto* synth = app.add_subcommand("synth", "Write a model of a known shape with random weights");
@@ -358,8 +389,8 @@ int lm::run_command_line(int argc, char** argv) {
         "--arch", s.arch,
         "Instead: a small model of this architecture, whose weights make all that is particular to "
         "it tell");
-    synth->add_option("--ctx", s.context, "Tokens of the model's context, instead of the shape's")
-        ->check(CLI::Range(1, 1 << 26));
+    synth->add_option("--ctx,--context", s.context, "Tokens of the model's context, instead of the shape's")
+        ->check(lm::whole(1, 1 << 26));
     lm::add_choice(synth, "--weights", s.weights,
                    std::map<std::string, lm::ggml_type>{{"f32", lm::ggml_type::f32},
                                                         {"f16", lm::ggml_type::f16},
@@ -367,16 +398,18 @@ int lm::run_command_line(int argc, char** argv) {
                                                         {"q4_0", lm::ggml_type::q4_0}},
                    "Type of all matrices; of --arch f32, if this is not given");
     synth->add_option("--seed", s.seed, "Seed of the weights")->check(lm::natural)->capture_default_str();
-    synth->add_option("--out,-o", s.out, "File to write")->required();
+    synth->add_option("--out,-o", s.out, "File to write")->required()->check(lm::file_name);
 
     const auto ended = lm::parse_arguments(app, argc, argv, [&] {
-        if (calibrate->parsed() && (kv->count() + schedule->count() != 0) == (ffn->count() != 0))
-            throw CLI::ValidationError(
-                "calibrate", "either --kv (codebooks for the cache) or --schedule, or --ffn is required");
-        if (calibrate->count("--errors") != 0 && schedule->count() + ffn->count() != 0)
-            throw CLI::ValidationError("--errors", "is for codebooks of the cache");
+        if (calibrate->parsed())
+            check_calibrate(*calibrate);
+        if (quantize->parsed() && !q.chooses_formats() && lm::is_rounding(q.weights))
+            lm::refuse_given(*quantize, {"--calibrate", "--chunks", "--towards", "--sweeps"},
+                             std::string(lm::name_of(q.weights)) +
+                                 " is rounded block by block, without a text");
         if (synth->parsed() && s.like.empty() == s.arch.empty())
-            throw CLI::ValidationError("synth", "either --like or --arch is required");
+            throw CLI::ValidationError("synth", s.like.empty() ? "--like or --arch is required"
+                                                               : "--like and --arch exclude each other");
         if (!s.arch.empty() && synth->count("--weights") == 0)
             s.weights = lm::ggml_type::f32;
     });

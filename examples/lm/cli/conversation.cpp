@@ -21,7 +21,7 @@ constexpr std::size_t portion = 512;
 } // namespace
 
 std::string_view name_of(chat_answer::end why) noexcept {
-    constexpr std::string_view names[] = {"end of text", "length", "context is full", "stopped"};
+    constexpr std::string_view names[] = {"end of sequence", "length", "context is full", "stopped"};
     return names[static_cast<std::size_t>(why)];
 }
 

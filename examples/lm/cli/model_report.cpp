@@ -51,10 +51,10 @@ void put_divergence(json_object& out, const evaluation& e) {
 }
 
 void print_evaluation(const evaluation& e, bool has_reference) {
-    print("perplexity      %.4f +- %.4f over %zu tokens (nll %.5f nats)\n", std::exp(e.nll),
+    print("perplexity      %.4f ± %.4f over %zu tokens (nll %.5f nats)\n", std::exp(e.nll),
           std::exp(e.nll) * e.nll_error, e.tokens, e.nll);
     if (has_reference)
-        print("KL divergence   %.6f +- %.6f nats\ntop-1 agreement %.2f %%\n", e.kl, e.kl_error,
+        print("KL divergence   %.6f ± %.6f nats\ntop-1 agreement %.2f %%\n", e.kl, e.kl_error,
               100 * e.agreement);
 }
 

@@ -123,7 +123,7 @@ status quantize(const quantize_options& o) {
     if (!o.rotate)
         warn_of_few_bits(*loaded->weights);
     if (std::error_code unknown; std::filesystem::exists(how.partial, unknown))
-        complain("going on with what is in %s", how.partial.c_str());
+        complain("looking in %s for what is finished", how.partial.c_str());
     work_line line;
     work_meter meter(std::ref(line));
     const auto made = quantize_model(how, *loaded->weights, *loaded->run, {}, &meter);

@@ -107,6 +107,11 @@ crumb::result<ffn_recipe> ffn_recipe::parse(std::string_view text) {
             return wrong(text, std::string(key) + " is given twice");
         seen.push_back(key);
     }
+    const auto is_given = [&](std::string_view key) {
+        return std::find(seen.begin(), seen.end(), key) != seen.end();
+    };
+    if (is_given("coverage") && is_given("parameters"))
+        return wrong(text, "coverage and parameters exclude each other");
     if (r.sound)
         r.predictor = weight_type::q8_0;
     if (r.sound && (r.miss >= 0 || r.residual))

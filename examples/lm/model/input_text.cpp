@@ -1,5 +1,6 @@
 #include "model/input_text.hpp"
 
+#include "gguf/shown_text.hpp"
 #include "text/sampler.hpp"
 
 #include <limits>
@@ -71,8 +72,8 @@ result<std::vector<std::int32_t>> calibration_text(const std::string& text, cons
     }
     if (tokens.size() < window)
         return status::error(crumb::errc::invalid_argument,
-                             "the calibration text has %zu tokens, a window takes %zu", tokens.size(),
-                             window);
+                             "%s: the calibration text has %zu tokens, a window takes %zu",
+                             shown_path(text).c_str(), tokens.size(), window);
     tokens.resize(std::min(tokens.size(), chunks * window) / window * window);
     return tokens;
 }

@@ -68,9 +68,9 @@ status check(const budget& b, const quantization& how, std::span<const format_cu
         return {};
     if (how.size)
         return status::error(errc::invalid_argument,
-                             "no choice of formats makes a file of %.2f MB: %.2f MB is the smallest that can "
-                             "be written",
-                             b.wanted / 1e6, static_cast<double>(least + b.others) / 1e6);
+                             "no choice of formats makes a file of %.0f bytes: %.2f MB is the smallest that "
+                             "can be written",
+                             b.wanted, static_cast<double>(least + b.others) / 1e6);
     return status::error(errc::invalid_argument,
                          "no choice of formats has %.3f bits per weight: %.3f is the smallest", *how.bits,
                          8 * static_cast<double>(least) / static_cast<double>(b.weights));

@@ -25,8 +25,10 @@ result<crumb::kv_codebooks> codebooks_for(const model& m, const load_options& o,
         return std::move(**stored);
     if (events.notice)
         events.notice(m.path() + " has no codebooks of " + codec_name(o.kv.codec) +
-                      (o.default_codebooks ? ": taking default ones, which know nothing of the model"
-                                           : ": training them on text that the model writes"));
+                      (o.default_codebooks
+                           ? ": taking default ones, which know nothing of the model"
+                           : ": training them on text that the model writes, which takes "
+                             "minutes (calibrate keeps them, --default-codebooks does without)"));
     if (o.default_codebooks)
         return crumb::default_kv_codebooks(o.kv.codec, m.shape().head_size);
     kv_training how;

@@ -215,6 +215,7 @@ class converter {
             if (progress)
                 progress(tensors_.size(), matrices.size());
         }
+        meter_.finish(work_kind::weights);
         return {};
     }
     status convert(std::size_t layer, const std::vector<crumb::second_moments<double>>& moments) {
