@@ -182,7 +182,6 @@ expect_error("nowhere/e.csv;cannot create" calibrate "${llama}" --kv pq4 --text 
 expect_error("--kv;--ffn;--schedule;is required" calibrate "${llama}" --text self --out "${WORK}/k.gguf")
 expect_error("--text is required" calibrate "${llama}" --kv pq4 --out "${WORK}/k.gguf")
 expect_error("--out is required" calibrate "${llama}" --kv pq4 --text self)
-expect_error("--ffn: excludes --kv" calibrate "${gpt2}" --ffn tardis --kv pq4 --text self --out "${WORK}/k.gguf")
 expect_error("--distributions;is for folded networks" calibrate "${llama}" --kv pq4 --distributions d.csv --text self
     --out "${WORK}/k.gguf")
 expect_error("--prompts;is for schedules of precision" calibrate "${llama}" --kv pq4 --prompts 5 --text self
@@ -319,7 +318,7 @@ expect_error("gated networks do not fold" generate "${llama}" -p "It was" --ffn 
 expect_error("gated networks do not fold" calibrate "${llama}" --ffn tardis --text "${long}" --out "${WORK}/f.gguf")
 expect_error("too few to fold" calibrate "${gpt2}" --ffn tardis --text "${long}" --chunks 4 --out "${WORK}/f.gguf")
 expect_error("coverage is a share from 0 to 1" calibrate "${gpt2}" --ffn tardis:coverage=2 --text self --out "${WORK}/f.gguf")
-expect_error("either --kv" calibrate "${gpt2}" --ffn tardis --kv pq4 --text self --out "${WORK}/f.gguf")
+expect_error("--ffn: excludes --kv" calibrate "${gpt2}" --ffn tardis --kv pq4 --text self --out "${WORK}/f.gguf")
 expect_error("nowhere/n.csv" calibrate "${gpt2}" --ffn tardis:greedy --text "${long}" --chunks 8
     --distributions "${WORK}/nowhere/n.csv" --out "${WORK}/f.gguf")
 if(EXISTS "${WORK}/f.gguf")
