@@ -46,8 +46,8 @@ crumb::status perplexity(const perplexity_options& o) {
         [&](std::size_t done, std::size_t all) { progress(done, all); }, schedule ? &*schedule : nullptr);
     progress.clear();
     if (!e)
-        return status::error(e.error().code(), "--text %s, --ctx %zu: %s", shown_path(o.text).c_str(), o.ctx,
-                             e.message());
+        return crumb::status::error(e.error().code(), "--text %s, --ctx %zu: %s", shown_path(o.text).c_str(),
+                                    o.ctx, e.message());
     const double speed = static_cast<double>(e->fed) / e->seconds;
     const std::string weights = weights_name(m, o.weights);
     const std::string kv = o.kv.name();

@@ -30,8 +30,10 @@ void special_tokens::assign(std::span<const name> names) {
         crosses_lines_ = crosses_lines_ || (each.strips_right && is_letter(each.text.back()));
     }
     // Of equal names the first counts.
-    std::stable_sort(sorted_.begin(), sorted_.end(),
-                     [&](std::int32_t a, std::int32_t b) { return names_[a] < names_[b]; });
+    std::sort(sorted_.begin(), sorted_.end(), [&](std::int32_t a, std::int32_t b) {
+        const int order = names_[a].compare(names_[b]);
+        return order != 0 ? order < 0 : a < b;
+    });
     sorted_.erase(std::unique(sorted_.begin(), sorted_.end(),
                               [&](std::int32_t a, std::int32_t b) { return names_[a] == names_[b]; }),
                   sorted_.end());
@@ -68,8 +70,9 @@ void special_tokens::find(std::string_view text, std::span<const text_range> quo
     for (std::size_t at = 0; at < text.size(); ++at)
         find_at(text, at, places);
     const auto length_of = [&](const found& f) { return names_[f.name].size(); };
-    std::stable_sort(places.begin(), places.end(),
-                     [&](const found& a, const found& b) { return length_of(a) > length_of(b); });
+    std::sort(places.begin(), places.end(), [&](const found& a, const found& b) {
+        return length_of(a) != length_of(b) ? length_of(a) > length_of(b) : a.begin < b.begin;
+    });
     // What is taken is at least as long as what is looked for, so that both ends tell whether the latter is
     // free.
     std::vector<bool> taken(places.empty() ? 0 : text.size());
