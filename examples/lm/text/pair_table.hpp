@@ -3,6 +3,7 @@
 
 #include "text/piece_table.hpp"
 
+#include <bit>
 #include <cstddef>
 #include <cstdint>
 #include <utility>
@@ -49,8 +50,7 @@ class pair_table {
     }
     template <class Slots>
     static auto find_slot(Slots& slots, std::uint64_t key) noexcept -> decltype(slots.data()) {
-        // The upper bits of a product with an odd number that no file can know.
-        std::size_t i = (key * hash_factor()) >> 32 & (slots.size() - 1);
+        std::size_t i = (key * hash_factor()) >> (64 - std::countr_zero(slots.size()));
         while (slots[i].key != empty && slots[i].key != key)
             i = (i + 1) & (slots.size() - 1);
         return slots.data() + i;

@@ -1,6 +1,7 @@
 // Texts of tokens in one piece of memory, found by number and by text.
 #pragma once
 
+#include <bit>
 #include <cstddef>
 #include <cstdint>
 #include <functional>
@@ -10,7 +11,8 @@
 
 namespace lm {
 
-/// An odd number that differs from process to process, so that no vocabulary is made to collide.
+/// An odd number that no file can know. The upper bits of a product with it choose slots, so that no
+/// vocabulary is made to collide.
 inline std::uint64_t hash_factor() noexcept {
     static const std::uint64_t factor = [] {
         std::random_device random;
@@ -46,7 +48,7 @@ class piece_table {
         if (!indexed)
             return;
         const std::uint32_t hash = hash_of(text);
-        for (std::size_t i = hash & (slots_.size() - 1);; i = (i + 1) & (slots_.size() - 1)) {
+        for (std::size_t i = slot_of(hash);; i = (i + 1) & (slots_.size() - 1)) {
             if (slots_[i].id == none) {
                 slots_[i] = {hash, id};
                 return;
@@ -68,7 +70,7 @@ class piece_table {
         if (slots_.empty())
             return none;
         const std::uint32_t hash = hash_of(text);
-        for (std::size_t i = hash & (slots_.size() - 1);; i = (i + 1) & (slots_.size() - 1)) {
+        for (std::size_t i = slot_of(hash);; i = (i + 1) & (slots_.size() - 1)) {
             if (slots_[i].id == none)
                 return none;
             if (slots_[i].hash == hash && (*this)[slots_[i].id] == text)
@@ -81,6 +83,9 @@ class piece_table {
         std::uint32_t hash;
         std::int32_t id;
     };
+    std::size_t slot_of(std::uint32_t hash) const noexcept {
+        return hash >> (32 - std::countr_zero(slots_.size()));
+    }
     static std::uint32_t hash_of(std::string_view text) noexcept {
         return static_cast<std::uint32_t>(std::hash<std::string_view>()(text) * hash_factor() >> 32);
     }
