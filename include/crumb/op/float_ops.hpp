@@ -35,7 +35,7 @@ constexpr std::size_t rope_table_bytes(std::size_t max_positions, std::size_t di
 /// Cosines and sines of a rotary embedding in the caller's memory; each is its exact value rounded to float.
 class rope_table {
   public:
-    static constexpr std::size_t max_dims = std::size_t{1} << 20;
+    static constexpr std::size_t max_dims = std::size_t{1} << 20; ///< rotated elements of a head
     rope_table() noexcept = default;
 
     /// Fills `buffer` (at least `rope_table_bytes(max_positions, options.dims)` bytes, aligned to

@@ -35,8 +35,8 @@ CRUMB_DECLARE_TABLE(folded_ffn_calls)
 /// the next.
 class folded_ffn {
   public:
-    static constexpr std::size_t phases = 4; ///< of a batch
-    static constexpr std::size_t max_parts = std::size_t{1} << 16;
+    static constexpr std::size_t phases = 4;                       ///< of a batch
+    static constexpr std::size_t max_parts = std::size_t{1} << 16; ///< that share a batch
 
     /// Checks that all parts are those of such a network, and chooses ISAs for what they have not chosen.
     CRUMB_WHEN_CALLED
