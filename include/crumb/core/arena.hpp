@@ -31,18 +31,15 @@ class arena {
     /// `size` bytes aligned to `crumb::alignment` with any contents; they belong to the arena. Throws
     /// std::bad_alloc.
     std::span<std::byte> take(std::size_t size) {
-        // More than any buffer has: its constructor throws.
-        if (size > std::numeric_limits<std::size_t>::max() / 2)
-            return {owned_.emplace_back(size, buffer::untouched).data(), size};
         const std::size_t room = round_up(size, alignment);
         if (const auto at = free_.find(room); at != free_.end() && !at->second.empty()) {
             std::byte* place = at->second.back();
             at->second.pop_back();
             return {place, size};
         }
-        // What fills a good part of a chunk would waste as much at its end.
-        if (room > chunk_ / 4)
-            return {owned_.emplace_back(room, buffer::untouched).data(), size};
+        // What fills a good part of a chunk would waste as much at its end; what no memory has rounds to 0.
+        if (std::max(size, room) > chunk_ / 4)
+            return {owned_.emplace_back(size, buffer::untouched).data(), size};
         if (left_.size() < room) {
             owned_.emplace_back(chunk_, buffer::untouched);
             left_ = owned_.back().bytes();
