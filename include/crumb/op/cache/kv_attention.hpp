@@ -236,8 +236,8 @@ class kv_attention {
 
     std::size_t head_size() const noexcept { return shape().head_size; }
     std::size_t group() const noexcept { return dense_.group_; }
-    /// Whether the ISA reads codes as they lie; an empty plan has none.
-    bool reads_codes() const noexcept { return functions_ != nullptr && functions_->scans.score != nullptr; }
+    /// Whether the ISA reads codes as they lie.
+    bool reads_codes() const noexcept { return functions_->scans.score != nullptr; }
     std::size_t partial_row_bytes() const noexcept {
         return shape().heads * (head_size() + 2) * sizeof(float);
     }
