@@ -80,34 +80,34 @@ class kv_storage {
 
     /// Whether `rows` more tokens fit now.
     status check_room(std::size_t rows) const noexcept {
-        if (rows > options_.max_tokens - count().length.load())
+        const std::size_t length = count().length.load(), coded = count().coded.load();
+        if (rows > options_.max_tokens - length)
             return status::error(errc::invalid_argument,
-                                 "kv_cache: %zu tokens and %zu more exceed the %zu allowed",
-                                 count().length.load(), rows, options_.max_tokens);
-        const std::size_t after = count().length.load() + rows;
+                                 "kv_cache: %zu tokens and %zu more exceed the %zu allowed", length, rows,
+                                 options_.max_tokens);
+        const std::size_t after = length + rows, pages = count().pages.load();
         if (options_.span != 0 && rows > options_.max_rows)
             return status::error(errc::invalid_argument,
                                  "kv_cache: %zu tokens at once, max_rows is %zu and the span has no room "
                                  "for more",
                                  rows, options_.max_rows);
-        if (pages_for(after) > count().pages.load())
+        if (pages_for(after) > pages)
             return status::error(errc::buffer_too_small, "kv_cache: %zu tokens need %zu pages, there are %zu",
-                                 after, pages_for(after), count().pages.load());
-        if (!is_uncoded() && after > sinks() && after - sinks() - count().coded.load() > slots())
+                                 after, pages_for(after), pages);
+        if (!is_uncoded() && after > sinks() && after - sinks() - coded > slots())
             return status::error(errc::buffer_too_small,
                                  "kv_cache: the window's %zu tokens are full: %zu wait to be encoded",
-                                 slots(), count().length.load() - sinks() - count().coded.load());
+                                 slots(), length - sinks() - coded);
         return {};
     }
     /// Tokens that wait to be encoded: whole blocks of 64, older than the window but for its `ahead` oldest
     /// tokens.
     std::size_t encodable(std::size_t ahead = 0) const noexcept {
         const std::size_t settled = sinks() + options_.window - std::min(ahead, options_.window);
-        const std::size_t n = count().length.load();
+        const std::size_t n = count().length.load(), done = count().coded.load();
         if (is_uncoded() || n <= settled)
             return 0;
-        const std::size_t end = (n - settled) / kv_block_tokens * kv_block_tokens,
-                          done = count().coded.load();
+        const std::size_t end = (n - settled) / kv_block_tokens * kv_block_tokens;
         return end > done ? end - done : 0;
     }
 
