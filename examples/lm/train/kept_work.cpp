@@ -9,6 +9,8 @@
 #include <array>
 #include <cstdio>
 #include <cstring>
+#include <set>
+#include <string>
 #include <string_view>
 #include <type_traits>
 
@@ -237,15 +239,11 @@ std::optional<written_tensor> read_tensor(byte_reader& in, std::string& name) {
 }
 
 /// Whether a tensor can be what one of the model's matrices has become, with these levels.
-bool is_made_of(const model& m, const std::string& name, const written_tensor& tensor,
-                const std::optional<trained_levels>& levels) {
+bool is_made_of(const model& m, const std::set<std::string>& matrices, const std::string& name,
+                const written_tensor& tensor, const std::optional<trained_levels>& levels) {
     const gguf_tensor* from = m.file().find_tensor(name);
-    const auto matrices = m.matrices();
-    const bool is_matrix = name == "token_embd.weight" || name == "output.weight" ||
-                           std::any_of(matrices.begin(), matrices.end(),
-                                       [&](const named_matrix& each) { return each.name == name; });
     const gguf_tensor now = tensor.as_read(name);
-    if (from == nullptr || !is_matrix || now.dims[2] * now.dims[3] != 1 ||
+    if (from == nullptr || !matrices.contains(name) || now.dims[2] * now.dims[3] != 1 ||
         !(shape_of(now) == shape_of(*from)))
         return false;
     const auto packed = find_packed(now);
@@ -299,6 +297,9 @@ result<kept_work> kept_work::open(const quantization& how, const model& m, std::
     out.tensors_ = &tensors;
     if (how.partial.empty())
         return out;
+    std::set<std::string> matrices{"token_embd.weight", "output.weight"};
+    for (const named_matrix& each : m.matrices())
+        matrices.insert(each.name);
     const auto take = [&](std::uint32_t what, std::span<const std::byte> record) {
         bool ok = false;
         byte_reader in(record);
@@ -313,7 +314,7 @@ result<kept_work> kept_work::open(const quantization& how, const model& m, std::
                                                          out.levels_->nested.parent == how.nested.parent));
         } else if (what == a_tensor) {
             auto tensor = read_tensor(in, name);
-            ok = tensor && is_made_of(m, name, *tensor, out.levels_);
+            ok = tensor && is_made_of(m, matrices, name, *tensor, out.levels_);
             if (ok)
                 tensors.keep(name, std::move(*tensor));
         }
