@@ -49,8 +49,8 @@ class pair_table {
         return std::uint64_t{left} << 32 | right;
     }
     template <class Slots>
-    static auto find_slot(Slots& slots, std::uint64_t key) noexcept -> decltype(slots.data()) {
-        std::size_t i = (key * hash_factor()) >> (64 - std::countr_zero(slots.size()));
+    auto find_slot(Slots& slots, std::uint64_t key) const noexcept -> decltype(slots.data()) {
+        std::size_t i = (key * factor_) >> (64 - std::countr_zero(slots.size()));
         while (slots[i].key != empty && slots[i].key != key)
             i = (i + 1) & (slots.size() - 1);
         return slots.data() + i;
@@ -63,6 +63,7 @@ class pair_table {
         slots_ = std::move(next);
     }
 
+    std::uint64_t factor_ = hash_factor();
     std::vector<slot> slots_;
     std::size_t count_ = 0;
 };

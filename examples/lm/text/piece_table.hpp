@@ -13,7 +13,7 @@ namespace lm {
 
 /// An odd number that no file can know. The upper bits of a product with it choose slots, so that no
 /// vocabulary is made to collide.
-inline std::uint64_t hash_factor() noexcept {
+inline std::uint64_t hash_factor() {
     static const std::uint64_t factor = [] {
         std::random_device random;
         return (std::uint64_t{random()} << 32 | random()) | 1;
@@ -86,10 +86,11 @@ class piece_table {
     std::size_t slot_of(std::uint32_t hash) const noexcept {
         return hash >> (32 - std::countr_zero(slots_.size()));
     }
-    static std::uint32_t hash_of(std::string_view text) noexcept {
-        return static_cast<std::uint32_t>(std::hash<std::string_view>()(text) * hash_factor() >> 32);
+    std::uint32_t hash_of(std::string_view text) const noexcept {
+        return static_cast<std::uint32_t>(std::hash<std::string_view>()(text) * factor_ >> 32);
     }
 
+    std::uint64_t factor_ = hash_factor();
     std::vector<char> bytes_;
     std::vector<std::size_t> ends_;
     std::vector<slot> slots_;
