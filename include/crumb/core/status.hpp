@@ -153,9 +153,9 @@ class [[nodiscard]] result {
 /// or written that belongs to others.
 #define CRUMB_REQUIRE(condition, ...)                                                                        \
     (static_cast<bool>(condition) ? void(0) : ::crumb::fail_check(__FILE__, __LINE__, __VA_ARGS__))
-/// Likewise, with debug checks only.
+/// Likewise, with debug checks only; without them the arguments are compiled but never evaluated.
 #if CRUMB_DEBUG_CHECKS
 #define CRUMB_CHECK(...) CRUMB_REQUIRE(__VA_ARGS__)
 #else
-#define CRUMB_CHECK(...) void(0)
+#define CRUMB_CHECK(...) (true ? void(0) : CRUMB_REQUIRE(__VA_ARGS__))
 #endif
