@@ -932,6 +932,7 @@ TEST(KvReference, RefusesCodecsThatDoNotExist) {
     EXPECT_EQ(code(kv_codec::pq(2, 5, false, true), 32), crumb::errc::invalid_argument);
     EXPECT_EQ(code(kv_codec::pq(3, 8, false, true), 30), crumb::errc::invalid_argument);
     EXPECT_EQ(code(kv_codec::pq(2, 4, true, true), 32), crumb::errc::invalid_argument);
+    EXPECT_EQ(code(kv_codec::pq(0, 8, false, true), 32), crumb::errc::invalid_argument);
     EXPECT_EQ(code(kv_codec::kivi(3), 32), crumb::errc::invalid_argument);
     EXPECT_EQ(code(kv_codec::pq(4, 8, false, true), 30), crumb::errc::bad_shape);
     EXPECT_EQ(code(kv_codec::f16(), 0), crumb::errc::bad_shape);

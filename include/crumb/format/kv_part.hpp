@@ -34,7 +34,10 @@ class kv_part_layout {
     constexpr kv_part_layout() = default;
     /// A part of keys, or of values.
     constexpr kv_part_layout(const kv_codec& codec, std::size_t head_size, bool keys) noexcept
-        : codec_(codec), head_size_(head_size), keys_(keys) {}
+        : codec_(codec), head_size_(head_size), keys_(keys),
+          rows_(codec.dims != 0 ? head_size / codec.dims : 0), row_bytes_(kv_part_tokens * codec.bits / 8) {
+        place();
+    }
 
     /// How tokens are encoded.
     constexpr const kv_codec& codec() const noexcept { return codec_; }
@@ -48,41 +51,18 @@ class kv_part_layout {
         return (head_size_ + kv_group_channels - 1) / kv_group_channels;
     }
     /// Rows of codes: the codes of a token, one per row.
-    constexpr std::size_t rows() const noexcept { return head_size_ / codec_.dims; }
+    constexpr std::size_t rows() const noexcept { return rows_; }
     /// Bytes of a row.
-    constexpr std::size_t row_bytes() const noexcept { return kv_part_tokens * codec_.bits / 8; }
+    constexpr std::size_t row_bytes() const noexcept { return row_bytes_; }
 
     /// Bytes before the scales of tokens: the means, if the codec has them.
-    constexpr std::size_t scales_offset() const noexcept {
-        return codec_.kind == kv_kind::pq && codec_.residual ? fp16_bytes(mean_blocks * head_size_) : 0;
-    }
+    constexpr std::size_t scales_offset() const noexcept { return scales_offset_; }
     /// `uniform`: bytes before the origins z.
-    constexpr std::size_t origins_offset() const noexcept { return codes_offset() / 2; }
+    constexpr std::size_t origins_offset() const noexcept { return codes_offset_ / 2; }
     /// Bytes before the codes.
-    constexpr std::size_t codes_offset() const noexcept {
-        switch (codec_.kind) {
-        case kv_kind::q8_0:
-            return fp16_bytes(kv_part_tokens * groups());
-        case kv_kind::uniform:
-            return 2 * fp16_bytes(keys_ ? mean_blocks * head_size_ : kv_part_tokens * groups());
-        case kv_kind::pq:
-            return codec_.residual ? scales_offset() + fp16_bytes(kv_part_tokens) : 0;
-        default:
-            return 0;
-        }
-    }
+    constexpr std::size_t codes_offset() const noexcept { return codes_offset_; }
     /// Bytes in all.
-    constexpr std::size_t bytes() const noexcept {
-        switch (codec_.kind) {
-        case kv_kind::f32:
-        case kv_kind::f16:
-            return kv_part_tokens * head_size_ * codec_.bits / 8;
-        case kv_kind::q8_0:
-            return codes_offset() + kv_part_tokens * head_size_;
-        default:
-            return codes_offset() + rows() * row_bytes();
-        }
-    }
+    constexpr std::size_t bytes() const noexcept { return bytes_; }
 
     static constexpr std::size_t mean_blocks = kv_part_tokens / kv_mean_tokens;
 
@@ -90,10 +70,32 @@ class kv_part_layout {
     static constexpr std::size_t fp16_bytes(std::size_t n) noexcept {
         return round_up(n * sizeof(half), alignment);
     }
+    /// Kernels ask for the offsets of each part, so they are computed once.
+    constexpr void place() noexcept {
+        switch (codec_.kind) {
+        case kv_kind::f32:
+        case kv_kind::f16:
+            break;
+        case kv_kind::q8_0:
+            codes_offset_ = fp16_bytes(kv_part_tokens * groups());
+            break;
+        case kv_kind::uniform:
+            codes_offset_ = 2 * fp16_bytes(keys_ ? mean_blocks * head_size_ : kv_part_tokens * groups());
+            break;
+        case kv_kind::pq:
+            if (codec_.residual) {
+                scales_offset_ = fp16_bytes(mean_blocks * head_size_);
+                codes_offset_ = scales_offset_ + fp16_bytes(kv_part_tokens);
+            }
+        }
+        bytes_ = codes_offset_ + rows_ * row_bytes_;
+    }
 
     kv_codec codec_;
     std::size_t head_size_ = 0;
     bool keys_ = true;
+    std::size_t rows_ = 0, row_bytes_ = 0;
+    std::size_t scales_offset_ = 0, codes_offset_ = 0, bytes_ = 0;
 };
 
 /// Where a code of `width` bits (8, 4 or 2) of token t lies in a row.
