@@ -18,9 +18,8 @@ struct math<I> {
     static CRUMB_INLINE f32 load(const half* p, std::size_t n) noexcept {
         if (n >= lanes)
             return I::load(p);
-        half rest[lanes] = {};
-        for (std::size_t i = 0; i < n; ++i)
-            rest[i] = p[i];
+        half rest[lanes];
+        copy_some(p, n, rest);
         return I::load(rest);
     }
     /// Stores the first min(n, lanes) lanes.
@@ -121,6 +120,11 @@ struct math<I> {
     }
 
   private:
+    /// n < lanes halves, then zeros. Out of line: few rows have such an end, and many places read rows.
+    static CRUMB_NOINLINE void copy_some(const half* p, std::size_t n, half* to) noexcept {
+        for (std::size_t i = 0; i < lanes; ++i)
+            to[i] = i < n ? p[i] : half{};
+    }
     /// e^(x - n ln 2).
     static CRUMB_INLINE f32 exp_near_zero(f32 x, f32 n) noexcept {
         f32 r = I::fma(n, I::set1(-0.693359375f), x);
