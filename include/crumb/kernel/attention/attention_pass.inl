@@ -61,8 +61,7 @@ struct attention_pass<I> {
     }
     /// How many of `n` tokens from t on query i sees.
     CRUMB_INLINE std::size_t visible(std::size_t i, std::size_t t, std::size_t n) const noexcept {
-        const std::size_t end = visible(i);
-        return end <= t ? 0 : end - t < n ? end - t : n;
+        return visible_of(args, row, i, t, n);
     }
 
     void begin() const noexcept {
@@ -126,8 +125,8 @@ struct attention_pass<I> {
     CRUMB_INLINE prefetcher<T> prefetching(const kv_rows<T>& ahead, std::size_t n,
                                            std::size_t i) const noexcept {
         constexpr std::size_t tile = query_tile;
-        return {ahead.data,      n, ahead.stride, padded, {i / tile, (queries + tile - 1) / tile},
-                args.two_streams};
+        return prefetcher_of<T>(ahead.data, n, ahead.stride, padded, i / tile, (queries + tile - 1) / tile,
+                                args.two_streams);
     }
 
     // Channels c .. c + lanes - 1 of a row.
@@ -376,6 +375,22 @@ struct attention_pass<I> {
                 to[args.head_size + 1] = totals[i];
             }
         }
+    }
+
+  private:
+    // Called once for some queries and a block: out of line, and not of members, which would leave their
+    // registers.
+    static CRUMB_NOINLINE std::size_t visible_of(const attention_query_args& args, std::size_t row,
+                                                 std::size_t i, std::size_t t, std::size_t n) noexcept {
+        std::size_t end = args.position + row + i / args.group + 1;
+        end = end < args.tokens.end ? end : args.tokens.end;
+        return end <= t ? 0 : end - t < n ? end - t : n;
+    }
+    template <class T>
+    static CRUMB_NOINLINE prefetcher<T>
+    prefetcher_of(const decltype(kv_rows<T>::data) first, std::size_t rows, std::size_t stride,
+                  std::size_t channels, std::size_t i, std::size_t count, bool two) noexcept {
+        return {first, rows, stride, channels, {i, count}, two};
     }
 };
 
