@@ -49,31 +49,27 @@ class kv_code_search<I> {
                 for (std::size_t i = 0; i < max_operands; ++i)
                     r[i][v] = operand(x, i);
             }
-            switch ((codec_.dims + products - 1) / products) {
-            case 1:
-                best_of<1>(count, r, out + t);
-                break;
-            case 2:
-                best_of<2>(count, r, out + t);
-                break;
-            default:
-                best_of<max_operands>(count, r, out + t);
-            }
+            const std::size_t operands = (codec_.dims + products - 1) / products;
+            if constexpr (max_operands > 2)
+                best_of<0>(operands, count, r, out + t);
+            else if (operands == 1)
+                best_of<1>(operands, count, r, out + t);
+            else
+                best_of<2>(operands, count, r, out + t);
         }
     }
 
-    /// W v for n vectors v, a multiple of 16, components `Stride` apart; sums as `kv_weighted` forms them.
-    template <std::size_t Stride>
-    static CRUMB_INLINE void apply_metric(const float* metric, std::size_t dims, std::size_t n,
-                                          const float* v, float* to) noexcept {
+    /// W v for n vectors v, a multiple of 16, components `stride` apart; sums as `kv_weighted` forms them.
+    static CRUMB_NOINLINE void apply_metric(const float* metric, std::size_t dims, std::size_t n,
+                                            const float* v, std::size_t stride, float* to) noexcept {
         for (std::size_t i = 0; i < dims; ++i)
             for (std::size_t at = 0; at < n; at += 16) {
                 double sums[16] = {};
                 for (std::size_t b = 0; b < dims; ++b)
                     for (std::size_t k = 0; k < 16; ++k)
-                        sums[k] += double{metric[i * dims + b]} * double{v[b * Stride + at + k]};
+                        sums[k] += double{metric[i * dims + b]} * double{v[b * stride + at + k]};
                 for (std::size_t k = 0; k < 16; ++k)
-                    to[i * Stride + at + k] = static_cast<float>(sums[k]);
+                    to[i * stride + at + k] = static_cast<float>(sums[k]);
             }
     }
 
@@ -94,7 +90,7 @@ class kv_code_search<I> {
             float plain[4][256];
             for (std::size_t i = 0; i < dims; ++i)
                 __builtin_memcpy(plain[i], w_[i], count * sizeof(float));
-            apply_metric<256>(tables.metric + j * dims * dims, dims, count, plain[0], w_[0]);
+            apply_metric(tables.metric + j * dims * dims, dims, count, plain[0], 256, w_[0]);
         }
         f32 most = I::zero();
         for (std::size_t i = 0; i < dims; ++i)
@@ -131,8 +127,10 @@ class kv_code_search<I> {
                           I::round_to_i32(I::mul(x[(2 * i + 1) % 4], I::set1(65536))));
     }
 
+    /// `Operands`: how many there are, or 0 for a loop over them.
     template <std::size_t Operands>
-    CRUMB_INLINE void best_of(std::size_t count, const i32 (*r)[4], std::uint8_t* out) const noexcept {
+    CRUMB_INLINE void best_of(std::size_t operands, std::size_t count, const i32 (*r)[4],
+                              std::uint8_t* out) const noexcept {
         i32 best[4];
         CRUMB_UNROLL
         for (std::size_t v = 0; v < 4; ++v)
@@ -141,11 +139,16 @@ class kv_code_search<I> {
             CRUMB_UNROLL
             for (std::size_t v = 0; v < 4; ++v) {
                 i32 first = I::set1_i32(start_[code]), second = I::set1_i32(start_[code + 1]);
-                CRUMB_UNROLL
-                for (std::size_t i = 0; i < Operands; ++i) {
+                const auto add = [&](std::size_t i) {
                     first = I::add_products(first, r[i][v], I::set1_i32(factor_[i][code]));
                     second = I::add_products(second, r[i][v], I::set1_i32(factor_[i][code + 1]));
-                }
+                };
+                CRUMB_UNROLL
+                for (std::size_t i = 0; i < Operands; ++i)
+                    add(i);
+                if constexpr (Operands == 0)
+                    for (std::size_t i = 0; i < operands; ++i)
+                        add(i);
                 best[v] = I::min_i32(best[v], I::min_i32(first, second));
             }
         }

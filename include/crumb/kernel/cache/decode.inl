@@ -37,7 +37,7 @@ struct kv_decode_run<I> {
         return reinterpret_cast<const half*>(args.part + offset);
     }
     /// Halves as floats: at most a part's tokens.
-    static CRUMB_INLINE void convert(const half* from, std::size_t n, float* to) noexcept {
+    static CRUMB_NOINLINE void convert(const half* from, std::size_t n, float* to) noexcept {
         for (std::size_t i = 0; i < n; i += lanes)
             M::store(to + i, M::load(from + i, n - i), n - i);
     }
@@ -109,13 +109,11 @@ struct kv_decode_run<I> {
             const std::size_t n = l.head_size() - c < tile ? l.head_size() - c : tile;
             for (std::size_t i = 0; i < n; ++i) {
                 const std::size_t channel = c + i;
-                if (!pq) {
-                    unpack(rows + channel * l.row_bytes(), codec.bits, args, bytes[i]);
-                    continue;
-                }
                 if (channel % codec.dims == 0)
-                    unpack(rows + channel / codec.dims * l.row_bytes(), codec.bits, args, codes);
-                look_up(args, channel, codes, bytes[i]);
+                    unpack(rows + channel / codec.dims * l.row_bytes(), codec.bits, args,
+                           pq ? codes : bytes[i]);
+                if (pq)
+                    look_up(args, channel, codes, bytes[i]);
             }
             if (by.token_origins) {
                 token_numbers(args, 0, c / kv_group_channels, by.factors);

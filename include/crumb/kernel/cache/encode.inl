@@ -44,8 +44,8 @@ struct kv_encode_run<I> {
     }
 
     /// round((x[i] - origin) / d), kept within [low, high], for n <= 32 numbers; d = 0: 0.
-    static CRUMB_INLINE void round(const float* x, std::size_t n, float origin, float d, float low,
-                                   float high, std::int32_t* to) noexcept {
+    static CRUMB_NOINLINE void round(const float* x, std::size_t n, float origin, float d, float low,
+                                     float high, std::int32_t* to) noexcept {
         if (!(d > 0)) {
             __builtin_memset(to, 0, n * sizeof *to);
             return;
@@ -85,8 +85,8 @@ struct kv_encode_run<I> {
     }
 
     /// Scale and origin of n numbers, and their codes: x = z + d c.
-    static CRUMB_INLINE void uniform_group(const float* x, std::size_t n, int bits, half& d, half& z,
-                                           std::int32_t* codes) noexcept {
+    static CRUMB_NOINLINE void uniform_group(const float* x, std::size_t n, int bits, half& d, half& z,
+                                             std::int32_t* codes) noexcept {
         float low = x[0], high = x[0];
         for (std::size_t i = 1; i < n; ++i) {
             low = x[i] < low ? x[i] : low;
@@ -159,8 +159,8 @@ struct kv_encode_run<I> {
             float changed[4 * tokens];
             const float* y = rest + j * codec.dims * tokens;
             if (args.tables.metric != nullptr) {
-                search::template apply_metric<tokens>(args.tables.metric + j * codec.dims * codec.dims,
-                                                      codec.dims, tokens, y, changed);
+                search::apply_metric(args.tables.metric + j * codec.dims * codec.dims, codec.dims, tokens, y,
+                                     tokens, changed);
                 y = changed;
             }
             const search of(codec, args.tables, j);
@@ -243,8 +243,8 @@ struct kv_encode_run<I> {
     }
 
     /// A block's codes into its places of a row.
-    static CRUMB_INLINE void pack(std::uint8_t* row, int bits, std::size_t block,
-                                  const std::uint8_t* codes) noexcept {
+    static CRUMB_NOINLINE void pack(std::uint8_t* row, int bits, std::size_t block,
+                                    const std::uint8_t* codes) noexcept {
         if (bits == 8) {
             __builtin_memcpy(row + block * tokens, codes, tokens);
             return;
