@@ -31,6 +31,46 @@ struct pq_score_run<I> {
     }
 
   private:
+    /// A row or two at a time, into sums of 16 bits by `score_tables`. A query is a table per plane. The
+    /// query that follows those it has done.
+    static std::size_t by_rows(const pq_score_args& args, std::size_t q, const std::uint8_t* ahead,
+                               void (*score_tables)(const pq_codes&, const std::uint8_t* const*, std::size_t,
+                                                    const std::uint8_t*,
+                                                    std::uint16_t (*)[kv_part_tokens]) noexcept) noexcept {
+        constexpr std::size_t room = 8;
+        alignas(64) std::uint16_t sums_of[room][kv_part_tokens];
+        const std::uint8_t* from[room];
+        std::size_t end = q, count = 0;
+        for (; end < args.count && count + 2 <= room; ++end) {
+            from[count++] = args.queries[end].high;
+            if (!args.is_coarse(end))
+                from[count++] = args.queries[end].low;
+        }
+        score_tables(args.codes, from, count, ahead, sums_of);
+        const std::size_t first = args.codes.first_block * kv_block_tokens,
+                          last = args.codes.last_block * kv_block_tokens;
+        const f32 unit = I::set1(pq_max + 1);
+        for (const std::uint16_t* high = sums_of[0]; q < end; ++q) {
+            const pq_query& query = args.queries[q];
+            float* out = args.out + q * kv_part_tokens;
+            const f32 step = I::set1(query.step);
+            if (args.is_coarse(q)) {
+                const f32 base = I::set1(query.coarse_base), coarse = I::mul(step, unit);
+                for (std::size_t t = first; t < last; t += lanes)
+                    I::store(out + t, I::fma(coarse, P::load_sums(high + t), base));
+                high += kv_part_tokens;
+                continue;
+            }
+            const std::uint16_t* low = high + kv_part_tokens;
+            const f32 base = I::set1(query.base);
+            for (std::size_t t = first; t < last; t += lanes)
+                I::store(out + t,
+                         I::fma(step, I::fma(unit, P::load_sums(high + t), P::load_sums(low + t)), base));
+            high = low + kv_part_tokens;
+        }
+        return end;
+    }
+
     template <pq_kind Kind>
     struct scorer {
         using L = pq_lookup<I, Kind>;
@@ -87,7 +127,7 @@ struct pq_score_run<I> {
                         q += 2;
                         continue;
                     }
-                q = by_rows(args, q, ahead);
+                q = by_rows(args, q, ahead, score_tables);
             }
         }
 
@@ -144,55 +184,23 @@ struct pq_score_run<I> {
             }
         }
 
-        /// A row or two at a time, into sums of 16 bits. A query is a table per plane; codes are read once
-        /// for all tables of a pass. The query that follows those it has done.
-        static std::size_t by_rows(const pq_score_args& args, std::size_t q,
-                                   const std::uint8_t* ahead) noexcept {
-            constexpr std::size_t room = 8;
-            alignas(64) std::uint16_t sums_of[room][kv_part_tokens];
-            const std::uint8_t* from[room];
-            std::size_t end = q, count = 0;
-            for (; end < args.count && count + 2 <= room; ++end) {
-                from[count++] = args.queries[end].high;
-                if (!args.is_coarse(end))
-                    from[count++] = args.queries[end].low;
-            }
+        /// The sums of some tables. Codes are read once for all tables of a pass.
+        static void score_tables(const pq_codes& codes, const std::uint8_t* const* tables, std::size_t count,
+                                 const std::uint8_t* ahead, std::uint16_t (*out)[kv_part_tokens]) noexcept {
             for (std::size_t i = 0; i < count; ahead = nullptr) {
                 // With nothing to prefetch, prefetch the current codes: cheaper than a branch.
-                const prefetcher next{ahead != nullptr ? ahead : args.codes.codes};
+                const prefetcher next{ahead != nullptr ? ahead : codes.codes};
                 if (tables_per_pass >= 4 && count - i >= 4) {
-                    score_units<tables_per_pass >= 4 ? 4 : 1>(args.codes, from + i, next, sums_of + i);
+                    score_units<tables_per_pass >= 4 ? 4 : 1>(codes, tables + i, next, out + i);
                     i += 4;
                 } else if (tables_per_pass >= 2 && count - i >= 2) {
-                    score_units<tables_per_pass >= 2 ? 2 : 1>(args.codes, from + i, next, sums_of + i);
+                    score_units<tables_per_pass >= 2 ? 2 : 1>(codes, tables + i, next, out + i);
                     i += 2;
                 } else {
-                    score_units<1>(args.codes, from + i, next, sums_of + i);
+                    score_units<1>(codes, tables + i, next, out + i);
                     ++i;
                 }
             }
-            const std::size_t first = args.codes.first_block * kv_block_tokens,
-                              last = args.codes.last_block * kv_block_tokens;
-            const f32 unit = I::set1(pq_max + 1);
-            for (const std::uint16_t* high = sums_of[0]; q < end; ++q) {
-                const pq_query& query = args.queries[q];
-                float* out = args.out + q * kv_part_tokens;
-                const f32 step = I::set1(query.step);
-                if (args.is_coarse(q)) {
-                    const f32 base = I::set1(query.coarse_base), coarse = I::mul(step, unit);
-                    for (std::size_t t = first; t < last; t += lanes)
-                        I::store(out + t, I::fma(coarse, P::load_sums(high + t), base));
-                    high += kv_part_tokens;
-                    continue;
-                }
-                const std::uint16_t* low = high + kv_part_tokens;
-                const f32 base = I::set1(query.base);
-                for (std::size_t t = first; t < last; t += lanes)
-                    I::store(out + t,
-                             I::fma(step, I::fma(unit, P::load_sums(high + t), P::load_sums(low + t)), base));
-                high = low + kv_part_tokens;
-            }
-            return end;
         }
 
         /// Bytes of a row that a pass over `units` units prefetches.
