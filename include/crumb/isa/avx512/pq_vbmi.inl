@@ -21,6 +21,7 @@ namespace crumb::inline CRUMB_ABI::kernel {
 struct pq_vbmi : pq_avx512 {
     static constexpr int table_registers_64 = 1, table_registers_256 = 4;
     using quads = pq_quads_512<false>;
+    using nibble_scans = isa::avx512_vnni;
     using table_64 = __m512i;
     using index_64 = __m512i;
     struct table_256 {

@@ -17,7 +17,7 @@ struct pq_add_run<I> {
     static void run(const pq_add_args& args) noexcept {
         switch (pq_kind_of(args.codes.codec)) {
         case pq_kind::nibble:
-            return adder<pq_kind::nibble>::run(args);
+            return pq_add_run<typename pq_nibble_scans<I>::type>::nibbles(args);
         case pq_kind::additive:
             return adder<pq_kind::additive>::run(args);
         case pq_kind::six:
@@ -26,6 +26,8 @@ struct pq_add_run<I> {
             return adder<pq_kind::byte>::run(args);
         }
     }
+    /// `run` for codes of 4 bits, for ISAs whose `pq_nibble_scans` name this one.
+    static void nibbles(const pq_add_args& args) noexcept { adder<pq_kind::nibble>::run(args); }
     /// Whether codes of blocks before `end` and codes from block `begin` on come in one register. What is
     /// added of a register is all of it, so they have to be added together.
     static bool meet(const kv_codec& codec, std::size_t end, std::size_t begin) noexcept {

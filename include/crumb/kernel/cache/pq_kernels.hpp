@@ -25,6 +25,18 @@ constexpr pq_kind pq_kind_of(const kv_codec& codec) noexcept {
                              : pq_kind::byte;
 }
 
+/// The ISA whose scans of nibbles another uses: its own, or those that its primitives name, where theirs
+/// would be no faster.
+template <class I>
+struct pq_nibble_scans {
+    using type = I;
+};
+template <class I>
+requires requires { typename I::pq::nibble_scans; }
+struct pq_nibble_scans<I> {
+    using type = typename I::pq::nibble_scans;
+};
+
 // ---- tables ----------------------------------------------------------------------------------------------
 /// What one query needs of its head's keys, in two planes of 7 bits: the product of query and key is
 ///     base + step * sum over rows j of (low[j][code_j] + 128 * high[j][code_j])

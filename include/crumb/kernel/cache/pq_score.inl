@@ -20,7 +20,7 @@ struct pq_score_run<I> {
     static void run(const pq_score_args& args) noexcept {
         switch (pq_kind_of(args.codes.codec)) {
         case pq_kind::nibble:
-            return scorer<pq_kind::nibble>::run(args);
+            return pq_score_run<typename pq_nibble_scans<I>::type>::nibbles(args);
         case pq_kind::additive:
             return scorer<pq_kind::additive>::run(args);
         case pq_kind::six:
@@ -29,6 +29,8 @@ struct pq_score_run<I> {
             return scorer<pq_kind::byte>::run(args);
         }
     }
+    /// `run` for codes of 4 bits, for ISAs whose `pq_nibble_scans` name this one.
+    static void nibbles(const pq_score_args& args) noexcept { scorer<pq_kind::nibble>::run(args); }
 
   private:
     /// A row or two at a time, into sums of 16 bits by `score_tables`. A query is a table per plane. The
