@@ -42,7 +42,7 @@ struct linear_table {
         &kernel::gemv<Format, kernels<Isa>>,
         &kernel::gemm<Format, kernels<Isa>>,
         &kernel::quantize_activations<own_or_base_isa<Isa>>,
-        &kernel::unpack<Format, kernels<Isa>>,
+        &kernel::unpack<Format, own_or_base_isa<Isa>>,
     };
     /// The same for codebooks whose entries are all from -32 to 31; null functions if the ISA is not faster
     /// so.
@@ -72,7 +72,7 @@ struct linear_table {
                         .order = pairs ? activation_order::pairs : activation_order::chunks};
             f.gemv = f.gemm = &kernel::panel_gemm<Format, kernels<Isa>>;
             f.quantize = &kernel::quantize_activations<own_or_base_isa<Isa>>;
-            f.unpack = &kernel::unpack<Format, kernels<Isa>>;
+            f.unpack = &kernel::unpack<Format, own_or_base_isa<Isa>>;
         }
         return f;
     }();
@@ -86,7 +86,7 @@ struct linear_table {
                         .absorbed = kernel::absorbed_product<Isa, typename Format::codes>::bits};
             f.gemv = f.gemm = &kernel::absorbed<Format, Isa>;
             f.quantize = &kernel::quantize_absorbed<Isa>;
-            f.unpack = &kernel::unpack<Format, kernels<Isa>>;
+            f.unpack = &kernel::unpack<Format, own_or_base_isa<Isa>>;
         }
         return f;
     }();
