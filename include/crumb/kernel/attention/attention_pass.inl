@@ -27,8 +27,8 @@ struct attention_pass<I> {
     std::size_t kv_head, row, queries, vectors, padded, stride;
     float *q, *o, *converted, *scores, *maxima, *totals, *fresh, *factors;
 
-    CRUMB_INLINE attention_pass(const attention_query_args& a, std::size_t h, std::size_t r, std::size_t rows,
-                                float* state, float* work) noexcept
+    CRUMB_NOINLINE attention_pass(const attention_query_args& a, std::size_t h, std::size_t r,
+                                  std::size_t rows, float* state, float* work) noexcept
         : args(a), kv_head(h), row(r), queries(rows * a.group), vectors((a.head_size + lanes - 1) / lanes),
           padded(vectors * lanes), stride(a.score_tokens) {
         const attention_scratch at{a.row_block * a.group, padded, stride};

@@ -149,7 +149,6 @@ struct kv_field_scores<isa::CRUMB_THIS_ISA, N> {
                                     float* steps, float* sums) const noexcept {
         const std::size_t size = args.head_size;
         f32 total[means];
-        CRUMB_UNROLL
         for (std::size_t k = 0; k < means; ++k) {
             const float by = inverse_of(most[k], Two);
             steps[k] = by == 0 ? 0 : most[k] / (Two ? fine : levels);
