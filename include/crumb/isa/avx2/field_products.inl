@@ -70,8 +70,8 @@ struct field_products_avx2 {
         put(out + 24, step, base, _mm256_permute2x128_si256(s[2], s[3], 0x31));
     }
 
-    static CRUMB_INLINE void add_to(float* sums, float factor, acc s) noexcept {
-        _mm256_storeu_ps(sums, _mm256_fmadd_ps(_mm256_set1_ps(factor), _mm256_cvtepi32_ps(widen(s)),
+    static CRUMB_INLINE void add_to(float* sums, float factor, const acc* s) noexcept {
+        _mm256_storeu_ps(sums, _mm256_fmadd_ps(_mm256_set1_ps(factor), _mm256_cvtepi32_ps(widen(*s)),
                                                _mm256_loadu_ps(sums)));
     }
 

@@ -5,13 +5,15 @@
 #if !defined(CRUMB_THIS_ISA)
 #define CRUMB_EDITED_ISA avx512_vnni
 #include <crumb/isa/editor.hpp>
+
+#include <crumb/isa/avx512/pq.inl>
 #endif
 
 namespace crumb::inline CRUMB_ABI::kernel {
 
 struct field_products_512 {
     static constexpr std::size_t width = 64;
-    static constexpr std::size_t tile = 4, channels = 1;
+    static constexpr std::size_t tile = 4, channels = 4;
     static constexpr std::size_t at_once(int) noexcept { return 128; }
     using reg = __m512i;
     using acc = __m512i;
@@ -69,10 +71,8 @@ struct field_products_512 {
         put(out + 80, later, then, _mm512_shuffle_i32x4(x, y, 0xdd));
     }
 
-    static CRUMB_INLINE void add_to(float* sums, float factor, acc s) noexcept {
-        const __m256i eight = _mm256_add_epi32(_mm512_castsi512_si256(s), _mm512_extracti64x4_epi64(s, 1));
-        _mm256_storeu_ps(
-            sums, _mm256_fmadd_ps(_mm256_set1_ps(factor), _mm256_cvtepi32_ps(eight), _mm256_loadu_ps(sums)));
+    static CRUMB_INLINE void add_to(float* sums, float factor, const acc* s) noexcept {
+        pq_avx512::add_to<channels>(sums, factor, s);
     }
 
     // ---- factors ----

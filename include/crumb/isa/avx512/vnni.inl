@@ -6,11 +6,12 @@ CRUMB_IGNORE_UNDEFINED_BEGIN
 
 #if CRUMB_SYSTEM == CRUMB_SYSTEM_CACHE
 #include <crumb/isa/avx512/byte_products.inl>
-#include <crumb/isa/avx512/field_products.inl>
 #include <crumb/isa/avx512/pq_quads.inl>
 #include <crumb/isa/avx512/pq_tables.inl>
 
 #include <crumb/isa/avx512/pq.inl>
+
+#include <crumb/isa/avx512/field_products.inl>
 #elif CRUMB_SYSTEM == CRUMB_SYSTEM_FFN
 #include <crumb/isa/avx512/code_dots.inl>
 #include <crumb/isa/avx512/four_rows.inl>

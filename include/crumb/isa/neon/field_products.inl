@@ -61,8 +61,10 @@ struct field_products_dotprod {
         for (int k = 0; k < 4; ++k)
             vst1q_f32(out + 4 * k, vfmaq_f32(base, step, vcvtq_f32_s32(s[k])));
     }
-    static CRUMB_INLINE void add_to(float* sums, float factor, acc s) noexcept {
-        vst1q_f32(sums, vfmaq_n_f32(vld1q_f32(sums), vcvtq_f32_s32(s), factor));
+    static CRUMB_INLINE void add_to(float* sums, float factor, const acc* s) noexcept {
+        CRUMB_UNROLL
+        for (std::size_t k = 0; k < channels; ++k, sums += pq_sums)
+            vst1q_f32(sums, vfmaq_n_f32(vld1q_f32(sums), vcvtq_f32_s32(s[k]), factor));
     }
 
     // ---- factors ----

@@ -257,12 +257,8 @@ struct kv_fields<isa::CRUMB_THIS_ISA, N> : kv_field_scores<isa::CRUMB_THIS_ISA, 
                 add_unit<Bits, Planes, 0>(codes + u * (unit * Bits / 8), planes, u * unit, sum);
             CRUMB_UNROLL
             for (std::size_t j = 0; j < Planes; ++j)
-                if (Planes < 3 || planes[j].sums != nullptr) {
-                    CRUMB_UNROLL
-                    for (std::size_t k = 0; k < together; ++k)
-                        N::add_to(planes[j].sums + (c + k) * pq_sums, planes[j].factor,
-                                  sum[j * together + k]);
-                }
+                if (Planes < 3 || planes[j].sums != nullptr)
+                    N::add_to(planes[j].sums + c * pq_sums, planes[j].factor, sum + j * together);
         }
         next = ahead;
         return Planes;

@@ -156,6 +156,7 @@ concept has_byte_products = requires { typename Isa::byte_products; };
 ///     dot        adds products of the factors to the sums of tokens
 ///     widen      such sums as 32 bits
 ///     put        base + step * sum of four registers, in the order of tokens
+///     add_to     adds factor * (sums of tokens) to the `pq_sums` floats of each of `channels` channels
 ///     place      where `round` puts the factors of a quad
 ///     round      rounds `width` channels to a plane, or to two: 128 high + low; adds up the integers
 template <class Isa>
