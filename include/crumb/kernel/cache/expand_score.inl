@@ -162,17 +162,13 @@ struct pq_expand_run<I> {
                         for (std::size_t i = 0; i < tile * registers; ++i)
                             sum[i] = acc[i];
                     }
-                    finish<L>(sum, 0, u, set);
-                    for (std::size_t p = tile; p < count; p += tile) {
+                    for (std::size_t p = 0;;) {
+                        scores(sum, p, L::token(u, set), L::middle(u, set));
+                        if ((p += tile) >= count)
+                            break;
                         from_cache<tile>(sum, kept, quad_bytes, p);
-                        finish<L>(sum, p, u, set);
                     }
                 }
-        }
-        template <class L>
-        CRUMB_INLINE void finish(const typename Q::acc* acc, std::size_t p, std::size_t u,
-                                 std::size_t set) const noexcept {
-            scores(acc, p, L::token(u, set), L::middle(u, set));
         }
 
         // ---- codes whose entries are loaded together ----
@@ -264,8 +260,8 @@ struct pq_expand_run<I> {
         }
         /// Scores of the queries of four planes, for tokens from `t` on and, of the second half of registers,
         /// from `middle` on.
-        void scores(const typename Q::acc* acc, std::size_t p, std::size_t t,
-                    std::size_t middle) const noexcept {
+        CRUMB_INLINE void scores(const typename Q::acc* acc, std::size_t p, std::size_t t,
+                                 std::size_t middle) const noexcept {
             CRUMB_UNROLL
             for (std::size_t i = 0; i < tile; ++i) {
                 const std::size_t q = owner[p + i];
