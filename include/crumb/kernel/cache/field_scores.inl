@@ -48,9 +48,10 @@ struct kv_field_scores<isa::CRUMB_THIS_ISA, N> {
           work(at.work(a.scratch)), states(at.states(own)) {}
 
     /// Scores tokens first .. stop - 1 of a part of keys. `ahead`: a part of values to prefetch.
-    template <int Bits>
     void score(const std::byte* part, std::size_t first, std::size_t stop,
                const std::byte* ahead) const noexcept {
+        const multipliers* by =
+            cache.keys().codec().bits == 4 ? multipliers_of<4>.data() : multipliers_of<2>.data();
         numbers of[few_queries];
         const std::size_t rows = args.head_size / 4,
                           each = piece_bytes(cache.values().bytes(), kv_part_tokens / width * rows);
@@ -60,7 +61,8 @@ struct kv_field_scores<isa::CRUMB_THIS_ISA, N> {
                 made = u * unit / stretch;
                 make_factors(part, made, stop, of);
             }
-            score_unit<Bits, 0>(part, u, of, next, each);
+            for (std::size_t r = 0; r < 2 * registers; ++r)
+                score_register(part, u, r, by[r], of, next, each);
         }
         for (std::size_t i = 0; i < pass.queries; ++i)
             for (std::size_t t = 0; t < first; ++t)
@@ -197,17 +199,9 @@ struct kv_field_scores<isa::CRUMB_THIS_ISA, N> {
     struct multipliers {
         products one, two, all, kept;
     };
-    /// Registers R and on of a unit's codes.
-    template <int Bits, int R>
-    CRUMB_INLINE void score_unit(const std::byte* part, std::size_t u, const numbers* of,
-                                 line_prefetcher& next, std::size_t each) const noexcept {
-        score_register(part, u, Bits, R, multipliers_of<Bits, R>, of, next, each);
-        if constexpr (R + 1 < int{2 * registers})
-            score_unit<Bits, R + 1>(part, u, of, next, each);
-    }
-    void score_register(const std::byte* part, std::size_t u, std::size_t bits, std::size_t r,
-                        const multipliers& by, const numbers* of, line_prefetcher& next,
-                        std::size_t each) const noexcept {
+    /// Register r of a unit's codes.
+    void score_register(const std::byte* part, std::size_t u, std::size_t r, const multipliers& by,
+                        const numbers* of, line_prefetcher& next, std::size_t each) const noexcept {
         const std::size_t half_block = r / registers;
         const std::int8_t* planes[2 * few_queries + tile];
         std::size_t owner[2 * few_queries + tile], count = 0;
@@ -228,8 +222,8 @@ struct kv_field_scores<isa::CRUMB_THIS_ISA, N> {
         const std::size_t used = count;
         while (count % tile != 0)
             take(planes[0], none);
-        const std::uint8_t* rows =
-            reinterpret_cast<const std::uint8_t*>(part + cache.keys().codes_offset()) + u * (unit * bits / 8);
+        const std::uint8_t* rows = reinterpret_cast<const std::uint8_t*>(part + cache.keys().codes_offset()) +
+                                   u * (unit * cache.keys().codec().bits / 8);
         float* to = pass.scores + u * unit + half_block * kv_mean_tokens + r % registers * width;
         alignas(64) std::uint8_t kept[max_quads * quad_bytes];
         acc sum[4 * tile];
@@ -313,9 +307,15 @@ struct kv_field_scores<isa::CRUMB_THIS_ISA, N> {
 
     static constexpr std::size_t pair = tile > 2 ? 2 : tile;
     template <int Bits, int R>
-    static constexpr multipliers multipliers_of = {
-        &kv_field_scores::multiply<Bits, R, 1>, &kv_field_scores::multiply<Bits, R, pair>,
-        &kv_field_scores::multiply<Bits, R, tile>, &kv_field_scores::multiply<0, 0, tile, N::at_once(Bits)>};
+    static constexpr multipliers of_register() noexcept {
+        return {&kv_field_scores::multiply<Bits, R, 1>, &kv_field_scores::multiply<Bits, R, pair>,
+                &kv_field_scores::multiply<Bits, R, tile>,
+                &kv_field_scores::multiply<0, 0, tile, N::at_once(Bits)>};
+    }
+    template <int Bits>
+    static constexpr auto multipliers_of = []<std::size_t... R>(std::index_sequence<R...>) {
+        return std::array{of_register<Bits, int{R}>()...};
+    }(std::make_index_sequence<2 * registers>{});
 };
 
 } // namespace crumb::inline CRUMB_ABI::kernel

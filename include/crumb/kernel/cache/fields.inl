@@ -65,10 +65,9 @@ struct kv_fields<isa::CRUMB_THIS_ISA, N> : kv_field_scores<isa::CRUMB_THIS_ISA, 
     /// read after them, or nothing.
     void attend(const kv_parts& here, std::size_t t, std::size_t first, std::size_t stop,
                 const kv_parts& next) const noexcept {
-        if (cache.keys().codec().bits == 4)
-            attend_to<4>(here, t, first, stop, next);
-        else
-            attend_to<2>(here, t, first, stop, next);
+        base::score(here.keys, first - t, stop - t, here.values);
+        pass.weigh(t, stop - t);
+        add(here.values, stop - t, next.keys);
     }
 
     /// Adds what was summed to the pass's results.
@@ -95,21 +94,12 @@ struct kv_fields<isa::CRUMB_THIS_ISA, N> : kv_field_scores<isa::CRUMB_THIS_ISA, 
   private:
     CRUMB_INLINE kv_scan<I> scan() const noexcept { return {pass, args, place}; }
 
-    template <int Bits>
-    void attend_to(const kv_parts& here, std::size_t t, std::size_t first, std::size_t stop,
-                   const kv_parts& next) const noexcept {
-        base::template score<Bits>(here.keys, first - t, stop - t, here.values);
-        pass.weigh(t, stop - t);
-        add<Bits>(here.values, stop - t, next.keys);
-    }
-
     // ---- values ----
     // o = sum over tokens of (p d) (code - m) + p . (z + m d), where d and z are those of the channel's group
     // and m is the middle of the codes.
-    template <int Bits>
     void add(const std::byte* part, std::size_t stop, const std::byte* ahead) const noexcept {
-        constexpr std::size_t group_bytes = kv_group_channels * kv_part_tokens * Bits / 8;
         const kv_part_layout& l = cache.values();
+        const adders& by = l.codec().bits == 4 ? adders_of<4> : adders_of<2>;
         const std::size_t each = piece_bytes(cache.keys().bytes(), l.head_size());
         float factor[few_queries], lost[few_queries] = {};
         for (std::size_t i = 0; i < pass.queries; ++i) {
@@ -121,18 +111,13 @@ struct kv_fields<isa::CRUMB_THIS_ISA, N> : kv_field_scores<isa::CRUMB_THIS_ISA, 
         }
         line_prefetcher next(ahead != nullptr ? ahead : part, cache.keys().bytes(), args.two_streams);
         const auto* codes = reinterpret_cast<const std::uint8_t*>(part + l.codes_offset());
-        for (std::size_t g = 0; g < l.groups(); ++g, codes += group_bytes) {
+        for (std::size_t g = 0; g < l.groups(); ++g, codes += kv_group_channels * l.row_bytes()) {
             const std::size_t left = l.head_size() - g * kv_group_channels,
                               channels = left < kv_group_channels ? left : kv_group_channels,
                               planes = round_weights(part, g, channels, stop, factor, lost);
             for (std::size_t p = 0; p < planes;) {
-                const std::size_t asked = p == 0 ? each : 0;
-                if (tile > 2 && planes - p > 2)
-                    p += add_planes<Bits, tile>(codes, channels, p, planes, next, asked);
-                else if (planes - p > 1)
-                    p += add_planes<Bits, 2>(codes, channels, p, planes, next, asked);
-                else
-                    p += add_planes<Bits, 1>(codes, channels, p, planes, next, asked);
+                const adder add_some = planes - p == 1 ? by.one : planes - p == 2 ? by.two : by.all;
+                p += (this->*add_some)(codes, channels, p, planes, next, p == 0 ? each : 0);
             }
         }
         for (std::size_t i = 0; i < pass.queries; ++i)
@@ -231,11 +216,17 @@ struct kv_fields<isa::CRUMB_THIS_ISA, N> : kv_field_scores<isa::CRUMB_THIS_ISA, 
             take(low, step);
         return I::sum(I::to_f32(total));
     }
+    /// `add_planes` of some codes and planes.
+    using adder = std::size_t (kv_fields::*)(const std::uint8_t* codes, std::size_t channels, std::size_t p,
+                                             std::size_t count, line_prefetcher& next,
+                                             std::size_t each) const noexcept;
+    struct adders {
+        adder one, two, all; ///< of a plane, of two and of a tile
+    };
     /// Adds codes of a group's channels times some planes of weights; the number of planes that a pass takes.
     template <int Bits, std::size_t Planes>
-    CRUMB_NOINLINE std::size_t add_planes(const std::uint8_t* codes, std::size_t channels, std::size_t p,
-                                          std::size_t count, line_prefetcher& next,
-                                          std::size_t each) const noexcept {
+    std::size_t add_planes(const std::uint8_t* codes, std::size_t channels, std::size_t p, std::size_t count,
+                           line_prefetcher& next, std::size_t each) const noexcept {
         constexpr std::size_t row_bytes = kv_part_tokens * Bits / 8, together = N::channels;
         pq_plane planes[Planes];
         CRUMB_UNROLL
@@ -282,6 +273,10 @@ struct kv_fields<isa::CRUMB_THIS_ISA, N> : kv_field_scores<isa::CRUMB_THIS_ISA, 
         if constexpr (R + 1 < int{2 * registers})
             add_unit<Bits, Planes, R + 1>(codes, planes, first, sum);
     }
+
+    template <int Bits>
+    static constexpr adders adders_of = {&kv_fields::add_planes<Bits, 1>, &kv_fields::add_planes<Bits, 2>,
+                                         &kv_fields::add_planes<Bits, tile>};
 };
 
 } // namespace crumb::inline CRUMB_ABI::kernel
