@@ -41,7 +41,7 @@ struct pq_score_run<I> {
                                                     std::uint16_t (*)[kv_part_tokens]) noexcept) noexcept {
         constexpr std::size_t room = 8;
         alignas(64) std::uint16_t sums_of[room][kv_part_tokens];
-        const std::uint8_t* from[room];
+        const std::uint8_t* from[room] = {}; // GCC would warn of what the call below does not read
         std::size_t end = q, count = 0;
         for (; end < args.count && count + 2 <= room; ++end) {
             from[count++] = args.queries[end].high;
