@@ -6,6 +6,11 @@
 #define CRUMB_EDITED_ISA avx512_vnni
 #include <crumb/isa/editor.hpp>
 
+#include <crumb/isa/avx2/pq_quads.inl>
+
+#include <crumb/isa/avx512/pq_quads.inl>
+#include <crumb/isa/avx512/pq_tables.inl>
+
 #include <crumb/isa/avx512/pq.inl>
 #endif
 
