@@ -136,20 +136,26 @@ class kv_code_search<I> {
         for (std::size_t v = 0; v < 4; ++v)
             best[v] = I::set1_i32(INT32_MAX);
         for (std::size_t code = 0; code < count; code += 2) {
-            CRUMB_UNROLL
-            for (std::size_t v = 0; v < 4; ++v) {
-                i32 first = I::set1_i32(start_[code]), second = I::set1_i32(start_[code + 1]);
-                const auto add = [&](std::size_t i) {
-                    first = I::add_products(first, r[i][v], I::set1_i32(factor_[i][code]));
-                    second = I::add_products(second, r[i][v], I::set1_i32(factor_[i][code + 1]));
-                };
-                CRUMB_UNROLL
-                for (std::size_t i = 0; i < Operands; ++i)
-                    add(i);
-                if constexpr (Operands == 0)
+            const auto add = [&](i32& first, i32& second, std::size_t i, std::size_t v) {
+                first = I::add_products(first, r[i][v], I::set1_i32(factor_[i][code]));
+                second = I::add_products(second, r[i][v], I::set1_i32(factor_[i][code + 1]));
+            };
+            if constexpr (Operands == 0) {
+                for (std::size_t v = 0; v < 4; ++v) {
+                    i32 first = I::set1_i32(start_[code]), second = I::set1_i32(start_[code + 1]);
                     for (std::size_t i = 0; i < operands; ++i)
-                        add(i);
-                best[v] = I::min_i32(best[v], I::min_i32(first, second));
+                        add(first, second, i, v);
+                    best[v] = I::min_i32(best[v], I::min_i32(first, second));
+                }
+            } else {
+                CRUMB_UNROLL
+                for (std::size_t v = 0; v < 4; ++v) {
+                    i32 first = I::set1_i32(start_[code]), second = I::set1_i32(start_[code + 1]);
+                    CRUMB_UNROLL
+                    for (std::size_t i = 0; i < Operands; ++i)
+                        add(first, second, i, v);
+                    best[v] = I::min_i32(best[v], I::min_i32(first, second));
+                }
             }
         }
         for (std::size_t v = 0; v < 4; ++v) {
