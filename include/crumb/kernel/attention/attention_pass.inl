@@ -43,10 +43,7 @@ struct attention_pass<I> {
     }
 
     /// One past the last token that query i sees.
-    CRUMB_INLINE std::size_t visible(std::size_t i) const noexcept {
-        const std::size_t end = args.position + row + i / args.group + 1;
-        return end < args.tokens.end ? end : args.tokens.end;
-    }
+    CRUMB_INLINE std::size_t visible(std::size_t i) const noexcept { return visible(i, 0, args.tokens.end); }
     /// The first token that query i sees.
     CRUMB_INLINE std::size_t oldest(std::size_t i) const noexcept {
         const std::size_t end = args.position + row + i / args.group + 1;
