@@ -88,14 +88,13 @@ struct pq_vbmi : pq_avx512 {
         /// Four rows: two bytes that were looked up make one, of at most 254.
         static CRUMB_INLINE void add(sums& s, const index& first, const index& second,
                                      const std::uint8_t* low, const std::uint8_t* high) noexcept {
-            add_plane(s, first, second, load_tables<2>(low), load_tables<2>(low + 64), 1);
-            add_plane(s, first, second, load_tables<2>(high), load_tables<2>(high + 64), pq_max + 1);
+            add_plane(s, first, second, _mm512_loadu_si512(low), _mm512_loadu_si512(low + 64), 1);
+            add_plane(s, first, second, _mm512_loadu_si512(high), _mm512_loadu_si512(high + 64), pq_max + 1);
         }
-        /// Two rows, or one at the end of an odd number.
-        template <int Rows>
+        /// Two rows.
         static CRUMB_INLINE void add(sums& s, const index& at, const std::uint8_t* low,
                                      const std::uint8_t* high) noexcept {
-            const __m512i lows = load_tables<Rows>(low), highs = load_tables<Rows>(high);
+            const __m512i lows = _mm512_loadu_si512(low), highs = _mm512_loadu_si512(high);
             CRUMB_UNROLL
             for (int i = 0; i < 4; ++i) {
                 subtract(s.part[i], _mm512_permutexvar_epi8(at.part[i], lows), 1);
@@ -127,13 +126,6 @@ struct pq_vbmi : pq_avx512 {
             const __m512i from = _mm512_set1_epi64(0x2c280c0824200400 + Bit * 0x0101010101010101);
             return _mm512_ternarylogic_epi32(_mm512_multishift_epi64_epi8(from, rows), _mm512_set1_epi8(15),
                                              _mm512_set1_epi32(0x30201000), 0xea);
-        }
-        template <int Rows>
-        static CRUMB_INLINE __m512i load_tables(const std::uint8_t* p) noexcept {
-            if constexpr (Rows == 2)
-                return _mm512_loadu_si512(p);
-            else
-                return _mm512_zextsi256_si512(_mm256_loadu_si256(reinterpret_cast<const __m256i*>(p)));
         }
         static CRUMB_INLINE void add_plane(sums& s, const index& first, const index& second, __m512i a,
                                            __m512i b, int factor) noexcept {

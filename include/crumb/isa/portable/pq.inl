@@ -65,7 +65,7 @@ struct pq_portable {
         return six;
     }
     static CRUMB_INLINE index_256 eight_bits(const reg& raw) noexcept { return raw; }
-    static CRUMB_INLINE reg look_up_16(const std::uint8_t* t, const reg& i) noexcept {
+    static CRUMB_NOINLINE reg look_up_16(const std::uint8_t* t, const reg& i) noexcept {
         reg x;
         for (int k = 0; k < width; ++k)
             x.byte[k] = t[i.byte[k]];

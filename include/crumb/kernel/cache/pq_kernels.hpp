@@ -42,8 +42,8 @@ struct pq_nibble_scans<I> {
 ///     base + step * sum over rows j of (low[j][code_j] + 128 * high[j][code_j])
 /// give or take `error`, where additive codes take the sum of an entry of each half of a table.
 struct pq_query {
-    std::uint8_t* low = nullptr;  ///< [rows][entries], 0 .. 127
-    std::uint8_t* high = nullptr; ///< [rows][entries], 0 .. 127
+    std::uint8_t* low = nullptr;  ///< [rows][entries], 0 .. 127; an odd number of rows is followed by zeros
+    std::uint8_t* high = nullptr; ///< likewise
     float step = 0, base = 0;
     /// Bound of the difference to the sum of exact products, for any codes. Infinite if the query was not
     /// finite; the tables are zero then.
@@ -63,7 +63,7 @@ struct pq_query_memory {
     constexpr pq_query_memory(const kv_codec& codec, std::size_t head_size, bool expanded) noexcept
         : high(0), work(0), bytes(0) {
         const std::size_t rows = head_size / codec.dims;
-        high = round_up(expanded ? head_size : rows * codec.entries(), alignment);
+        high = round_up(expanded ? head_size : round_up(rows, 2) * codec.entries(), alignment);
         work = 2 * high;
         bytes = work + (expanded ? 0 : round_up((head_size + 4 * rows) * sizeof(float), alignment));
     }

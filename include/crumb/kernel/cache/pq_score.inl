@@ -96,12 +96,12 @@ struct pq_score_run<I> {
                                                : P::most >= 4 && room(4) >= 4 * L::sets                   ? 4
                                                : P::most >= 2 && room(2) >= 2 * L::sets                   ? 2
                                                                                                           : 1;
-        /// Units of a pass for some tables.
+        /// Units of a pass for some tables: as many go into a part without a rest.
         static constexpr std::size_t units_of(int tables) noexcept {
-            if (L::loops)
-                return 1;
-            const std::size_t n = static_cast<std::size_t>(room(tables) / (tables * L::sets));
-            return n == 0 ? 1 : n > L::units ? L::units : n;
+            std::size_t n = L::loops ? 1 : L::units;
+            while (n > 1 && static_cast<int>(n) * tables * L::sets > room(tables))
+                n /= 2;
+            return n;
         }
 
         static constexpr bool in_pairs = L::additive && has_row_pairs<P>;
@@ -149,7 +149,8 @@ struct pq_score_run<I> {
                 std::size_t row = 0;
                 const auto pair = [&](std::size_t r) {
                     const std::uint8_t* at = codes.codes + r * L::row_bytes;
-                    const auto index = R::index_of(L::load(at, u).x, L::load(at + L::row_bytes, u).x);
+                    const std::size_t second = r + 1 < rows ? L::row_bytes : 0;
+                    const auto index = R::index_of(L::load(at, u).x, L::load(at + second, u).x);
                     next.prefetch(0, 128);
                     next.at += 128;
                     return index;
@@ -161,23 +162,12 @@ struct pq_score_run<I> {
                         R::add(s[i], first, second, queries[i].low + row * L::entries,
                                queries[i].high + row * L::entries);
                 }
-                if (row + 2 <= rows) {
+                for (; row < rows; row += 2) {
                     const auto index = pair(row);
                     CRUMB_UNROLL
                     for (int i = 0; i < Queries; ++i)
-                        R::template add<2>(s[i], index, queries[i].low + row * L::entries,
-                                           queries[i].high + row * L::entries);
-                    row += 2;
-                }
-                if (row < rows) {
-                    const auto x = L::load(codes.codes + row * L::row_bytes, u).x;
-                    const auto index = R::index_of(x, x);
-                    next.prefetch(0, 64);
-                    next.at += 64;
-                    CRUMB_UNROLL
-                    for (int i = 0; i < Queries; ++i)
-                        R::template add<1>(s[i], index, queries[i].low + row * L::entries,
-                                           queries[i].high + row * L::entries);
+                        R::add(s[i], index, queries[i].low + row * L::entries,
+                               queries[i].high + row * L::entries);
                 }
                 CRUMB_UNROLL
                 for (int i = 0; i < Queries; ++i)
@@ -210,18 +200,14 @@ struct pq_score_run<I> {
             return L::row_bytes * units / L::units;
         }
 
-        /// The sums of some tables for the units of the blocks.
+        /// The sums of some tables for the units of the blocks, and of those that share a pass with them.
         template <int Tables>
         static void score_units(const pq_codes& codes, const std::uint8_t* const* tables, prefetcher next,
                                 std::uint16_t (*out)[kv_part_tokens]) noexcept {
             constexpr std::size_t step = units_of(Tables);
             const std::size_t last = L::last_unit(codes.last_block);
-            std::size_t u = L::first_unit(codes.first_block);
-            for (; u + step <= last; u += step)
+            for (std::size_t u = L::first_unit(codes.first_block) / step * step; u < last; u += step)
                 score_tile<Tables, step, prefetched(step)>(codes.codes, codes.rows(), tables, u, next, out);
-            if constexpr (step > 1)
-                for (; u < last; ++u)
-                    score_tile<Tables, 1, prefetched(1)>(codes.codes, codes.rows(), tables, u, next, out);
         }
 
         /// The sums of `Units` units from u on, over all rows. `Each`: bytes to prefetch with a row.
@@ -238,14 +224,19 @@ struct pq_score_run<I> {
             CRUMB_UNROLL
             for (std::size_t i = 0; i < std::size_t{Tables} * Units * L::sets; ++i)
                 s[i] = P::start();
-            std::size_t i = 0;
-            for (; i + rows_per_add <= rows; i += rows_per_add) {
-                accumulate_rows<Tables, Units, rows_per_add, Each / Units>(codes, i, from, u, ahead, s);
-                ahead.at += rows_per_add * Each;
-            }
-            if (i < rows) {
-                accumulate_rows<Tables, Units, 1, Each / Units>(codes, i, from, u, ahead, s);
-                ahead.at += Each;
+            // Few addresses: where units of a row follow each other, the first one is all it takes.
+            const std::size_t unit = L::six ? u : 0;
+            const std::uint8_t* row = L::six ? codes : codes + u * L::width;
+            // Behind an odd number of rows the last one comes again, with a table of zeros.
+            std::size_t paired = rows / rows_per_add * rows_per_add, second = L::row_bytes;
+            for (std::size_t i = 0;; second = 0, paired = rows) {
+                for (; i < paired; i += rows_per_add) {
+                    accumulate_rows<Tables, Units, Each / Units>(row, second, i, from, unit, ahead, s);
+                    row += rows_per_add * L::row_bytes;
+                    ahead.at += rows_per_add * Each;
+                }
+                if (i >= rows)
+                    break;
             }
             next = ahead;
             CRUMB_UNROLL
@@ -260,18 +251,15 @@ struct pq_score_run<I> {
             }
         }
 
-        /// Adds what some rows hold for some units. `Each`: bytes to prefetch per unit.
-        template <int Tables, std::size_t Units, std::size_t Rows, std::size_t Each>
-        static CRUMB_INLINE void accumulate_rows(const std::uint8_t* codes, std::size_t row,
-                                                 const std::uint8_t* const* tables, std::size_t u,
-                                                 const prefetcher& ahead, sums* s) noexcept {
-            std::size_t at[Rows];
+        /// Adds what rows from `row` on hold for some units; the codes of a second one are `second` bytes
+        /// away. `Each`: bytes to prefetch per unit.
+        template <int Tables, std::size_t Units, std::size_t Each>
+        static CRUMB_INLINE void accumulate_rows(const std::uint8_t* codes, std::size_t second,
+                                                 std::size_t row, const std::uint8_t* const* tables,
+                                                 std::size_t u, const prefetcher& ahead, sums* s) noexcept {
+            typename L::table t[unsigned(rows_per_add)][unsigned(Tables)];
             CRUMB_UNROLL
-            for (std::size_t r = 0; r < Rows; ++r)
-                at[r] = (row + r) * L::row_bytes;
-            typename L::table t[unsigned(Rows)][unsigned(Tables)];
-            CRUMB_UNROLL
-            for (std::size_t r = 0; r < Rows; ++r) {
+            for (std::size_t r = 0; r < rows_per_add; ++r) {
                 CRUMB_UNROLL
                 for (std::size_t q = 0; q < std::size_t{Tables}; ++q)
                     t[r][q] = L::load_table(tables[q] + (row + r) * L::entries);
@@ -280,27 +268,28 @@ struct pq_score_run<I> {
             constexpr std::size_t steps = L::sets; // of a unit
             CRUMB_UNROLL
             for (std::size_t n = 0; n < Units; n += pair) {
-                typename L::unit x[Rows][pair];
+                typename L::unit x[rows_per_add][pair];
                 CRUMB_UNROLL
-                for (std::size_t r = 0; r < Rows; ++r) {
+                for (std::size_t r = 0; r < rows_per_add; ++r) {
                     CRUMB_UNROLL
                     for (std::size_t i = 0; i < pair; ++i)
-                        x[r][i] = L::load(codes + at[r], u + n + i);
+                        x[r][i] = L::load(codes + r * second, u + n + i);
                 }
                 CRUMB_UNROLL
                 for (std::size_t i = 0; i < pair; ++i) {
                     CRUMB_UNROLL
                     for (int set = 0; set < L::sets; ++set) {
                         const std::size_t k = (n + i) * steps + static_cast<std::size_t>(set);
-                        ahead.prefetch(k * Rows * Each / steps, (k + 1) * Rows * Each / steps);
-                        typename L::index index[Rows];
+                        ahead.prefetch(k * rows_per_add * Each / steps,
+                                       (k + 1) * rows_per_add * Each / steps);
+                        typename L::index index[rows_per_add];
                         CRUMB_UNROLL
-                        for (std::size_t r = 0; r < Rows; ++r)
+                        for (std::size_t r = 0; r < rows_per_add; ++r)
                             index[r] = L::index_of(x[r][i], set);
                         CRUMB_UNROLL
                         for (std::size_t q = 0; q < std::size_t{Tables}; ++q) {
                             reg sum = L::look_up(t[0][q], index[0]);
-                            if constexpr (Rows == 2)
+                            if constexpr (rows_per_add == 2)
                                 sum = P::add(sum, L::look_up(t[1][q], index[1]));
                             if (P::pins_all || q + 1 == std::size_t{Tables})
                                 P::pin(sum);

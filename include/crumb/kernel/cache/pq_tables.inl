@@ -35,6 +35,10 @@ struct pq_table_run<I> {
 
     CRUMB_INLINE void make() const noexcept {
         out.step = out.base = out.coarse_base = 0;
+        if (rows % 2 != 0) {
+            __builtin_memset(out.low + rows * entries, 0, entries);
+            __builtin_memset(out.high + rows * entries, 0, entries);
+        }
         const float largest = scale_query();
         if (!(largest >= tiny) || largest > __FLT_MAX__) {
             // The largest magnitude, times the largest sum of two entries.
