@@ -1,5 +1,5 @@
 // Sums of product-quantized values: looked-up entries of centroids times the weights of tokens. Loops:
-//     planes of weights (1, 2 or 4 at a time) > rows (sub-spaces) > channels of a row > units of tokens
+//     planes of weights (1, 2, 4 or 8 at a time) > rows (sub-spaces) > channels of a row > units of tokens
 #if !defined(CRUMB_THIS_ISA)
 #include <crumb/isa/editor.hpp>
 
@@ -60,30 +60,44 @@ struct pq_add_run<I> {
         using L = pq_lookup<I, Kind>;
         template <int Channels, int Planes>
         struct pass;
-        /// Planes of a pass: what is looked up serves all of them.
-        static constexpr int most = L::loops ? 1 : 4;
+        /// Planes of a pass: what is looked up serves all of them, as long as their weights are loaded in
+        /// less time.
+        static constexpr int most = L::loops ? 1 : L::keeps_weights && L::sets == 1 ? 8 : 4;
 
+        /// Others are first or last of a scan: where weights are kept, their planes are added one by one.
+        static bool is_whole(const pq_codes& codes) noexcept {
+            return last_of(codes.last_block) - first_of(codes.first_block) == L::units;
+        }
+        /// Units that are added together: a line, which is prefetched meanwhile.
+        static constexpr std::size_t together = L::loops                   ? 1
+                                                : L::line_units < L::units ? L::line_units
+                                                                           : L::units;
+        /// Units of the blocks from `block` on, and up to it.
+        static std::size_t first_of(std::size_t block) noexcept {
+            return L::first_unit(block) / together * together;
+        }
+        static std::size_t last_of(std::size_t block) noexcept {
+            return round_up(L::last_unit(block), together);
+        }
         static bool meet(std::size_t end, std::size_t begin) noexcept {
-            return L::last_unit(end) > L::first_unit(begin);
+            return last_of(end) > first_of(begin);
         }
 
         static void run(const pq_add_args& args) noexcept {
             const std::uint8_t* ahead = args.codes.ahead;
-            const bool one_by_one =
-                (most_channels > 1 && args.codes.codec.dims == 1) || !(L::loops || is_whole(args.codes));
+            const bool one_by_one = (most_channels > 1 && args.codes.codec.dims == 1) ||
+                                    (L::keeps_weights && !is_whole(args.codes));
             for (std::size_t p = 0; p < args.count; ahead = nullptr) {
                 const std::size_t left = one_by_one ? 1 : args.count - p;
-                if (most >= 4 && left >= 3)
+                if (most >= 8 && left >= 5)
+                    p += add_planes<most >= 8 ? 8 : 1>(args, p, ahead);
+                else if (most >= 4 && left >= 3)
                     p += add_planes<most >= 4 ? 4 : 1>(args, p, ahead);
                 else if (most >= 2 && left >= 2)
                     p += add_planes<most >= 2 ? 2 : 1>(args, p, ahead);
                 else
                     p += add_planes<1>(args, p, ahead);
             }
-        }
-        /// Others are first or last of a scan: their planes are added one by one.
-        static bool is_whole(const pq_codes& codes) noexcept {
-            return L::last_unit(codes.last_block) - L::first_unit(codes.first_block) == L::units;
         }
 
         /// Max channels of a pass: those of a code of the fastest codecs of this kind. Others run as well,
@@ -125,35 +139,45 @@ struct pq_add_run<I> {
             const std::uint8_t* row = codes.codes;
             const std::uint8_t* next = ahead != nullptr ? ahead : row;
             const std::int8_t* entries = args.entries;
-            const std::size_t first = L::first_unit(codes.first_block), last = L::last_unit(codes.last_block);
-            pq_plane planes[unsigned(Planes)];
-            alignas(64) std::uint8_t weights[L::split ? Planes : 1][kv_part_tokens];
-            for (int i = 0; i < Planes; ++i) {
-                const std::size_t at = p + static_cast<std::size_t>(i);
-                // Fewer than a pass has room for: the last one is summed again, and not stored.
-                planes[i] = args.planes[at < args.count ? at : args.count - 1];
-                if (at >= args.count)
-                    planes[i].sums = nullptr;
-                if constexpr (L::split) {
-                    order_weights(planes[i].weights, weights[i]);
-                    planes[i].weights = weights[i];
-                }
-            }
+            const std::size_t first = first_of(codes.first_block), last = last_of(codes.last_block);
+            // Beside each other, so that one address serves all of them.
+            alignas(64) std::uint8_t weights[unsigned(Planes)][kv_part_tokens];
+            pq_plane gathered[unsigned(Planes)], planes[unsigned(Planes)];
+            gather(args, p, Planes, gathered, weights);
+            // In registers, as far as they go: sums that are stored might be those whose address was given
+            // away.
+            for (int i = 0; i < Planes; ++i)
+                planes[i] = gathered[i];
             const std::size_t passes = codes.codec.dims / std::size_t{Step};
-            if constexpr (!L::loops)
-                if (Planes > 1 || is_whole(codes))
-                    return whole_part<Step, Planes>(codes.rows(), passes, row, next, entries, planes);
+            // A part is added without a loop where that is faster; weights stay in registers if there is
+            // room.
+            constexpr bool always_whole = L::keeps_weights && (Planes == 2 || Planes == 4);
+            constexpr bool if_whole = !L::loops && (L::nibble || (L::keeps_weights && Planes == 1));
+            constexpr int per_unit = L::sets * Planes;
+            constexpr bool keep = always_whole && per_unit * static_cast<int>(L::units) +
+                                                          Step * (Planes + L::table_registers) <=
+                                                      I::registers - 8;
+            const bool whole = always_whole || (if_whole && first == 0 && last == L::units);
+            typename P::reg kept[keep ? std::size_t{per_unit} * L::units : 1];
+            if constexpr (keep) {
+                CRUMB_UNROLL
+                for (std::size_t u = 0; u < L::units; ++u)
+                    load_weights<Planes>(weights[0], u, kept + u * per_unit);
+            }
+            std::size_t channel = 0;
             for (std::size_t left = codes.rows(); left > 0; --left) {
                 for (std::size_t i = 0; i < passes; ++i) {
                     pass<Step, Planes> run(entries);
-                    for (std::size_t u = first; u < last; ++u) {
-                        if (L::begins_line(u))
-                            L::prefetch(next, u);
-                        typename P::reg w[L::sets * Planes];
-                        load_weights<Planes>(planes, u, w);
-                        run.unit(L::load(row, u), w);
+                    if ((always_whole || if_whole) && whole) {
+                        CRUMB_UNROLL
+                        for (std::size_t u = 0; u < L::units; u += together)
+                            add_units(run, row, next, u, weights[0], keep ? kept + u * per_unit : nullptr);
+                    } else {
+                        for (std::size_t u = first; u < last; u += together)
+                            add_units(run, row, next, u, weights[0], nullptr);
                     }
-                    run.end(planes);
+                    run.end(planes, channel);
+                    channel += Step;
                     entries += Step * L::entries;
                 }
                 row += L::row_bytes;
@@ -161,81 +185,62 @@ struct pq_add_run<I> {
             }
         }
 
+        /// The units of a line from unit u on, or one. `kept`: their weights, or null.
         template <int Step, int Planes>
-        static CRUMB_INLINE void whole_part(std::size_t rows, std::size_t passes, const std::uint8_t* row,
-                                            const std::uint8_t* next, const std::int8_t* entries,
-                                            pq_plane* planes) noexcept {
-            // Weights stay in registers where there is room.
-            constexpr int per_unit = L::sets * Planes, all_weights = per_unit * static_cast<int>(L::units);
-            constexpr bool keep = all_weights + Step * (Planes + L::table_registers) <= I::registers - 8;
-            typename P::reg kept[unsigned(keep ? all_weights : 1)];
-            if constexpr (keep) {
-                CRUMB_UNROLL
-                for (std::size_t u = 0; u < L::units; ++u)
-                    load_weights<Planes>(planes, u, kept + u * per_unit);
-            }
-            for (; rows > 0; --rows) {
-                for (std::size_t left = passes; left > 0; --left) {
-                    pass<Step, Planes> run(entries);
-                    if constexpr (L::keeps_weights) {
-                        constexpr std::size_t pair = L::template loads_of<L::units>();
-                        CRUMB_UNROLL
-                        for (std::size_t u = 0; u < L::units; u += pair)
-                            add_units<pair>(run, row, next, u, planes, keep ? kept + u * per_unit : nullptr);
-                    } else {
-                        for (std::size_t u = 0; u < L::units; u += L::line_units)
-                            add_units<L::line_units>(run, row, next, u, planes, nullptr);
-                    }
-                    run.end(planes);
-                    entries += Step * L::entries;
-                }
-                row += L::row_bytes;
-                next += L::row_bytes;
-            }
-        }
-        /// N units from unit u on. `kept`: their weights, or null.
-        template <std::size_t N, int Step, int Planes>
-        static CRUMB_INLINE void add_units(pass<Step, Planes>& run, const std::uint8_t* row,
-                                           const std::uint8_t* next, std::size_t u, const pq_plane* planes,
-                                           const typename P::reg* kept) noexcept {
-            constexpr bool lines = N % L::line_units == 0; // of which u begins one
-            typename L::unit x[N];
+        static CRUMB_INLINE void
+        add_units(pass<Step, Planes>& run, const std::uint8_t* row, const std::uint8_t* next, std::size_t u,
+                  const std::uint8_t* weights, const typename P::reg* kept) noexcept {
+            typename L::unit x[together];
             CRUMB_UNROLL
-            for (std::size_t i = 0; i < N; ++i)
+            for (std::size_t i = 0; i < together; ++i)
                 x[i] = L::load(row, u + i);
             CRUMB_UNROLL
-            for (std::size_t i = 0; i < N; ++i) {
-                if (L::begins_line(lines ? i : u + i))
+            for (std::size_t i = 0; i < together; ++i) {
+                if (L::begins_line(together > 1 ? i : u))
                     L::prefetch(next, u + i);
                 typename P::reg loaded[unsigned(L::sets * Planes)];
                 if (kept == nullptr)
-                    load_weights<Planes>(planes, u + i, loaded);
+                    load_weights<Planes>(weights, u + i, loaded);
                 run.unit(x[i], kept != nullptr ? kept + i * (L::sets * Planes) : loaded);
             }
         }
         template <int Planes>
-        static CRUMB_INLINE void load_weights(const pq_plane* planes, std::size_t u,
+        static CRUMB_INLINE void load_weights(const std::uint8_t* weights, std::size_t u,
                                               typename P::reg* w) noexcept {
             CRUMB_UNROLL
             for (int set = 0; set < L::sets; ++set) {
                 CRUMB_UNROLL
-                for (int p = 0; p < Planes; ++p)
-                    w[set * Planes + p] =
-                        P::load(planes[p].weights + place(u, static_cast<std::size_t>(set)));
+                for (std::size_t p = 0; p < std::size_t{Planes}; ++p)
+                    w[std::size_t(set) * Planes + p] =
+                        P::load(weights + p * kv_part_tokens + place(u, static_cast<std::size_t>(set)));
             }
         }
         /// Where a register's weights lie.
         static constexpr std::size_t place(std::size_t u, std::size_t set) noexcept {
             return L::split ? (u * L::sets + set) * L::width : L::token(u, set);
         }
-        static CRUMB_INLINE void order_weights(const std::uint8_t* from, std::uint8_t* to) noexcept {
-            constexpr std::size_t half_register = L::width / 2;
-            for (std::size_t u = 0; u < L::units; ++u)
-                for (std::size_t set = 0; set < std::size_t{L::sets}; ++set) {
-                    __builtin_memcpy(to + place(u, set), from + L::token(u, set), half_register);
-                    __builtin_memcpy(to + place(u, set) + half_register, from + L::middle(u, set),
-                                     half_register);
+        /// Planes p .. p + count - 1 and copies of their weights. Behind the last one it comes again, summed
+        /// but not stored.
+        static CRUMB_NOINLINE void gather(const pq_add_args& args, std::size_t p, int count, pq_plane* planes,
+                                          std::uint8_t (*weights)[kv_part_tokens]) noexcept {
+            for (int i = 0; i < count; ++i, ++p) {
+                planes[i] = args.planes[p < args.count ? p : args.count - 1];
+                if (p >= args.count)
+                    planes[i].sums = nullptr;
+                const std::uint8_t* from = planes[i].weights;
+                if constexpr (L::split) {
+                    constexpr std::size_t half_register = L::width / 2;
+                    for (std::size_t u = 0; u < L::units; ++u)
+                        for (std::size_t set = 0; set < std::size_t{L::sets}; ++set) {
+                            std::uint8_t* to = weights[i] + place(u, set);
+                            __builtin_memcpy(to, from + L::token(u, set), half_register);
+                            __builtin_memcpy(to + half_register, from + L::middle(u, set), half_register);
+                        }
+                } else {
+                    for (std::size_t t = 0; t < kv_part_tokens; t += L::width)
+                        __builtin_memcpy(weights[i] + t, from + t, L::width);
                 }
+            }
         }
 
         // Some channels of a row's codes, in registers.
@@ -266,8 +271,7 @@ struct pq_add_run<I> {
                 }
                 P::pin(sums[0]);
             }
-            /// Goes on to the sums of the next channels.
-            CRUMB_INLINE void end(pq_plane* planes) const noexcept {
+            CRUMB_INLINE void end(const pq_plane* planes, std::size_t channel) const noexcept {
                 CRUMB_UNROLL
                 for (int p = 0; p < Planes; ++p) {
                     if (Planes > 2 && planes[p].sums == nullptr)
@@ -276,8 +280,7 @@ struct pq_add_run<I> {
                     CRUMB_UNROLL
                     for (int i = 0; i < Channels; ++i)
                         of[i] = sums[i * Planes + p];
-                    P::template add_to<Channels>(planes[p].sums, planes[p].factor, of);
-                    planes[p].sums += Channels * pq_sums;
+                    P::template add_to<Channels>(planes[p].sums + channel * pq_sums, planes[p].factor, of);
                 }
             }
         };
