@@ -53,13 +53,15 @@ struct kv_field_scores<isa::CRUMB_THIS_ISA, N> {
         const multipliers* by =
             cache.keys().codec().bits == 4 ? multipliers_of<4>.data() : multipliers_of<2>.data();
         numbers of[few_queries];
-        const std::size_t rows = args.head_size / 4,
-                          each = piece_bytes(cache.values().bytes(), kv_part_tokens / width * rows);
+        // Registers of factors take about as long as quads of codes.
+        const std::size_t quads = kv_part_tokens / width * (args.head_size / 4),
+                          floats = kv_part_tokens / stretch * pass.queries * (args.head_size / lanes),
+                          each = piece_bytes(cache.values().bytes(), quads + floats);
         line_prefetcher next(ahead, cache.values().bytes(), args.two_streams);
         for (std::size_t u = first / unit, made = ~std::size_t{0}; u * unit < stop; ++u) {
             if (made != u * unit / stretch) {
                 made = u * unit / stretch;
-                make_factors(part, made, stop, of);
+                make_factors(part, made, stop, of, next, each);
             }
             for (std::size_t r = 0; r < 2 * registers; ++r)
                 score_register(part, u, r, by[r], of, next, each);
@@ -108,7 +110,8 @@ struct kv_field_scores<isa::CRUMB_THIS_ISA, N> {
 
     /// Rounds the factors of a stretch's mean blocks before `stop`. How many planes a query takes does not
     /// depend on the token that a call begins with.
-    void make_factors(const std::byte* part, std::size_t s, std::size_t stop, numbers* of) const noexcept {
+    void make_factors(const std::byte* part, std::size_t s, std::size_t stop, numbers* of,
+                      line_prefetcher& next, std::size_t each) const noexcept {
         const std::size_t size = args.head_size, begin = s * means,
                           all = (stop + kv_mean_tokens - 1) / kv_mean_tokens - begin,
                           count = all < means ? all : means;
@@ -116,6 +119,7 @@ struct kv_field_scores<isa::CRUMB_THIS_ISA, N> {
         const half* z = halves(part + cache.keys().origins_offset()) + begin * size;
         float *scales = pass.converted, *origins = scales + means * size;
         convert(d, z, count * size, means * size, scales, origins);
+        line_prefetcher ahead = next; // a copy, whose members stay in registers
         for (std::size_t i = 0; i < pass.queries; ++i) {
             const float* q = pass.q + i * pass.padded;
             f32 tops[means], dots[means];
@@ -123,6 +127,7 @@ struct kv_field_scores<isa::CRUMB_THIS_ISA, N> {
             for (std::size_t k = 0; k < means; ++k)
                 tops[k] = dots[k] = I::zero();
             for (std::size_t c = 0; c < size; c += lanes) {
+                ahead.step(each);
                 const f32 x = I::load(q + c);
                 CRUMB_UNROLL
                 for (std::size_t k = 0; k < means; ++k) {
@@ -144,6 +149,7 @@ struct kv_field_scores<isa::CRUMB_THIS_ISA, N> {
             for (std::size_t k = 0; k < means; ++k)
                 of[i].bases[k] -= middle * of[i].steps[k] * sums[k];
         }
+        next = ahead;
     }
     /// Rounds q d / step to planes, by mean block; the steps, and the sums of the integers.
     template <bool Two>

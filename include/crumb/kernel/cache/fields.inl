@@ -100,7 +100,9 @@ struct kv_fields<isa::CRUMB_THIS_ISA, N> : kv_field_scores<isa::CRUMB_THIS_ISA, 
     void add(const std::byte* part, std::size_t stop, const std::byte* ahead) const noexcept {
         const kv_part_layout& l = cache.values();
         const adders& by = l.codec().bits == 4 ? adders_of<4> : adders_of<2>;
-        const std::size_t each = piece_bytes(cache.keys().bytes(), l.head_size());
+        // Registers of rounded weights take about as long as channels.
+        const std::size_t rounded = l.groups() * pass.queries * (kv_part_tokens / width),
+                          each = piece_bytes(cache.keys().bytes(), l.head_size() + rounded);
         float factor[few_queries], lost[few_queries] = {};
         for (std::size_t i = 0; i < pass.queries; ++i) {
             // A query that has seen no token yet has no weights either.
@@ -114,7 +116,7 @@ struct kv_fields<isa::CRUMB_THIS_ISA, N> : kv_field_scores<isa::CRUMB_THIS_ISA, 
         for (std::size_t g = 0; g < l.groups(); ++g, codes += kv_group_channels * l.row_bytes()) {
             const std::size_t left = l.head_size() - g * kv_group_channels,
                               channels = left < kv_group_channels ? left : kv_group_channels,
-                              planes = round_weights(part, g, channels, stop, factor, lost);
+                              planes = round_weights(part, g, channels, stop, factor, lost, next, each);
             for (std::size_t p = 0; p < planes;) {
                 const adder add_some = planes - p == 1 ? by.one : planes - p == 2 ? by.two : by.all;
                 p += (this->*add_some)(codes, channels, p, planes, next, p == 0 ? each : 0);
@@ -126,14 +128,15 @@ struct kv_fields<isa::CRUMB_THIS_ISA, N> : kv_field_scores<isa::CRUMB_THIS_ISA, 
     /// Weights times scales of a group for all queries, rounded, and what is not times codes to the results;
     /// the number of planes. `lost`: the largest of what rounding may change, of all groups.
     std::size_t round_weights(const std::byte* part, std::size_t g, std::size_t channels, std::size_t stop,
-                              const float* factor, float* lost) const noexcept {
+                              const float* factor, float* lost, line_prefetcher& next,
+                              std::size_t each) const noexcept {
         const half* d = halves(part) + g * kv_part_tokens;
         const half* z = halves(part + cache.values().origins_offset()) + g * kv_part_tokens;
         float *scales = pass.converted, *origins = scales + kv_part_tokens;
         convert(d, z, stop, kv_part_tokens, scales, origins);
         std::size_t count = 0;
         const auto take = [&]<std::size_t Queries>(std::size_t first) {
-            count = round_tile<Queries>(first, g, channels, stop, factor, lost, count);
+            count = round_tile<Queries>(first, g, channels, stop, factor, lost, count, next, each);
         };
         std::size_t i = 0;
         for (; i + 4 <= pass.queries; i += 4)
@@ -144,8 +147,8 @@ struct kv_fields<isa::CRUMB_THIS_ISA, N> : kv_field_scores<isa::CRUMB_THIS_ISA, 
     }
     template <std::size_t Queries>
     CRUMB_INLINE std::size_t round_tile(std::size_t first, std::size_t g, std::size_t channels,
-                                        std::size_t stop, const float* factor, float* lost,
-                                        std::size_t count) const noexcept {
+                                        std::size_t stop, const float* factor, float* lost, std::size_t count,
+                                        line_prefetcher& next, std::size_t each) const noexcept {
         const float *scales = pass.converted, *origins = scales + kv_part_tokens,
                     *p = pass.scores + first * pass.stride;
         const std::size_t stride = pass.stride;
@@ -178,8 +181,8 @@ struct kv_fields<isa::CRUMB_THIS_ISA, N> : kv_field_scores<isa::CRUMB_THIS_ISA, 
                     scan().one_plane(state, most[a] / levels * tokens, args.limits.scaled_weight);
                 const float step = most[a] / (one ? levels : fine), loss = 0.505f * step * tokens;
                 lost[i] = loss > lost[i] ? loss : lost[i];
-                const float sum = one ? round_plane<false>(i, g, most[a], step * factor[i], count)
-                                      : round_plane<true>(i, g, most[a], step * factor[i], count);
+                const float sum = one ? round_plane<false>(i, g, most[a], step * factor[i], count, next, each)
+                                      : round_plane<true>(i, g, most[a], step * factor[i], count, next, each);
                 bases[a] -= middle * step * sum;
                 count += one ? 1 : 2;
             }
@@ -191,8 +194,8 @@ struct kv_fields<isa::CRUMB_THIS_ISA, N> : kv_field_scores<isa::CRUMB_THIS_ISA, 
     }
     /// Rounds weights times scales of query i to planes; the sum of the integers.
     template <bool Two>
-    float round_plane(std::size_t i, std::size_t g, float most, float step,
-                      std::size_t count) const noexcept {
+    float round_plane(std::size_t i, std::size_t g, float most, float step, std::size_t count,
+                      line_prefetcher& next, std::size_t each) const noexcept {
         const float *p = pass.scores + i * pass.stride, *d = pass.converted;
         const f32 by = I::set1(inverse_of(most, Two));
         std::int8_t *high = at.weights(work, 2 * i), *low = at.weights(work, 2 * i + 1);
@@ -201,6 +204,7 @@ struct kv_fields<isa::CRUMB_THIS_ISA, N> : kv_field_scores<isa::CRUMB_THIS_ISA, 
             // In the order in which the codes of a channel are multiplied.
             const std::size_t t = r / (2 * registers) * unit +
                                   r % (2 * registers) / registers * kv_mean_tokens + r % registers * width;
+            next.step(each);
             f32 x[4];
             CRUMB_UNROLL
             for (std::size_t j = 0; j < 4; ++j)
