@@ -14,8 +14,8 @@ namespace crumb::inline CRUMB_ABI::kernel {
 /// The first has too few lines on their way to keep memory busy (on Zen 4 half the bandwidth of the second).
 inline constexpr int attention_locality = 2;
 
-/// Whether there are CPUs with `cpu_features::two_streams`, and passes share what they ask for. Elsewhere
-/// that would be instructions without a gain that was measured.
+/// Whether there are CPUs with `cpu_features::two_streams`, passes share what they ask for, and lines are
+/// asked for beside floats as well. Elsewhere that would be instructions without a gain that was measured.
 inline constexpr bool streams_vary = CRUMB_ARCH_X86_64 != 0;
 
 /// Asks for the lines of a region, in one stream or two.

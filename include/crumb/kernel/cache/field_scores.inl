@@ -53,9 +53,10 @@ struct kv_field_scores<isa::CRUMB_THIS_ISA, N> {
         const multipliers* by =
             cache.keys().codec().bits == 4 ? multipliers_of<4>.data() : multipliers_of<2>.data();
         numbers of[few_queries];
-        // Registers of factors take about as long as quads of codes.
+        // A register of the query takes about as long as a quad of codes.
         const std::size_t quads = kv_part_tokens / width * (args.head_size / 4),
-                          floats = kv_part_tokens / stretch * pass.queries * (args.head_size / lanes),
+                          registers_of_q = pass.queries * (args.head_size / lanes),
+                          floats = streams_vary ? kv_part_tokens / stretch * registers_of_q : 0,
                           each = piece_bytes(cache.values().bytes(), quads + floats);
         line_prefetcher next(ahead, cache.values().bytes(), args.two_streams);
         for (std::size_t u = first / unit, made = ~std::size_t{0}; u * unit < stop; ++u) {
@@ -127,7 +128,8 @@ struct kv_field_scores<isa::CRUMB_THIS_ISA, N> {
             for (std::size_t k = 0; k < means; ++k)
                 tops[k] = dots[k] = I::zero();
             for (std::size_t c = 0; c < size; c += lanes) {
-                ahead.step(each);
+                if (streams_vary)
+                    ahead.step(each);
                 const f32 x = I::load(q + c);
                 CRUMB_UNROLL
                 for (std::size_t k = 0; k < means; ++k) {

@@ -101,7 +101,7 @@ struct kv_fields<isa::CRUMB_THIS_ISA, N> : kv_field_scores<isa::CRUMB_THIS_ISA, 
         const kv_part_layout& l = cache.values();
         const adders& by = l.codec().bits == 4 ? adders_of<4> : adders_of<2>;
         // Registers of rounded weights take about as long as channels.
-        const std::size_t rounded = l.groups() * pass.queries * (kv_part_tokens / width),
+        const std::size_t rounded = streams_vary ? l.groups() * pass.queries * (kv_part_tokens / width) : 0,
                           each = piece_bytes(cache.keys().bytes(), l.head_size() + rounded);
         float factor[few_queries], lost[few_queries] = {};
         for (std::size_t i = 0; i < pass.queries; ++i) {
@@ -204,7 +204,8 @@ struct kv_fields<isa::CRUMB_THIS_ISA, N> : kv_field_scores<isa::CRUMB_THIS_ISA, 
             // In the order in which the codes of a channel are multiplied.
             const std::size_t t = r / (2 * registers) * unit +
                                   r % (2 * registers) / registers * kv_mean_tokens + r % registers * width;
-            next.step(each);
+            if (streams_vary)
+                next.step(each);
             f32 x[4];
             CRUMB_UNROLL
             for (std::size_t j = 0; j < 4; ++j)
