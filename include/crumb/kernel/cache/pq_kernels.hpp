@@ -94,7 +94,8 @@ struct pq_codes {
     /// As many bytes that will be needed next: their lines are prefetched while those of `codes` are read; or
     /// null.
     const std::uint8_t* ahead = nullptr;
-    std::size_t first_block = 0, last_block = 0; ///< blocks of 64 tokens to read, half-open, of 4
+    /// Blocks of 64 tokens to read, half-open, of 4. Codes of others may be read, whatever they are.
+    std::size_t first_block = 0, last_block = 0;
 
     constexpr std::size_t rows() const noexcept { return head_size / codec.dims; }
     constexpr std::size_t row_bytes() const noexcept { return kv_part_tokens * codec.bits / 8; }
