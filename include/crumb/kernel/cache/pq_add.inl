@@ -157,7 +157,7 @@ struct pq_add_run<I> {
             constexpr bool keep = always_whole && per_unit * static_cast<int>(L::units) +
                                                           Step * (Planes + L::table_registers) <=
                                                       I::registers - 8;
-            const bool whole = always_whole || (if_whole && first == 0 && last == L::units);
+            const bool whole = always_whole || (if_whole && is_whole(codes));
             typename P::reg kept[keep ? std::size_t{per_unit} * L::units : 1];
             if constexpr (keep) {
                 CRUMB_UNROLL
@@ -168,7 +168,7 @@ struct pq_add_run<I> {
             for (std::size_t left = codes.rows(); left > 0; --left) {
                 for (std::size_t i = 0; i < passes; ++i) {
                     pass<Step, Planes> run(entries);
-                    if ((always_whole || if_whole) && whole) {
+                    if (whole) {
                         CRUMB_UNROLL
                         for (std::size_t u = 0; u < L::units; u += together)
                             add_units(run, row, next, u, weights[0], keep ? kept + u * per_unit : nullptr);
