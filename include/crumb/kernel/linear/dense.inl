@@ -132,19 +132,43 @@ struct dense_block<isa::CRUMB_THIS_ISA, Rows> {
     template <bool Whole, class T>
     static CRUMB_INLINE void multiply(const rows_of<T>& at, std::size_t i, std::size_t end, f32* total,
                                       prefetcher* ahead = nullptr) noexcept {
-        f32 weights[channels];
-        CRUMB_UNROLL
-        for (std::size_t c = 0; c < channels; ++c)
-            weights[c] = Whole ? I::load(at.w[c] + i) : load(at.w[c] + i, end - i);
-        CRUMB_UNROLL
-        for (std::size_t r = 0; r < Rows; ++r) {
-            const f32 values = Whole ? I::load(at.x[r] + i) : load(at.x[r] + i, end - i);
+        // Registers keep the fewer of the two: more than there are would spill a sum.
+        if constexpr (Rows < channels) {
+            f32 values[Rows];
+            CRUMB_UNROLL
+            for (std::size_t r = 0; r < Rows; ++r)
+                values[r] = load<Whole>(at.x[r], i, end);
+            CRUMB_UNROLL
+            for (std::size_t c = 0; c < channels; ++c) {
+                const f32 weights = load<Whole>(at.w[c], i, end);
+                CRUMB_UNROLL
+                for (std::size_t r = 0; r < Rows; ++r)
+                    total[r * channels + c] = I::fma(weights, values[r], total[r * channels + c]);
+                if (ahead != nullptr && c < Rows)
+                    ahead->next();
+            }
+        } else {
+            f32 weights[channels];
             CRUMB_UNROLL
             for (std::size_t c = 0; c < channels; ++c)
-                total[r * channels + c] = I::fma(weights[c], values, total[r * channels + c]);
-            if (ahead != nullptr)
-                ahead->next();
+                weights[c] = load<Whole>(at.w[c], i, end);
+            CRUMB_UNROLL
+            for (std::size_t r = 0; r < Rows; ++r) {
+                const f32 values = load<Whole>(at.x[r], i, end);
+                CRUMB_UNROLL
+                for (std::size_t c = 0; c < channels; ++c)
+                    total[r * channels + c] = I::fma(weights[c], values, total[r * channels + c]);
+                if (ahead != nullptr)
+                    ahead->next();
+            }
         }
+    }
+    template <bool Whole, class N>
+    static CRUMB_INLINE f32 load(const N* p, std::size_t i, std::size_t end) noexcept {
+        if constexpr (Whole)
+            return I::load(p + i);
+        else
+            return load(p + i, end - i);
     }
 };
 
