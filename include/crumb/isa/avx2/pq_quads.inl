@@ -1,4 +1,4 @@
-// Bytes of four channels of a token beside each other, and their products by vpmaddubsw. No loops but over
+// Bytes of four channels of a token beside each other: of codes of 8 bits, loaded together. No loops but over
 // registers.
 #include <crumb/config.hpp>
 
@@ -11,20 +11,14 @@
 namespace crumb::inline CRUMB_ABI::kernel {
 
 struct pq_quads_avx2 {
-    /// Codes of small tables are multiplied by `pq_words_avx2`.
-    static constexpr bool joins = true, expands_small = false;
-    static constexpr std::size_t registers = 2; ///< of values in a tile: 16 tokens
-    using acc = __m256i;
+    static constexpr bool joins = true;
     using f32 = __m256;
-    struct operand {
-        __m256i x, magnitude;
-    };
 
     /// By cycles per part, of bytes on a Zen 4, of others on a Zen 3. Loading the entries of codes together
     /// takes a fixed time, less than one query's tables of 4 channels, that of one to two queries' of 2.
     static constexpr pq_expansion expansion_of(pq_kind kind, std::size_t dims) noexcept {
         if (kind == pq_kind::byte && dims != 1)
-            return {dims == 4 ? 1u : 2u, true, false};
+            return {dims == 4 ? 1u : 2u, true, true};
         if (kind == pq_kind::additive && dims == 2)
             return {8, false, true};
         if (kind == pq_kind::six && dims == 2)
@@ -33,28 +27,6 @@ struct pq_quads_avx2 {
     }
 
     static constexpr std::size_t place(std::size_t t) noexcept { return t; }
-    static CRUMB_INLINE operand operand_of(__m256i x) noexcept { return {x, _mm256_abs_epi8(x)}; }
-    static CRUMB_INLINE __m256i load_query(const std::int8_t* four) noexcept {
-        std::int32_t x;
-        __builtin_memcpy(&x, four, sizeof x);
-        return _mm256_set1_epi32(x);
-    }
-    static CRUMB_INLINE acc start(std::int32_t) noexcept { return _mm256_setzero_si256(); }
-    /// Magnitudes times queries with the sign of what they belong to: two products are at most 2 * 128 * 127
-    /// = 32512.
-    static CRUMB_INLINE void dot(acc& s, const operand& x, __m256i q) noexcept {
-        const __m256i pairs = _mm256_maddubs_epi16(x.magnitude, _mm256_sign_epi8(q, x.x));
-        s = _mm256_add_epi32(s, _mm256_madd_epi16(pairs, _mm256_set1_epi16(1)));
-    }
-    static CRUMB_INLINE acc times_128(acc s) noexcept { return _mm256_slli_epi32(s, 7); }
-    static CRUMB_INLINE acc plus(acc a, acc b) noexcept { return _mm256_add_epi32(a, b); }
-    /// step * sums of 16 tokens.
-    static CRUMB_INLINE void store(const acc* s, f32 step, float* out, float*) noexcept {
-        CRUMB_UNROLL
-        for (int k = 0; k < 2; ++k)
-            _mm256_storeu_ps(out + 8 * k, _mm256_mul_ps(_mm256_cvtepi32_ps(s[k]), step));
-    }
-
     /// [Dims][256] to [256][Dims].
     template <int Dims>
     static void join(const std::int8_t* entries, bool, std::int8_t* out) noexcept {
@@ -91,7 +63,9 @@ struct pq_quads_avx2 {
                                                         0x0c080400, 0x0d090501, 0x0e0a0602, 0x0f0b0703));
     }
     static CRUMB_INLINE __m256i load_weights(const std::uint8_t* four) noexcept {
-        return load_query(reinterpret_cast<const std::int8_t*>(four));
+        std::int32_t x;
+        __builtin_memcpy(&x, four, sizeof x);
+        return _mm256_set1_epi32(x);
     }
     static CRUMB_INLINE f32 to_f32(__m256i s) noexcept { return _mm256_cvtepi32_ps(s); }
 

@@ -15,7 +15,7 @@ namespace crumb::inline CRUMB_ABI::kernel {
 /// `Joins`: whether entries of codes of 8 bits are loaded together; else they are looked up in registers.
 template <bool Joins>
 struct pq_quads_512 {
-    static constexpr bool joins = Joins, expands_small = true;
+    static constexpr bool joins = Joins;
     static constexpr std::size_t registers = 4; ///< of values in a tile: 64 tokens
     using acc = __m512i;
     using operand = __m512i; ///< entries plus 128

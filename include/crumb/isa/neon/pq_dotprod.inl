@@ -13,7 +13,7 @@ namespace crumb::inline CRUMB_ABI::kernel {
 
 /// Bytes of four channels of a token beside each other, and their products.
 struct pq_quads_dotprod {
-    static constexpr bool joins = false, expands_small = true;
+    static constexpr bool joins = false;
     static constexpr std::size_t registers = 4; ///< of values in a tile: 16 tokens
     using acc = int32x4_t;
     using operand = int8x16_t;

@@ -36,6 +36,34 @@ struct pq_join_run<I> {
         }
     }
 
+    /// Of the keys of block b the entries of its codes, a quad of channels of 64 tokens after the other. Asks
+    /// for as many bytes from `ahead` on; what follows these.
+    template <std::size_t Dims, class Primitives = P>
+    static const std::uint8_t* expand_keys(const pq_score_args& args, std::size_t b,
+                                           const std::uint8_t* ahead, std::uint8_t* to) noexcept {
+        using Q = typename Primitives::quads;
+        const auto* table = reinterpret_cast<const std::uint8_t*>(args.entries);
+        const std::uint8_t* code = args.codes.codes + b * kv_block_tokens;
+        for (std::size_t left = args.codes.head_size / 4; left > 0; --left) {
+            CRUMB_UNROLL
+            for (std::size_t c = 0; c < 4; c += Dims) {
+                __builtin_prefetch(ahead, 0, attention_locality);
+                ahead += 64;
+                for (std::size_t t = 0; t < kv_block_tokens; t += 16) {
+                    CRUMB_UNROLL
+                    for (std::size_t k = 0; k < 16; k += 8) {
+                        std::uint8_t* at = to + Q::place(t) * 4 + c;
+                        expand<Dims>(table, code + t + k, at + Q::place(k) * 4, at + Q::place(k + 4) * 4);
+                    }
+                }
+                table += 256 * Dims;
+                code += kv_part_tokens;
+            }
+            to += 4 * kv_block_tokens;
+        }
+        return ahead;
+    }
+
     /// The entries of eight codes, a quad of channels apart: those of four codes at `first`, the others at
     /// `second`.
     template <std::size_t Dims, class Primitives = P>

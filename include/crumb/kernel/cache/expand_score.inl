@@ -31,7 +31,9 @@ struct pq_expand_run<I> {
     /// Of a codec that `of` knows.
     template <class Primitives = P>
     static void run([[maybe_unused]] const pq_score_args& args) noexcept {
-        if constexpr (has_quads<Primitives>)
+        if constexpr (has_words<Primitives>)
+            pq_words_run<I, typename Primitives::words>(args).run();
+        else if constexpr (has_quads<Primitives>)
             expander<Primitives>(args).run();
     }
 
@@ -91,30 +93,18 @@ struct pq_expand_run<I> {
 
         void run() noexcept {
             const pq_kind kind = pq_kind_of(codes.codec);
-            if constexpr (Q::joins) {
-                if (kind == pq_kind::byte)
+            if (kind == pq_kind::byte) {
+                if constexpr (Q::joins)
                     return codes.codec.dims == 4 ? joined<4>() : joined<2>();
-            } else {
-                if (kind == pq_kind::byte)
+                else
                     return codes.codec.dims == 4 ? looked_up<pq_kind::byte, 4>()
                                                  : looked_up<pq_kind::byte, 2>();
             }
-            if constexpr (has_words<Primitives>)
-                return kind == pq_kind::additive ? by_words<pq_kind::additive>(args)
-                                                 : by_words<pq_kind::six>(args);
-            if constexpr (Q::expands_small) {
-                if (kind == pq_kind::additive)
-                    return looked_up<pq_kind::additive, 2>();
-                if (kind == pq_kind::six)
-                    return looked_up<pq_kind::six, 2>();
-                return looked_up<pq_kind::nibble, 1>();
-            }
-        }
-
-        // Out of line: it needs as much memory for itself as other codes do.
-        template <pq_kind Kind>
-        static CRUMB_NOINLINE void by_words(const pq_score_args& args) noexcept {
-            pq_words_run<I, typename Primitives::words>(args).template run<Kind>();
+            if (kind == pq_kind::additive)
+                return looked_up<pq_kind::additive, 2>();
+            if (kind == pq_kind::six)
+                return looked_up<pq_kind::six, 2>();
+            return looked_up<pq_kind::nibble, 1>();
         }
 
         // ---- codes that are looked up in registers ----
@@ -177,28 +167,8 @@ struct pq_expand_run<I> {
             constexpr std::size_t block_bytes = 4 * kv_block_tokens;
             alignas(64) std::uint8_t kept[max_quads * block_bytes];
             const std::uint8_t* ahead = codes.ahead != nullptr ? codes.ahead : codes.codes;
-            const auto* entries = reinterpret_cast<const std::uint8_t*>(args.entries);
             for (std::size_t b = codes.first_block; b < codes.last_block; ++b) {
-                const std::uint8_t* from = codes.codes + b * kv_block_tokens;
-                for (std::size_t quad = 0; quad < quads; ++quad) {
-                    CRUMB_UNROLL
-                    for (std::size_t r = 0; r < 4 / Dims; ++r) {
-                        const std::size_t row = quad * (4 / Dims) + r;
-                        __builtin_prefetch(ahead, 0, attention_locality);
-                        ahead += 64;
-                        const std::uint8_t *code = from + row * kv_part_tokens,
-                                           *table = entries + row * 256 * Dims;
-                        std::uint8_t* to = kept + quad * block_bytes + r * Dims;
-                        for (std::size_t t = 0; t < kv_block_tokens; t += 16) {
-                            CRUMB_UNROLL
-                            for (std::size_t k = 0; k < 16; k += 8) {
-                                std::uint8_t* at = to + Q::place(t) * 4;
-                                pq_join_run<I>::template expand<Dims>(
-                                    table, code + t + k, at + Q::place(k) * 4, at + Q::place(k + 4) * 4);
-                            }
-                        }
-                    }
-                }
+                ahead = pq_join_run<I>::template expand_keys<Dims>(args, b, ahead, kept);
                 for (std::size_t at = 0; at < block_bytes; at += quad_bytes)
                     for (std::size_t p = 0; p < count; p += tile) {
                         typename Q::acc acc[tile * registers];

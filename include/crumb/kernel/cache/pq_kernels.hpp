@@ -163,9 +163,9 @@ concept has_wide_rows = requires { typename Primitives::template wide_row<1>; };
 template <class Primitives>
 concept has_quads = requires { typename Primitives::quads; };
 
-/// Whether additive codes and those of 6 bits are expanded for products with integers of 16 bits. What
-/// `words` has: `keep`, of two channels of 32 tokens, and `place` in what it keeps; `load`, `load_query` and
-/// `dot`, of two channels of 8 tokens; `store`, of step * sums; `widen`, of a query's planes.
+/// Whether codes are expanded for products with integers of 16 bits. What `words` has: `keep`, of two
+/// channels of 32 tokens, and `place` in what it keeps; `load`, `load_query` and `dot`, of two channels of 8
+/// tokens or four of 4; `store`, of step * sums; `widen`, of a query's planes.
 template <class Primitives>
 concept has_words = requires { typename Primitives::words; };
 
