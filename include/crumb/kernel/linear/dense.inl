@@ -132,8 +132,9 @@ struct dense_block<isa::CRUMB_THIS_ISA, Rows> {
     template <bool Whole, class T>
     static CRUMB_INLINE void multiply(const rows_of<T>& at, std::size_t i, std::size_t end, f32* total,
                                       prefetcher* ahead = nullptr) noexcept {
-        // Registers keep the fewer of the two: more than there are would spill a sum.
-        if constexpr (Rows < channels) {
+        // More registers than there are would spill a sum, and wait for it at every step.
+        constexpr bool keeps_weights = Rows * channels + channels + 1 <= std::size_t{I::registers};
+        if constexpr (!keeps_weights) {
             f32 values[Rows];
             CRUMB_UNROLL
             for (std::size_t r = 0; r < Rows; ++r)
