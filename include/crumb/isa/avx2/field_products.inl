@@ -12,8 +12,10 @@ namespace crumb::inline CRUMB_ABI::kernel {
 struct field_products_avx2 {
     static constexpr std::size_t width = 32;
     static constexpr std::size_t tile = 2, channels = 1;
-    /// Two products of codes with bytes of up to 127 per quad, in 16 bits.
-    static constexpr std::size_t at_once(int bits) noexcept { return (32767u / 254) / ((1u << bits) - 1); }
+    /// Two products of codes with bytes of up to 127 per quad, in 16 bits: 8 quads, or 40.
+    static constexpr std::size_t at_once(int bits) noexcept {
+        return (32767u / 254) / ((1u << bits) - 1) / 4 * 4;
+    }
     using reg = __m256i;
     using acc = __m256i;
     using f32 = __m256;

@@ -261,6 +261,9 @@ struct kv_field_scores<isa::CRUMB_THIS_ISA, N> {
     void multiply(const std::uint8_t* rows, const std::int8_t* const* planes, std::uint8_t* kept, acc* out,
                   line_prefetcher& next, [[maybe_unused]] std::size_t each) const noexcept {
         constexpr std::size_t row_bytes = kv_part_tokens * Bits / 8;
+        // Quads whose factors lie as those of the first ones do, beside constant addresses.
+        constexpr std::size_t together = Bits == 0 ? 4 : 1;
+        static_assert(AtOnce % together == 0);
         const std::size_t quads = args.head_size / 4, to_second = 4 * factor_bytes;
         const std::int8_t* from[Planes];
         CRUMB_UNROLL
@@ -278,32 +281,36 @@ struct kv_field_scores<isa::CRUMB_THIS_ISA, N> {
             CRUMB_UNROLL
             for (std::size_t k = 0; k < 4 * Planes; ++k)
                 sum[k] = N::zero();
-            for (; quad < end; ++quad) {
-                reg codes[4];
-                if constexpr (Bits != 0) {
-                    ahead.step(each);
-                    reg x[4];
-                    CRUMB_UNROLL
-                    for (std::size_t j = 0; j < 4; ++j)
-                        x[j] = N::template codes<Bits, R / int{registers}, R % int{registers}>(
-                            rows + (4 * quad + j) * row_bytes);
-                    N::by_quads(x, codes);
-                    if (kept != nullptr) {
+            for (; quad < end; quad += together) {
+                const std::size_t first = N::place(quad);
+                CRUMB_UNROLL
+                for (std::size_t i = 0; i < together; ++i) {
+                    reg codes[4];
+                    if constexpr (Bits != 0) {
+                        ahead.step(each);
+                        reg x[4];
+                        CRUMB_UNROLL
+                        for (std::size_t j = 0; j < 4; ++j)
+                            x[j] = N::template codes<Bits, R / int{registers}, R % int{registers}>(
+                                rows + (4 * (quad + i) + j) * row_bytes);
+                        N::by_quads(x, codes);
+                        if (kept != nullptr) {
+                            CRUMB_UNROLL
+                            for (std::size_t k = 0; k < 4; ++k)
+                                N::store(kept + (quad + i) * quad_bytes + k * width, codes[k]);
+                        }
+                    } else {
                         CRUMB_UNROLL
                         for (std::size_t k = 0; k < 4; ++k)
-                            N::store(kept + quad * quad_bytes + k * width, codes[k]);
+                            codes[k] = N::load(kept + (quad + i) * quad_bytes + k * width);
                     }
-                } else {
                     CRUMB_UNROLL
-                    for (std::size_t k = 0; k < 4; ++k)
-                        codes[k] = N::load(kept + quad * quad_bytes + k * width);
-                }
-                CRUMB_UNROLL
-                for (std::size_t p = 0; p < Planes; ++p) {
-                    const reg by = N::factors(from[p] + N::place(quad), to_second);
-                    CRUMB_UNROLL
-                    for (std::size_t k = 0; k < 4; ++k)
-                        N::dot(sum[4 * p + k], codes[k], by);
+                    for (std::size_t p = 0; p < Planes; ++p) {
+                        const reg by = N::factors(from[p] + first + N::place(i), to_second);
+                        CRUMB_UNROLL
+                        for (std::size_t k = 0; k < 4; ++k)
+                            N::dot(sum[4 * p + k], codes[k], by);
+                    }
                 }
             }
             CRUMB_UNROLL

@@ -48,10 +48,10 @@ struct kv_fields<isa::CRUMB_THIS_ISA, N> : kv_field_scores<isa::CRUMB_THIS_ISA, 
     using base::place;
     using base::registers;
     using base::states;
-    using base::tile;
     using base::unit;
     using base::width;
     using base::work;
+    static constexpr std::size_t tile = 4; ///< planes of weights that share a pass
 
     /// `place_`: the number of the pass's head among those that go through the parts together.
     CRUMB_INLINE kv_fields(const attention_pass<I>& p, const kv_attention_args& a,

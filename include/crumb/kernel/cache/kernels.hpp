@@ -146,8 +146,8 @@ template <class Isa>
 concept has_byte_products = requires { typename Isa::byte_products; };
 
 /// Whether an ISA multiplies codes of 2 and 4 bits with bytes. What `field_products` has: the `width` of
-/// registers in bytes; a `tile` of planes of factors or weights that share a pass, over so many `channels` of
-/// values; quads of channels whose products a sum takes `at_once`;
+/// registers in bytes; a `tile` of planes of factors that share a pass; `channels` of values that do; quads
+/// of channels whose products a sum takes `at_once`, a multiple of 4;
 ///     codes      register R of the codes of a half, 32 tokens, of each block of a unit, as bytes; a unit is
 ///                a block of 64 tokens, or two where a register holds more than 32 codes
 ///     by_quads   codes of four channels beside each other, four tokens in 16 bytes: of registers of tokens
@@ -157,7 +157,7 @@ concept has_byte_products = requires { typename Isa::byte_products; };
 ///     widen      such sums as 32 bits
 ///     put        base + step * sum of four registers, in the order of tokens
 ///     add_to     adds factor * (sums of tokens) to the `pq_sums` floats of each of `channels` channels
-///     place      where `round` puts the factors of a quad
+///     place      where `round` puts the factors of a quad: of four, from a multiple of 4 on, as of the first
 ///     round      rounds `width` channels to a plane, or to two: 128 high + low; adds up the integers
 template <class Isa>
 concept has_field_products = requires { typename Isa::field_products; };
