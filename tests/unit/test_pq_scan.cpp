@@ -380,7 +380,8 @@ TEST_P(PqScan, SumsOfValuesAreExact) {
                 check_values(isa, p, n, 0, 4, false);
             for (std::size_t first = 0; first < 4; ++first)
                 for (std::size_t last = first; last <= 4; ++last)
-                    for (const std::size_t n : {std::size_t{7}, 1 + (first + last) % 3})
+                    for (const std::size_t n :
+                         {std::size_t{7}, 1 + (first + last) % 3, 1 + (first + last) % 3 * 3})
                         check_values(isa, p, n, first, last, false);
         }
     });
