@@ -107,9 +107,10 @@ crumb::result<kv_type> kv_type::parse(std::string_view text) {
             return wrong(text, std::string(name_of_it) + " is given twice");
         seen.push_back(name_of_it);
     }
-    for (const std::string_view option : {"sinks", "window", "exact"})
-        if (out.codec.is_uncoded() && std::find(seen.begin(), seen.end(), option) != seen.end())
-            return wrong(text, "sinks, window and exact are for codes, not for f32 and f16");
+    constexpr std::string_view of_codes[] = {"sinks", "window", "exact"};
+    if (out.codec.is_uncoded() &&
+        std::find_first_of(seen.begin(), seen.end(), std::begin(of_codes), std::end(of_codes)) != seen.end())
+        return wrong(text, "sinks, window and exact are for codes, not for f32 and f16");
     if (out.int8_prompts && out.codec.kind == crumb::kv_kind::f32)
         return wrong(text, "int8 products are for halves and codes, not for f32");
     if (out.skip > 0 && (!out.codec.has_codebooks() || out.exact))
