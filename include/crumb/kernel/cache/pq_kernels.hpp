@@ -159,7 +159,7 @@ concept has_row_pairs = requires { typename Primitives::row_pairs; };
 template <class Primitives>
 concept has_wide_rows = requires { typename Primitives::template wide_row<1>; };
 
-/// Whether codes can be expanded and multiplied by dot instructions.
+/// Whether codes can be expanded, for dot instructions or for `words`.
 template <class Primitives>
 concept has_quads = requires { typename Primitives::quads; };
 

@@ -134,21 +134,7 @@ struct dense_block<isa::CRUMB_THIS_ISA, Rows> {
                                       prefetcher* ahead = nullptr) noexcept {
         // More registers than there are would spill a sum, and wait for it at every step.
         constexpr bool keeps_weights = Rows * channels + channels + 1 <= std::size_t{I::registers};
-        if constexpr (!keeps_weights) {
-            f32 values[Rows];
-            CRUMB_UNROLL
-            for (std::size_t r = 0; r < Rows; ++r)
-                values[r] = load<Whole>(at.x[r], i, end);
-            CRUMB_UNROLL
-            for (std::size_t c = 0; c < channels; ++c) {
-                const f32 weights = load<Whole>(at.w[c], i, end);
-                CRUMB_UNROLL
-                for (std::size_t r = 0; r < Rows; ++r)
-                    total[r * channels + c] = I::fma(weights, values[r], total[r * channels + c]);
-                if (ahead != nullptr && c < Rows)
-                    ahead->next();
-            }
-        } else {
+        if constexpr (keeps_weights) {
             f32 weights[channels];
             CRUMB_UNROLL
             for (std::size_t c = 0; c < channels; ++c)
@@ -160,6 +146,20 @@ struct dense_block<isa::CRUMB_THIS_ISA, Rows> {
                 for (std::size_t c = 0; c < channels; ++c)
                     total[r * channels + c] = I::fma(weights[c], values, total[r * channels + c]);
                 if (ahead != nullptr)
+                    ahead->next();
+            }
+        } else {
+            f32 values[Rows];
+            CRUMB_UNROLL
+            for (std::size_t r = 0; r < Rows; ++r)
+                values[r] = load<Whole>(at.x[r], i, end);
+            CRUMB_UNROLL
+            for (std::size_t c = 0; c < channels; ++c) {
+                const f32 weights = load<Whole>(at.w[c], i, end);
+                CRUMB_UNROLL
+                for (std::size_t r = 0; r < Rows; ++r)
+                    total[r * channels + c] = I::fma(weights, values[r], total[r * channels + c]);
+                if (ahead != nullptr && c < Rows)
                     ahead->next();
             }
         }
