@@ -459,42 +459,66 @@ TEST(Dense, MatchesTheReference) {
     }
 }
 
-// More rows than share a copy of weights, inputs beyond a sum, ranges that begin anywhere: the same bits as
-// row by row.
-TEST(Dense, RowsAndPartsChangeNoBit) {
-    constexpr std::size_t n = 19, k = 2061, m = 135;
+/// Rows and parts of a product against row by row; `ranges` are of rows, channels go from 5 to n - 1.
+template <class T>
+void check_rows_and_parts(std::size_t n, std::size_t k, std::size_t m, const std::vector<range>& ranges) {
     std::mt19937 random(23);
     normal_numbers<float> normal;
-    guarded<crumb::half> w(n * k);
+    guarded<T> w(n * k);
     guarded<float> x(m * k);
     std::vector<float> bias(n);
     for (std::size_t i = 0; i < n * k; ++i)
-        w.data()[i] = crumb::to_half(normal(random));
+        if constexpr (std::is_same_v<T, float>)
+            w.data()[i] = normal(random);
+        else
+            w.data()[i] = crumb::to_half(normal(random));
     for (std::size_t i = 0; i < m * k; ++i)
         x.data()[i] = normal(random);
     for (float& b : bias)
         b = normal(random);
-    for_each_isa([&](const tested_isa& isa) {
-        const auto plan = crumb::dense_linear<crumb::half>::plan(
-            crumb::matrix<const crumb::half>(w.data(), n, k), {.bias = bias}, {isa.name});
+    const auto weights = crumb::matrix<const T>(w.data(), n, k);
+    const auto inputs = crumb::matrix<const float>(x.data(), m, k);
+    for_each_isa([&]<class I>() {
+        const auto plan = crumb::dense_linear<T>::plan(weights, {.bias = bias}, {I::name});
         ASSERT_TRUE(plan);
         std::vector<float> single(m * n), all(m * n), parts(m * n);
         for (std::size_t r = 0; r < m; ++r)
             plan->run(crumb::matrix<const float>(x.data() + r * k, 1, k),
                       crumb::matrix(single.data() + r * n, 1, n));
-        plan->run(crumb::matrix<const float>(x.data(), m, k), crumb::matrix(all.data(), m, n));
-        EXPECT_EQ(std::memcmp(single.data(), all.data(), m * n * sizeof(float)), 0) << isa.name;
-        for (const crumb::range rows : {crumb::range{3, 134}, {4, 21}, {7, 11}, {40, 73}}) {
-            std::fill(parts.begin(), parts.end(), -1.0f);
-            plan->run(crumb::matrix<const float>(x.data(), m, k), crumb::matrix(parts.data(), m, n),
-                      {.rows = rows, .channels = {5, 18}});
-            for (std::size_t r = 0; r < m; ++r)
-                for (std::size_t c = 0; c < n; ++c)
-                    ASSERT_EQ(parts[r * n + c],
-                              r >= rows.begin && r < rows.end && c >= 5 && c < 18 ? single[r * n + c] : -1.0f)
-                        << isa.name << ", row " << r << ", channel " << c;
+        plan->run(inputs, crumb::matrix(all.data(), m, n));
+        ASSERT_EQ(std::memcmp(single.data(), all.data(), m * n * sizeof(float)), 0) << I::name;
+        // What the plan chooses for this CPU, and what it chooses for others.
+        for (const bool converts : {false, true}) {
+            for (const range rows : ranges) {
+                std::fill(parts.begin(), parts.end(), -1.0f);
+                crumb::kernel::dense<T, crumb::dispatch::own_or_base_isa<I>>(
+                    {weights,
+                     inputs,
+                     crumb::matrix(parts.data(), m, n),
+                     bias.data(),
+                     rows,
+                     {5, n - 1},
+                     converts});
+                for (std::size_t r = 0; r < m; ++r)
+                    for (std::size_t c = 0; c < n; ++c)
+                        ASSERT_EQ(parts[r * n + c], r >= rows.begin && r < rows.end && c >= 5 && c < n - 1
+                                                        ? single[r * n + c]
+                                                        : -1.0f)
+                            << I::name << ", row " << r << ", channel " << c << ", converts " << converts;
+            }
         }
     });
+}
+
+// More rows than share weights, more channels than wait for them, inputs beyond a sum, ranges that begin
+// anywhere: the same bits as row by row.
+TEST(Dense, RowsAndPartsChangeNoBit) {
+    const std::vector<range> many{{3, 134}, {4, 21}, {7, 11}, {40, 73}};
+    const std::vector<range> few{{0, 35}, {1, 9}, {2, 22}, {29, 35}};
+    check_rows_and_parts<crumb::half>(19, 2061, 135, many);
+    check_rows_and_parts<float>(19, 1100, 135, many);
+    check_rows_and_parts<crumb::half>(219, 1061, 35, few);
+    check_rows_and_parts<float>(111, 1061, 35, few);
 }
 
 } // namespace

@@ -18,6 +18,7 @@ struct isa_table {
     const char* names[max] = {};
     bool supported[max] = {}; ///< whether this CPU can execute them
     bool two_streams = false; ///< see `cpu_features`
+    bool converts_on_product_ports = false;
 
     /// The index of a name; `size` if it is none of them.
     std::size_t find(const char* name) const noexcept {
@@ -34,8 +35,11 @@ namespace dispatch {
 inline const isa_table& listed_isas() noexcept {
     static const isa_table table = []<class... I>(type_list<I...>) {
         const cpu_features cpu = detect_cpu();
-        return isa_table{
-            sizeof...(I), {isa_traits<I>::name...}, {isa_traits<I>::supported(cpu)...}, cpu.two_streams};
+        return isa_table{sizeof...(I),
+                         {isa_traits<I>::name...},
+                         {isa_traits<I>::supported(cpu)...},
+                         cpu.two_streams,
+                         cpu.converts_on_product_ports};
     }(isa_list{});
     return table;
 }

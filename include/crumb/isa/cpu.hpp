@@ -27,6 +27,8 @@ struct cpu_features {
     /// Whether memory answers two streams of prefetches faster than one: on Intel's CPUs (by a tenth on a
     /// virtual Xeon with AMX), not on Zen 4 (slower by a fifth).
     bool two_streams = false;
+    /// Whether halves become floats on ports that products of 64 bytes take: on Intel's CPUs, not on Zen 5.
+    bool converts_on_product_ports = false;
 };
 
 /// Asks the CPU (cpuid, getauxval or sysctl); costs a few microseconds.
@@ -36,7 +38,7 @@ inline cpu_features detect_cpu() noexcept {
     unsigned a = 0, b = 0, c = 0, d = 0;
     if (!__get_cpuid(0, &a, &b, &c, &d))
         return f;
-    f.two_streams = b == 0x756e6547; // "Genu", of GenuineIntel
+    f.two_streams = f.converts_on_product_ports = b == 0x756e6547; // "Genu", of GenuineIntel
     if (!__get_cpuid(1, &a, &b, &c, &d))
         return f;
     const bool osxsave = (c >> 27 & 1) != 0, fma = (c >> 12 & 1) != 0, f16c = (c >> 29 & 1) != 0;

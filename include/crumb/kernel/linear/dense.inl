@@ -3,6 +3,9 @@
 //     more rows       up to 128 rows > inputs (1024) > channels (4), copied to floats > rows (`block_rows`) >
 //                     a register of inputs
 //     to 32 rows      channels (4), as they lie > inputs (1024) > the same
+//     where rows stay 128 rows > inputs (1024) > channels (of `strip_bytes`), as they lie > rows
+//     (`block_rows`)
+//                     > channels (4) > a register of inputs
 #if !defined(CRUMB_THIS_ISA)
 #include <crumb/isa/editor.hpp>
 
@@ -19,42 +22,20 @@ struct dense_block<isa::CRUMB_THIS_ISA, Rows> {
     static constexpr std::size_t lanes = static_cast<std::size_t>(I::lanes);
     static constexpr std::size_t inputs = 1024; ///< of a sum
     static constexpr std::size_t channels = 4;
+    /// Whether a block of rows stays in the first level while weights pass it, as they lie. Products of 64
+    /// bytes outrun the second level; it has fewer bytes of weights to bring for them than of rows.
+    static constexpr bool rows_stay = sizeof(f32) == 64 && I::prefetch_bytes != 0;
 
-    /// Weights that will be needed later: bytes `begin` to `end` of each of `rows` rows.
+    /// Weights that will be needed later.
     struct weights_ahead {
         const std::byte* data = nullptr;
         std::size_t rows = 0, stride = 0; ///< bytes from one row to the next
-        std::size_t begin = 0, end = 0;
-    };
-    /// Asks for them line by line in `calls` calls: all at once would fill the line buffers, and loads wait
-    /// behind that. A few lines end in the first calls, and the loop goes on without.
-    class prefetcher {
-      public:
-        CRUMB_INLINE prefetcher(const weights_ahead& of, std::size_t calls) noexcept
-            : at_(of.data + of.begin), rows_(of.rows), stride_(of.stride),
-              left_((of.end - of.begin + 63) / 64 * of.rows),
-              every_(calls / (left_ + 1) < 4 ? calls / (left_ + 1) + 1 : 4), wait_(every_) {}
-        CRUMB_INLINE bool done() const noexcept { return left_ == 0; }
-        CRUMB_INLINE void next() noexcept {
-            if (--wait_ != 0 || left_ == 0)
-                return;
-            wait_ = every_;
-            __builtin_prefetch(at_);
-            at_ += stride_;
-            if (++row_ == rows_) {
-                row_ = 0;
-                at_ += 64 - static_cast<std::ptrdiff_t>(rows_ * stride_);
-            }
-            --left_;
-        }
-
-      private:
-        const std::byte* at_;
-        std::size_t rows_, stride_, left_, every_, wait_, row_ = 0;
+        std::size_t inputs = 0, size = 0; ///< of a row; bytes of an input
     };
 
     /// to[r, c] = start + sum over i of w[c, i] x[r, i] for 1024 inputs at most; start is bias[c], or 0
-    /// without a bias, and to[r, c] where something was summed before (`first` is false).
+    /// without a bias, and to[r, c] where something was summed before (`first` is false). Asks for `next`
+    /// meanwhile, line by line: all at once would fill the line buffers, and loads wait behind that.
     template <class T>
     static CRUMB_NOINLINE void run(const matrix_view<const T>& w, const weights_ahead& next,
                                    const matrix_view<const float>& x, bool first, const float* bias,
@@ -63,13 +44,18 @@ struct dense_block<isa::CRUMB_THIS_ISA, Rows> {
         CRUMB_UNROLL
         for (std::size_t i = 0; i < Rows * channels; ++i)
             total[i] = I::zero();
-        prefetcher ahead(next, x.cols / lanes * Rows);
         const rows_of<T> at(w, x);
         const std::size_t end = x.cols;
         std::size_t i = 0;
-        if constexpr (I::prefetch_bytes != 0)
-            for (; i + lanes <= end && !ahead.done(); i += lanes)
-                multiply<true>(at, i, end, total, &ahead);
+        if (I::prefetch_bytes != 0 && next.rows != 0) {
+            const std::size_t steps = 64 / (lanes * next.size); // of a line; rows take them by turns
+            for (std::size_t turn = 0; i + lanes <= next.inputs; i += lanes) {
+                for (std::size_t c = turn; c < next.rows; c += steps)
+                    __builtin_prefetch(next.data + c * next.stride + i * next.size);
+                multiply<true>(at, i, end, total);
+                turn = (turn == 0 ? steps : turn) - 1;
+            }
+        }
         for (; i + lanes <= end; i += lanes)
             multiply<true>(at, i, end, total);
         if (i < end)
@@ -130,8 +116,8 @@ struct dense_block<isa::CRUMB_THIS_ISA, Rows> {
     };
 
     template <bool Whole, class T>
-    static CRUMB_INLINE void multiply(const rows_of<T>& at, std::size_t i, std::size_t end, f32* total,
-                                      prefetcher* ahead = nullptr) noexcept {
+    static CRUMB_INLINE void multiply(const rows_of<T>& at, std::size_t i, std::size_t end,
+                                      f32* total) noexcept {
         // More registers than there are would spill a sum, and wait for it at every step.
         constexpr bool keeps_weights = Rows * channels + channels + 1 <= std::size_t{I::registers};
         if constexpr (keeps_weights) {
@@ -145,8 +131,6 @@ struct dense_block<isa::CRUMB_THIS_ISA, Rows> {
                 CRUMB_UNROLL
                 for (std::size_t c = 0; c < channels; ++c)
                     total[r * channels + c] = I::fma(weights[c], values, total[r * channels + c]);
-                if (ahead != nullptr)
-                    ahead->next();
             }
         } else {
             f32 values[Rows];
@@ -159,8 +143,6 @@ struct dense_block<isa::CRUMB_THIS_ISA, Rows> {
                 CRUMB_UNROLL
                 for (std::size_t r = 0; r < Rows; ++r)
                     total[r * channels + c] = I::fma(weights, values[r], total[r * channels + c]);
-                if (ahead != nullptr && c < Rows)
-                    ahead->next();
             }
         }
     }
@@ -186,16 +168,23 @@ struct dense_run<isa::CRUMB_THIS_ISA, T> {
     static constexpr bool is_float = sizeof(T) == sizeof(float);
     /// Channels for few rows: sums enough in flight. Four of floats are asked for less far ahead.
     static constexpr std::size_t streams = is_float && I::prefetch_bytes != 0 ? 4 : 8;
-    static constexpr std::size_t most_ahead = 262144; ///< bytes of weights that wait in the second level
-    static constexpr std::size_t uncopied_rows = 32;  ///< up to which weights are multiplied as they lie
-    static constexpr std::size_t most_rows = 128;     ///< that read a panel, and wait in the second level
+    static constexpr std::size_t most_ahead = 262144;  ///< bytes of weights that wait in the second level
+    static constexpr std::size_t uncopied_rows = 32;   ///< up to which weights are multiplied as they lie
+    static constexpr std::size_t most_rows = 128;      ///< that read a panel, and wait in the second level
+    static constexpr std::size_t strip_bytes = 196608; ///< of weights that wait in the second level for rows
 
     static void run(const dense_args<T>& args) noexcept {
         if (args.rows.size() <= few_rows)
             return few(args);
-        const std::size_t rows = rows_at_once(args.x.stride * sizeof(float));
+        const bool stay = sums::rows_stay && (is_float || !args.converts_on_product_ports);
+        const std::size_t rows = stay ? most_rows : rows_at_once(args.x.stride * sizeof(float));
+        // Not by `rows`: others read the same weights.
+        const bool copies = !stay && args.rows.size() > uncopied_rows;
+        // Weights of a single block are not read again.
+        const bool waits = stay && args.rows.size() > block_rows;
+        const std::size_t strip = waits ? strip_bytes / (sums::inputs * sizeof(T)) : sums::channels;
         for (std::size_t r = args.rows.begin; r < args.rows.end; r += rows)
-            many(args, {r, least(r + rows, args.rows.end)});
+            many({args, {r, least(r + rows, args.rows.end)}, strip, stay || copies, copies});
     }
 
   private:
@@ -291,24 +280,35 @@ struct dense_run<isa::CRUMB_THIS_ISA, T> {
         return power <= apart ? most_rows : power >= 8 * apart ? most_rows / 8 : most_rows * apart / power;
     }
 
-    static CRUMB_NOINLINE void many(const dense_args<T>& args, range rows) noexcept {
+    /// How rows are multiplied that read the same weights.
+    struct way {
+        const dense_args<T>& args;
+        range rows;
+        std::size_t strip;   ///< channels between those that are multiplied and those that are prefetched
+        bool inputs_outside; ///< 1024 inputs of all channels before the next 1024
+        bool copies;         ///< weights become floats once for all rows
+    };
+
+    static CRUMB_NOINLINE void many(const way& by) noexcept {
         alignas(64) float panel[sums::channels * sums::inputs];
-        const bool copied = args.rows.size() > uncopied_rows; // not `rows`: others read the same weights
-        const std::size_t end = args.channels.end, strip = copied ? args.channels.size() : sums::channels;
-        for (std::size_t s = args.channels.begin; s < end; s += strip) {
+        const dense_args<T>& args = by.args;
+        const std::size_t end = args.channels.end;
+        const std::size_t outside = by.inputs_outside ? args.channels.size() : by.strip;
+        for (std::size_t s = args.channels.begin; s < end; s += outside) {
             std::size_t first = 0;
             do {
                 const range inputs{first, least(first + sums::inputs, args.w.cols)};
-                for (std::size_t c = s; c < least(s + strip, end); c += sums::channels) {
-                    const range channels{c, least(c + sums::channels, end)};
-                    const matrix_view<const T> w = weights(args, channels, inputs);
-                    if (copied || channels.size() < sums::channels) {
-                        fill(w, panel);
-                        multiply(args, rows, channels, inputs,
-                                 matrix_view<const float>{panel, sums::channels, w.cols, sums::inputs});
-                    } else {
-                        multiply(args, rows, channels, inputs, w);
-                    }
+                for (std::size_t c = s; c < least(s + outside, end); c += by.strip) {
+                    const range channels{c, least(c + by.strip, end)};
+                    const std::size_t whole = channels.size() / sums::channels * sums::channels;
+                    const range uncopied{c, by.copies ? c : c + whole}, copied{uncopied.end, channels.end};
+                    multiply(by, uncopied, inputs, weights(args, uncopied, inputs));
+                    if (copied.size() == 0)
+                        continue;
+                    const matrix_view<const T> w = weights(args, copied, inputs);
+                    fill(w, panel);
+                    multiply(by, copied, inputs,
+                             matrix_view<const float>{panel, sums::channels, w.cols, sums::inputs});
                 }
                 first += sums::inputs;
             } while (first < args.w.cols);
@@ -321,44 +321,56 @@ struct dense_run<isa::CRUMB_THIS_ISA, T> {
     }
 
     template <class W>
-    static CRUMB_INLINE void multiply(const dense_args<T>& args, range rows, range channels, range inputs,
+    static CRUMB_INLINE void multiply(const way& by, range channels, range inputs,
                                       const matrix_view<const W>& w) noexcept {
         // Two equal blocks rather than a large one and a small one.
         constexpr std::size_t equal = block_rows == 6 ? 4 : 2;
-        std::size_t r = rows.begin;
-        for (; r + block_rows <= rows.end && rows.end - r != 2 * equal; r += block_rows)
-            multiply<block_rows>(args, rows, r, channels, inputs, w);
-        for (; r + equal <= rows.end; r += equal)
-            multiply<equal>(args, rows, r, channels, inputs, w);
-        for (; r + 2 <= rows.end; r += 2)
-            multiply<2>(args, rows, r, channels, inputs, w);
-        if (r < rows.end)
-            multiply<1>(args, rows, r, channels, inputs, w);
+        std::size_t r = by.rows.begin;
+        for (; r + block_rows <= by.rows.end && by.rows.end - r != 2 * equal; r += block_rows)
+            multiply<block_rows>(by, r, channels, inputs, w);
+        for (; r + equal <= by.rows.end; r += equal)
+            multiply<equal>(by, r, channels, inputs, w);
+        for (; r + 2 <= by.rows.end; r += 2)
+            multiply<2>(by, r, channels, inputs, w);
+        if (r < by.rows.end)
+            multiply<1>(by, r, channels, inputs, w);
     }
 
     /// `Rows` of the rows, from r on.
     template <std::size_t Rows, class W>
-    static CRUMB_INLINE void multiply(const dense_args<T>& args, range rows, std::size_t r, range channels,
-                                      range inputs, const matrix_view<const W>& w) noexcept {
-        block<Rows>::run(w, ahead<Rows>(args, rows, r, channels, inputs),
-                         {args.x.row(r) + inputs.begin, Rows, inputs.size(), args.x.stride},
-                         inputs.begin == 0, args.bias != nullptr ? args.bias + channels.begin : nullptr,
-                         {args.y.row(r) + channels.begin, Rows, channels.size(), args.y.stride});
+    static CRUMB_INLINE void multiply(const way& by, std::size_t r, range channels, range inputs,
+                                      const matrix_view<const W>& w) noexcept {
+        const dense_args<T>& args = by.args;
+        for (std::size_t c = channels.begin; c < channels.end; c += sums::channels) {
+            const std::size_t n = least(sums::channels, channels.end - c);
+            block<Rows>::run(
+                matrix_view<const W>{w.row(c - channels.begin), sums::channels, w.cols, w.stride},
+                ahead<Rows>(by, r, c, inputs),
+                {args.x.row(r) + inputs.begin, Rows, inputs.size(), args.x.stride}, inputs.begin == 0,
+                args.bias != nullptr ? args.bias + c : nullptr, {args.y.row(r) + c, Rows, n, args.y.stride});
+        }
     }
 
-    /// What the block of rows from r on prefetches: of the next channels, the share that it has of the rows.
-    /// A core waits for few lines at a time, so that one block cannot fetch what all of them have the time
-    /// for.
+    /// What the block of rows from r on prefetches beside four channels from c on, of those a strip later: a
+    /// core waits for few lines at a time, so that one block cannot fetch what all of them have the time for.
+    /// Each takes one channel, or a part of its inputs, or where there are fewer blocks more channels.
     template <std::size_t Rows>
-    static CRUMB_INLINE typename block<Rows>::weights_ahead
-    ahead(const dense_args<T>& args, range rows, std::size_t r, range channels, range inputs) noexcept {
-        if (channels.end >= args.channels.end)
+    static CRUMB_INLINE typename block<Rows>::weights_ahead ahead(const way& by, std::size_t r, std::size_t c,
+                                                                  range inputs) noexcept {
+        constexpr std::size_t n = sums::channels;
+        const dense_args<T>& args = by.args;
+        const std::size_t blocks = (by.rows.size() + block_rows - 1) / block_rows;
+        const std::size_t block = (r - by.rows.begin + block_rows - 1) / block_rows;
+        const std::size_t parts = blocks >= n ? blocks / n : by.strip > n ? blocks : 1;
+        const std::size_t turns = blocks >= n ? n : by.strip > n ? 1 : blocks, turn = block / parts;
+        const std::size_t first = c + by.strip + n * turn / turns;
+        if (turn >= turns || first >= args.channels.end)
             return {};
-        const range next{channels.end, least(channels.end + sums::channels, args.channels.end)};
-        const std::size_t bytes = inputs.size() * sizeof(T), done = r - rows.begin;
-        return {reinterpret_cast<const std::byte*>(weights(args, next, inputs).data), next.size(),
-                args.w.stride * sizeof(T), round_up(bytes * done / rows.size(), 64),
-                round_up(bytes * (done + Rows) / rows.size(), 64)};
+        const std::size_t last = least(c + by.strip + n * (turn + 1) / turns, args.channels.end);
+        const std::size_t size = round_up((inputs.size() + parts - 1) / parts, 64 / sizeof(T));
+        const std::size_t begin = least(inputs.begin + block % parts * size, inputs.end);
+        return {reinterpret_cast<const std::byte*>(args.w.row(first) + begin), last - first,
+                args.w.stride * sizeof(T), least(size, inputs.end - begin), sizeof(T)};
     }
 
     /// Copies weights as floats: panel[1024 c + i], 0 for the other channels and up to the end of a register.

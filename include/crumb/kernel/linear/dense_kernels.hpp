@@ -13,8 +13,9 @@ struct dense_args {
     matrix_view<const float> x; ///< m x k activations
     matrix_view<float> y;       ///< m x n result
     const float* bias = nullptr;
-    range rows;     ///< rows of y to compute, closed
-    range channels; ///< columns of y to compute, closed
+    range rows;                             ///< rows of y to compute, closed
+    range channels;                         ///< columns of y to compute, closed
+    bool converts_on_product_ports = false; ///< see `cpu_features`
 };
 
 template <class Isa, std::size_t Rows>

@@ -33,6 +33,7 @@ class dense_linear {
         p.bias_ = options.bias.empty() ? nullptr : options.bias.data();
         p.run_ = dispatch::functions_at<dispatch::dense_functions>(*isa).get<T>();
         p.isa_ = isa_names()[*isa];
+        p.converts_on_product_ports_ = dispatch::isas().converts_on_product_ports;
         return p;
     }
 
@@ -59,7 +60,7 @@ class dense_linear {
         const range rows = part.rows.within(x.rows);
         const range channels = part.channels.within(n());
         if (rows.size() != 0 && channels.size() != 0)
-            run_({weights_, x, y, bias_, rows, channels});
+            run_({weights_, x, y, bias_, rows, channels, converts_on_product_ports_});
     }
 
   private:
@@ -67,6 +68,7 @@ class dense_linear {
     const float* bias_ = nullptr;
     dispatch::dense_function<T> run_ = nullptr;
     const char* isa_ = nullptr;
+    bool converts_on_product_ports_ = false;
 };
 
 } // namespace crumb::inline CRUMB_ABI
