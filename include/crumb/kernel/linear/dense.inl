@@ -3,9 +3,8 @@
 //     more rows       up to 128 rows > inputs (1024) > channels (4), copied to floats > rows (`block_rows`) >
 //                     a register of inputs
 //     to 32 rows      channels (4), as they lie > inputs (1024) > the same
-//     where rows stay 128 rows > inputs (1024) > channels (of `strip_bytes`), as they lie > rows
-//     (`block_rows`)
-//                     > channels (4) > a register of inputs
+//     where rows stay up to 128 rows > inputs (1024) > channels (`strip_bytes`), as they lie >
+//                     rows (`block_rows`) > channels (4) > a register of inputs
 #if !defined(CRUMB_THIS_ISA)
 #include <crumb/isa/editor.hpp>
 
@@ -341,36 +340,46 @@ struct dense_run<isa::CRUMB_THIS_ISA, T> {
     static CRUMB_INLINE void multiply(const way& by, std::size_t r, range channels, range inputs,
                                       const matrix_view<const W>& w) noexcept {
         const dense_args<T>& args = by.args;
+        const share next = share_of(by, r, inputs);
         for (std::size_t c = channels.begin; c < channels.end; c += sums::channels) {
             const std::size_t n = least(sums::channels, channels.end - c);
             block<Rows>::run(
                 matrix_view<const W>{w.row(c - channels.begin), sums::channels, w.cols, w.stride},
-                ahead<Rows>(by, r, c, inputs),
+                ahead<Rows>(args, next, c + by.strip),
                 {args.x.row(r) + inputs.begin, Rows, inputs.size(), args.x.stride}, inputs.begin == 0,
                 args.bias != nullptr ? args.bias + c : nullptr, {args.y.row(r) + c, Rows, n, args.y.stride});
         }
     }
 
-    /// What the block of rows from r on prefetches beside four channels from c on, of those a strip later: a
-    /// core waits for few lines at a time, so that one block cannot fetch what all of them have the time for.
-    /// Each takes one channel, or a part of its inputs, or where there are fewer blocks more channels.
-    template <std::size_t Rows>
-    static CRUMB_INLINE typename block<Rows>::weights_ahead ahead(const way& by, std::size_t r, std::size_t c,
-                                                                  range inputs) noexcept {
+    /// What a block of rows prefetches of four channels, counted from the first of them.
+    struct share {
+        range channels, inputs;
+    };
+    /// The share of the block of rows from r on: a core waits for few lines at a time, so that one block
+    /// cannot fetch what all of them have the time for. Each takes one channel, or a part of its inputs, or
+    /// where there are fewer blocks more channels.
+    static CRUMB_INLINE share share_of(const way& by, std::size_t r, range inputs) noexcept {
         constexpr std::size_t n = sums::channels;
-        const dense_args<T>& args = by.args;
+        const bool waits = by.strip > n;
         const std::size_t blocks = (by.rows.size() + block_rows - 1) / block_rows;
         const std::size_t block = (r - by.rows.begin + block_rows - 1) / block_rows;
-        const std::size_t parts = blocks >= n ? blocks / n : by.strip > n ? blocks : 1;
-        const std::size_t turns = blocks >= n ? n : by.strip > n ? 1 : blocks, turn = block / parts;
-        const std::size_t first = c + by.strip + n * turn / turns;
-        if (turn >= turns || first >= args.channels.end)
-            return {};
-        const std::size_t last = least(c + by.strip + n * (turn + 1) / turns, args.channels.end);
+        const std::size_t parts = blocks >= n ? blocks / n : waits ? blocks : 1;
+        const std::size_t turns = blocks >= n ? n : waits ? 1 : blocks, turn = block / parts;
+        if (turn >= turns)
+            return {{0, 0}, {0, 0}};
         const std::size_t size = round_up((inputs.size() + parts - 1) / parts, 64 / sizeof(T));
         const std::size_t begin = least(inputs.begin + block % parts * size, inputs.end);
-        return {reinterpret_cast<const std::byte*>(args.w.row(first) + begin), last - first,
-                args.w.stride * sizeof(T), least(size, inputs.end - begin), sizeof(T)};
+        return {{n * turn / turns, n * (turn + 1) / turns}, {begin, least(begin + size, inputs.end)}};
+    }
+    /// A share of the channels from c on.
+    template <std::size_t Rows>
+    static CRUMB_INLINE typename block<Rows>::weights_ahead ahead(const dense_args<T>& args, const share& of,
+                                                                  std::size_t c) noexcept {
+        const std::size_t first = c + of.channels.begin, last = least(c + of.channels.end, args.channels.end);
+        if (first >= last)
+            return {};
+        return {reinterpret_cast<const std::byte*>(args.w.row(first) + of.inputs.begin), last - first,
+                args.w.stride * sizeof(T), of.inputs.size(), sizeof(T)};
     }
 
     /// Copies weights as floats: panel[1024 c + i], 0 for the other channels and up to the end of a register.
