@@ -487,24 +487,25 @@ void check_rows_and_parts(std::size_t n, std::size_t k, std::size_t m, const std
                       crumb::matrix(single.data() + r * n, 1, n));
         plan->run(inputs, crumb::matrix(all.data(), m, n));
         ASSERT_EQ(std::memcmp(single.data(), all.data(), m * n * sizeof(float)), 0) << I::name;
-        // What the plan chooses for this CPU, and what it chooses for others.
-        for (const bool converts : {false, true}) {
-            for (const range rows : ranges) {
-                std::fill(parts.begin(), parts.end(), -1.0f);
+        const auto y = crumb::matrix(parts.data(), m, n);
+        const auto expect_rows = [&](range rows, const char* way) {
+            for (std::size_t r = 0; r < m; ++r)
+                for (std::size_t c = 0; c < n; ++c)
+                    ASSERT_EQ(parts[r * n + c], r >= rows.begin && r < rows.end && c >= 5 && c < n - 1
+                                                    ? single[r * n + c]
+                                                    : -1.0f)
+                        << I::name << ", row " << r << ", channel " << c << ", " << way;
+            std::fill(parts.begin(), parts.end(), -1.0f);
+        };
+        std::fill(parts.begin(), parts.end(), -1.0f);
+        for (const range rows : ranges) {
+            plan->run(inputs, y, {.rows = rows, .channels = {5, n - 1}});
+            expect_rows(rows, "as planned");
+            // The ways of this CPU and of others.
+            for (const bool converts : {false, true}) {
                 crumb::kernel::dense<T, crumb::dispatch::own_or_base_isa<I>>(
-                    {weights,
-                     inputs,
-                     crumb::matrix(parts.data(), m, n),
-                     bias.data(),
-                     rows,
-                     {5, n - 1},
-                     converts});
-                for (std::size_t r = 0; r < m; ++r)
-                    for (std::size_t c = 0; c < n; ++c)
-                        ASSERT_EQ(parts[r * n + c], r >= rows.begin && r < rows.end && c >= 5 && c < n - 1
-                                                        ? single[r * n + c]
-                                                        : -1.0f)
-                            << I::name << ", row " << r << ", channel " << c << ", converts " << converts;
+                    {weights, inputs, y, bias.data(), rows, {5, n - 1}, converts});
+                expect_rows(rows, converts ? "converted once" : "converted on the way");
             }
         }
     });
